@@ -35,6 +35,11 @@ type blocks struct {
 // room for it yet are tried again before the next step.
 func (b *blocks) restore(admitted []batch.ID) {
 	if b.prefixes == nil {
+		for _, id := range admitted {
+			if s := b.byID[id]; s != nil {
+				s.begin(0)
+			}
+		}
 		return
 	}
 	pending := append(b.pending, admitted...)
@@ -98,9 +103,7 @@ func (b *blocks) restored(s *sequence, point kv.Point) {
 
 // continueFrom has a sequence continue from a point, and pins the blocks before it.
 func (b *blocks) continueFrom(s *sequence, point kv.Point) {
-	if !s.prefix.looked {
-		s.prefix.looked, s.prefix.cached = true, point.Tokens
-	}
+	s.begin(point.Tokens)
 	old := s.prefix.pins
 	s.prefix.pins, s.prefix.saved, s.prefix.disabled = nil, point.Blocks, false
 	for _, key := range s.prefix.chain.Under(s.tokens, point) {

@@ -10,15 +10,20 @@ import (
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
-// Figures only grow, end with the whole prompt, and come before all text. What was
-// restored counts as processed.
+// Figures begin with what was restored, which counts as processed, only grow, end with
+// the whole prompt, and come before all text.
 func TestProgressOfAPromptIsReportedWhereItIsWanted(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 2048
 	e := ready(t, engine.Options{ModelPath: model(t, c), PrefixCache: true}, ref.Options{})
 	long := strings.Repeat("a long prompt. ", 80)
-	for round, wantsCached := range []bool{false, true} {
-		s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt(long), MaxTokens: 2, Progress: true})
+	uncached := ready(t, engine.Options{ModelPath: model(t, c)}, ref.Options{})
+	for _, round := range []struct {
+		name        string
+		e           *engine.Engine
+		wantsCached bool
+	}{{"first", e, false}, {"cached", e, true}, {"without a prefix cache", uncached, false}} {
+		s, err := round.e.Generate(context.Background(), engine.Request{Prompt: prompt(long), MaxTokens: 2, Progress: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +36,7 @@ func TestProgressOfAPromptIsReportedWhereItIsWanted(t *testing.T) {
 			}
 			if p := ev.Progress; p != nil {
 				if text || len(seen) > 0 && p.Processed <= seen[len(seen)-1].Processed || p.Cached > p.Processed {
-					t.Errorf("progress %+v after %+v, text %v", *p, seen, text)
+					t.Errorf("%s: progress %+v after %+v, text %v", round.name, *p, seen, text)
 				}
 				seen = append(seen, *p)
 			}
@@ -40,8 +45,8 @@ func TestProgressOfAPromptIsReportedWhereItIsWanted(t *testing.T) {
 				break
 			}
 		}
-		if len(seen) == 0 || seen[len(seen)-1].Processed != s.PromptTokens || len(seen) < 2 && !wantsCached || (seen[0].Cached > 0) != wantsCached {
-			t.Errorf("round %d, %d tokens: progress %+v", round, s.PromptTokens, seen)
+		if len(seen) < 2 || seen[0].Processed != seen[0].Cached || seen[len(seen)-1].Processed != s.PromptTokens || (seen[0].Cached > 0) != round.wantsCached {
+			t.Errorf("%s, %d tokens: progress %+v", round.name, s.PromptTokens, seen)
 		}
 	}
 	s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt(long), MaxTokens: 1})

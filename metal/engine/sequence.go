@@ -74,6 +74,18 @@ type prefixState struct {
 	cached int
 }
 
+// begin notes how many tokens of the prompt were restored at the first lookup, and
+// reports that, if progress is wanted.
+func (s *sequence) begin(cached int) {
+	if s.prefix.looked {
+		return
+	}
+	s.prefix.looked, s.prefix.cached = true, cached
+	if s.progress {
+		s.stream.pushProgress(Progress{Processed: cached, Cached: cached})
+	}
+}
+
 func (s *sequence) generated() int { return len(s.tokens) - s.prompt }
 
 // wantsPromptLogprobs reports whether log-probabilities of the prompt are still to be

@@ -70,7 +70,7 @@ type Event struct {
 }
 
 // Progress is how much of a prompt has been computed: Processed tokens, including
-// the Cached ones, which were restored.
+// the Cached ones, which were restored. The first report has no others.
 type Progress struct{ Processed, Cached int }
 
 // Stream is the output of an admitted request. Its producer never waits for its reader:
@@ -168,9 +168,12 @@ func (s *Stream) cut() Event {
 }
 
 // pushProgress notes how much of the prompt has been computed. It replaces progress that
-// was not read.
+// was not read, except the first, before anything is computed.
 func (s *Stream) pushProgress(p Progress) {
 	s.mu.Lock()
+	if old := s.progress; old != nil && old.Processed == old.Cached {
+		s.before = append(s.before, Event{Progress: old})
+	}
 	s.progress = &p
 	s.mu.Unlock()
 	s.notify()
