@@ -88,6 +88,8 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	defer stop()
 	w, u := door.Open(a.admitted), used{choices: a.each}
 	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings()}
+	a.addUsage(out, &u)
+	out.shown = out.usage
 	idle := newIdle(a)
 	defer idle.Stop()
 	for {
@@ -272,6 +274,9 @@ type eventStream struct {
 	openings []any       // nil if there is none, or it was sent
 	// usage so far, for the chunks of a stream that includes it in each; else nil.
 	usage *openai.Usage
+	// shown is the usage of the last chunk. The opening of a choice repeats it, because
+	// it shows no token.
+	shown *openai.Usage
 	wrote bool // since that was last set to false
 }
 
@@ -286,17 +291,19 @@ func (s *eventStream) echo(choice int, f form) {
 
 func (s *eventStream) send(choice int, chunk any) error {
 	if opening := s.openings[choice]; opening != nil {
+		now := s.usage
+		s.usage = s.shown
 		if err := s.one(opening); err != nil {
 			return err
 		}
-		s.openings[choice] = nil
+		s.usage, s.openings[choice] = now, nil
 	}
 	return s.one(chunk)
 }
 
 // one sends a chunk, or the named events that the form made of it.
 func (s *eventStream) one(chunk any) error {
-	s.wrote = true
+	s.wrote, s.shown = true, s.usage
 	events, named := chunk.([]openai.NamedEvent)
 	if !named {
 		return s.Send(s.withUsage(chunk))
