@@ -251,9 +251,9 @@ type ModelReplicaStatus struct {
 	// summary holds rounded figures for display.
 	// +optional
 	Summary ReplicaSummary `json:"summary,omitzero"`
-	// conditions are the conditions of the replica: Ready, Placed, Evicting while
-	// a taint of its Mac is tolerated only for a while, and those that the Mac
-	// reports: Downloaded, Admitted, Loaded, Serving and Released.
+	// conditions are the conditions of the replica: Ready, Placed, Evicting, and
+	// those that the Mac reports: Downloaded, Admitted, Loaded, Serving and
+	// Released.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

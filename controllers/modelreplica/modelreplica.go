@@ -179,7 +179,7 @@ func (r *Reconciler) drain(ctx context.Context, replica *v1alpha1.ModelReplica) 
 
 // report writes the status if it changed.
 func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica, next v1alpha1.ModelReplicaStatus) error {
-	kinds := append([]string{v1alpha1.ConditionReady}, copied...)
+	kinds := append([]string{v1alpha1.ConditionReady, v1alpha1.ConditionEvicting}, copied...)
 	before := replica.Status
 	before.Conditions = status.Pick(before.Conditions, kinds...)
 	next.Conditions = status.Pick(next.Conditions, kinds...)

@@ -168,6 +168,9 @@ func TestNoRequestWaitsForASuspendedModel(t *testing.T) {
 	w.waiting(1)
 	suspend(true) // meanwhile
 	l.want(t, 503, openai.CodeNoEndpoint)
+	if w.waits("gone") != 1 || w.waits("late") != 0 {
+		t.Error("the request waited until its time was over")
+	}
 	w.idle()
 	suspend(false)
 	w.setReady("a", true)

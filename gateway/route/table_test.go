@@ -312,6 +312,33 @@ func TestFactsOfAModel(t *testing.T) {
 	want("after a deletion", known(8192))
 }
 
+func TestADeploymentIsSuspendedAndResumed(t *testing.T) {
+	table := route.NewTable()
+	for _, suspended := range []bool{true, false, true} {
+		d := &v1alpha1.ModelDeployment{Spec: v1alpha1.ModelDeploymentSpec{Suspend: suspended}}
+		d.Namespace, d.Name, d.UID = "ns", "d", "u"
+		var changed <-chan struct{}
+		if m, known := table.Lookup("ns/d"); known {
+			changed = m.Changed()
+		}
+		kept, err := route.Slim(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.SetDeployment(route.DeploymentOf(kept.(*v1alpha1.ModelDeployment)))
+		if m, _ := table.Lookup("ns/d"); m.Suspended() != suspended {
+			t.Errorf("suspended: %v, want %v", m.Suspended(), suspended)
+		}
+		select {
+		case <-changed:
+		default:
+			if changed != nil {
+				t.Error("those who wait were not notified")
+			}
+		}
+	}
+}
+
 func TestMacsThatTakeRequests(t *testing.T) {
 	now := metav1.Now()
 	for name, tc := range map[string]struct {

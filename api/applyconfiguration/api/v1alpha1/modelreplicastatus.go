@@ -32,9 +32,9 @@ type ModelReplicaStatusApplyConfiguration struct {
 	Canary *CanaryApplyConfiguration `json:"canary,omitempty"`
 	// summary holds rounded figures for display.
 	Summary *ReplicaSummaryApplyConfiguration `json:"summary,omitempty"`
-	// conditions are the conditions of the replica: Ready, Placed, Evicting while
-	// a taint of its Mac is tolerated only for a while, and those that the Mac
-	// reports: Downloaded, Admitted, Loaded, Serving and Released.
+	// conditions are the conditions of the replica: Ready, Placed, Evicting, and
+	// those that the Mac reports: Downloaded, Admitted, Loaded, Serving and
+	// Released.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

@@ -61,6 +61,8 @@ func TestStages(t *testing.T) {
 	old.Generation = 2
 	zero := deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonScaledToZero))
 	zero.Spec.Replicas = ptr.To[int32](0)
+	suspended := deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSuspended))
+	suspended.Spec.Suspend = true
 	going := deployment(accepted)
 	going.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Minute)))
 	serving := deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady))
@@ -92,6 +94,7 @@ func TestStages(t *testing.T) {
 		"a rollout is halted": {d: deployment(accepted, is(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonHalted)),
 			replicas: []v1alpha1.ModelReplica{on(yes(v1alpha1.ConditionReady)...)}, stage: StageServing, reason: v1alpha1.ReasonHalted, of: ""},
 		"on demand":                   {d: deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonOnDemand)), replicas: nil, stage: StageOnDemand, reason: "", of: ""},
+		"suspended":                   {d: suspended, replicas: nil, stage: StageSuspended, reason: "", of: ""},
 		"scaled to zero":              {d: zero, replicas: nil, stage: StageZero, reason: "", of: ""},
 		"being deleted":               {d: going, replicas: []v1alpha1.ModelReplica{on()}, stage: StageDraining, reason: v1alpha1.ReasonDraining, of: ""},
 		"the least advanced is shown": {d: two, replicas: []v1alpha1.ModelReplica{loading, placed("s", "", is(v1alpha1.ConditionPlaced, no, v1alpha1.ReasonNoRoom))}, stage: StagePlacement, reason: v1alpha1.ReasonNoRoom, of: "s"},
