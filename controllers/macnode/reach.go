@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -18,8 +19,8 @@ import (
 )
 
 // reachable derives the condition Reachable from the reports of gateways. Without a report
-// the condition stays as it is; while it stays False so does its message, because errors
-// name ports that differ each time.
+// the condition stays as it is. The message does not contain the error, which depends on what
+// is at the address that the Mac chose: its owner could scan the gateways' network.
 func (h *Heartbeat) reachable(mac *v1alpha1.MacNode) []status.Condition {
 	var found demand.Reach
 	if h.Reach != nil {
@@ -29,9 +30,9 @@ func (h *Heartbeat) reachable(mac *v1alpha1.MacNode) []status.Condition {
 	switch {
 	case found.By > 0:
 		return []status.Condition{status.True(v1alpha1.ConditionReachable, v1alpha1.ReasonReached, "gateways can connect to it")}
-	case found.Known && (before == nil || before.Status != metav1.ConditionFalse):
+	case found.Known:
 		return []status.Condition{status.False(v1alpha1.ConditionReachable, v1alpha1.ReasonMacUnreachable,
-			fmt.Sprintf("no gateway can connect to it at %s: %s. Check the address that its agent advertises (--advertise) and firewalls, or let the agent connect to the gateways (--tunnel)", addressOf(mac), found.Err))}
+			fmt.Sprintf("no gateway can connect to its agent at %s. Check the address that the agent advertises (--advertise) and firewalls, or let the agent connect to the gateways (--tunnel); the operator's log has the error", addressOf(mac)))}
 	case before != nil:
 		return []status.Condition{{Type: before.Type, Status: before.Status, Reason: before.Reason, Message: before.Message}}
 	}
@@ -65,6 +66,9 @@ func (w *watchdog) lookAtReach(ctx context.Context) {
 	for i := range macs.Items {
 		if !h.reachChanged(&macs.Items[i]) {
 			continue
+		}
+		if found := h.Reach(macs.Items[i].UID); found.Known && found.By == 0 {
+			log.FromContext(ctx).Info("no gateway can connect to a Mac", "mac", macs.Items[i].Name, "error", found.Err)
 		}
 		select {
 		case h.wake <- event.GenericEvent{Object: macs.Items[i].DeepCopy()}:

@@ -6,6 +6,10 @@
 // counts against a Mac, and only after several tries: an agent that is busy or drains is
 // reachable.
 //
+// A Mac chooses the address that it advertises, and its owner can read the condition. To keep
+// the condition from revealing what is in the network of the gateways, a port that is closed, filtered, or
+// open for anything but this Mac's agent is reported alike and after the same time.
+//
 // Start reading at Prober.Run.
 package reach
 
@@ -31,9 +35,10 @@ const (
 	patience = 3 * time.Second
 	parallel = 16
 	// tries and lasting are how many probes must fail in a row, and for how long, before a
-	// Mac is reported as unreachable.
+	// Mac is reported as unreachable. lasting is enough for as many tries that time out, at
+	// 2 s each (upstream), so that they are reported no later than those that are refused.
 	tries   = 3
-	lasting = 5 * time.Second
+	lasting = 7 * time.Second
 	// maxError bounds the text of an error in a report.
 	maxError = 200
 )
@@ -57,7 +62,7 @@ type finding struct {
 	probed  time.Time
 	reached bool
 	failed  int       // probes in a row
-	since   time.Time // of the first of them
+	since   time.Time // when the first of them began
 	err     string    // of the last one
 }
 
@@ -83,9 +88,10 @@ func (p *Prober) round(ctx context.Context) {
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
+			began := time.Now()
 			err := p.probe(ctx, mac)
 			if ctx.Err() == nil {
-				p.record(mac, err, time.Now())
+				p.record(mac, err, began, time.Now())
 			}
 		})
 	}
@@ -123,7 +129,7 @@ func (p *Prober) probe(ctx context.Context, mac route.Mac) error {
 	return resp.Body.Close()
 }
 
-func (p *Prober) record(mac route.Mac, err error, now time.Time) {
+func (p *Prober) record(mac route.Mac, err error, began, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.found[mac.UID]
@@ -137,7 +143,7 @@ func (p *Prober) record(mac route.Mac, err error, now time.Time) {
 		*f = finding{address: mac.Address, probed: now, reached: true}
 	case p.NotReached(err):
 		if f.failed == 0 {
-			f.since = now
+			f.since = began
 		}
 		f.failed++
 		f.reached, f.err = false, shorten(err.Error())

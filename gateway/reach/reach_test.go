@@ -88,10 +88,10 @@ func TestAMacIsUnreachableAfterSeveralFailures(t *testing.T) {
 		want(t, p, "uid-a", "") // one failure proves nothing
 		time.Sleep(4 * time.Second)
 		want(t, p, "uid-a", "")
-		time.Sleep(2 * time.Second)
+		time.Sleep(lasting - 4*time.Second)
 		want(t, p, "uid-a", "uid-b")
 		n.change(func() {
-			if n.probes["a"] > 2 || n.probes["b"] < 6 {
+			if n.probes["a"] > 3 || n.probes["b"] < 6 {
 				t.Errorf("probes %v: a Mac that was reached is probed every %s, another one every %s", n.probes, every, tick)
 			}
 			n.errs["b"] = nil
@@ -118,6 +118,35 @@ func TestOnlyConnectionsCountAgainstAMac(t *testing.T) {
 		time.Sleep(time.Minute)
 		want(t, p, "", "")
 	})
+}
+
+// TestAttackAMacScansTheNetworkOfGateways: the time of a report does not depend on why no
+// connection to the Mac's agent could be opened.
+func TestAttackAMacScansTheNetworkOfGateways(t *testing.T) {
+	for kind, wait := range map[string]time.Duration{"refused": 0, "another server": 3 * time.Millisecond, "filtered": time.Second, "silent": 2 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &Prober{Macs: func() []route.Mac { return []route.Mac{mac("a")} }, NotReached: func(err error) bool { return errors.Is(err, errDial) },
+				To: func(route.Mac) http.RoundTripper {
+					return transport(func(*http.Request) (*http.Response, error) {
+						time.Sleep(wait)
+						return nil, errDial
+					})
+				}}
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			began := time.Now()
+			wg.Go(func() { p.Run(ctx) })
+			var r demand.Report
+			for ; len(r.Unreached) == 0; p.Report(&r) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if took := time.Since(began); took != lasting {
+				t.Errorf("%s: reported after %s, want %s for all", kind, took, lasting)
+			}
+		})
+	}
 }
 
 // A new address is a new beginning, for both verdicts.

@@ -225,7 +225,7 @@ func (s *suite) unreachable(t *testing.T) {
 	const walled = "walled"
 	must(t, s.Add(t.Context(), fleet.Mac{Name: walled, Chip: "M4", Memory: "16Gi", Flags: []string{"--advertise=127.0.0.1:1"}}))
 	must(t, s.WaitMac(t.Context(), walled, "no gateway reaches it", time.Minute, func(mac *v1alpha1.MacNode) error {
-		return errors.Join(wantCondition(mac.Status.Conditions, v1alpha1.ConditionReachable, metav1.ConditionFalse, v1alpha1.ReasonMacUnreachable, "connection refused"),
+		return errors.Join(wantCondition(mac.Status.Conditions, v1alpha1.ConditionReachable, metav1.ConditionFalse, v1alpha1.ReasonMacUnreachable, "127.0.0.1:1"),
 			wantCondition(mac.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReporting, ""))
 	}))
 	if err := wantCondition(s.node(t, large).Status.Conditions, v1alpha1.ConditionReachable, metav1.ConditionTrue, v1alpha1.ReasonReached, ""); err != nil {
