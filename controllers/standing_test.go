@@ -207,7 +207,7 @@ func TestColumnsSayWhatAPersonLooksFor(t *testing.T) {
 		"modeldeployment.metalfleet.dev/large": source + " 0/1 1 0 0 TooLarge 0 0 ",
 		"modelreplica.metalfleet.dev/" + small: "small mac-1 True Ready 0 Serving 152.3 MiB ",
 		"modelreplica.metalfleet.dev/" + large: "large False TooLarge 0 0 90.0 GiB 0 ",
-		"macnode.metalfleet.dev/mac-1":         "True HeardFrom true M2Ultra ",
+		"macnode.metalfleet.dev/mac-1":         "True Reporting true M2Ultra ",
 	} {
 		if !strings.HasPrefix(rows[name], name+" "+want) {
 			t.Errorf("%q, want %q", rows[name], want)

@@ -115,9 +115,9 @@ const (
 	ReasonSuspended     = "Suspended"     // spec.suspend is true
 	ReasonMacSilent     = "MacSilent"     // the Mac's Lease was not renewed for 30 s
 	ReasonMacGone       = "MacGone"       // the MacNode was deleted, or its Lease was not renewed for 180 s
-	ReasonBreakerOpen   = "BrakeHeld"     // the circuit breaker is open: more than half of the Macs went silent at once, and nothing is moved
+	ReasonBreakerOpen   = "BreakerOpen"   // the circuit breaker is open: more than half of the Macs went silent at once, and nothing is moved
 	ReasonNeverReported = "NeverReported" // the Mac's agent has not joined yet
-	ReasonReporting     = "HeardFrom"
+	ReasonReporting     = "Reporting"
 	ReasonDraining      = "Draining"
 	ReasonPending       = "Pending"
 	ReasonPlacing       = "Placing" // placement has not evaluated the replica yet

@@ -70,7 +70,7 @@ func TestInvariantsHoldForManySeeds(t *testing.T) {
 			happened[k] += n
 		}
 	}
-	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BrakeHeld", "judgements MacGone", "decisions NoRoom", "decisions Placed",
+	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BreakerOpen", "judgements MacGone", "decisions NoRoom", "decisions Placed",
 		"scaled for Demand", "scaled for LowDemand", "scaled for FromZero", "scaled for Idle", "restarts of the operator",
 		"rollouts Surging", "rollouts Prefetching", "rollouts Swapping", "rollouts Paused", "rollouts Halted", "rollouts Complete", "swaps", "weights ordered ahead", "canaries that fail", "evicted by a taint", "taints tolerated for a while"} {
 		if happened[k] == 0 {

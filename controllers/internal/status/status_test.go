@@ -95,8 +95,8 @@ func TestAConditionThatAnAgentCoOwns(t *testing.T) {
 		return ac.MacNode("studio").WithStatus(ac.MacNodeStatus().WithConditions(Conditions(Merge(nil, 1, time.Unix(1000, 0), k))...))
 	}
 	for _, err := range []error{
-		ApplyStatus(t.Context(), c, "operator", ready(True("Ready", "HeardFrom", ""))),
-		c.Status().Apply(t.Context(), ready(True("Ready", "HeardFrom", "")), client.FieldOwner("agent")),
+		ApplyStatus(t.Context(), c, "operator", ready(True("Ready", "Reporting", ""))),
+		c.Status().Apply(t.Context(), ready(True("Ready", "Reporting", "")), client.FieldOwner("agent")),
 		ApplyStatus(t.Context(), c, "operator", ready(False("Ready", "MacGone", ""))),
 		c.Get(t.Context(), client.ObjectKeyFromObject(mac), mac),
 	} {
