@@ -69,15 +69,15 @@ func (t *tally) fault(format string, args ...any) {
 	t.faults = append(t.faults, fmt.Sprintf(format, args...))
 }
 
-// start notes a life; after an unclean end nothing starts before the Mac was
-// looked at twice, 10 s apart.
-func (t *tally) start(l *life, tells bool) {
+// start notes a life. After an unclean end of an engine on a Mac that reports wired bytes,
+// nothing starts before the Mac was looked at twice, 10 s apart.
+func (t *tally) start(l *life, reportsWired bool) {
 	id := reclaimID(l.uid, l.epoch, l.load)
 	if t.lives[id] != nil {
 		t.fault("reservations: %s was started twice", id)
 	}
 	t.lives[id] = l
-	if since := l.began.Sub(t.unclean); tells && !t.unclean.IsZero() && since > 0 && since < 10*time.Second {
+	if since := l.began.Sub(t.unclean); reportsWired && !t.unclean.IsZero() && since > 0 && since < 10*time.Second {
 		t.fault("empty Mac: %s was started %v after an unclean end, before the Mac was looked at twice", id, since)
 	}
 }

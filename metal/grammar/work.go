@@ -13,7 +13,7 @@ const (
 	// compileWork is what a constraint may take to compile.
 	compileWork = 12_000_000
 	// answerWork is what the masks of an answer may take beyond those of its tokens, each of
-	// which may look at the whole vocabulary tokenWalks times and do tokenWork besides.
+	// which may look at the whole vocabulary tokenWalks times and do tokenWork in addition.
 	answerWork            = 12_000_000
 	tokenWork, tokenWalks = 100_000, 2
 	// quickWork of a compilation, and of an answer beyond quickTokenWork for each token, is done
