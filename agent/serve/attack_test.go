@@ -414,8 +414,9 @@ func TestAttackManyBodiesAtAMac(t *testing.T) {
 	case <-time.After(patience.Of(t)):
 		t.Fatal("the bodies of one tenant fill the memory for all")
 	}
-	go func() { // it is read, and waits for the engine
-		r, err := http.NewRequestWithContext(t.Context(), "POST", p.url+"/v1/completions", strings.NewReader(question))
+	answered := make(chan int, 1)
+	go func() { // it is read, though it is larger than what a tenant's share has left, and waits for the engine
+		r, err := http.NewRequestWithContext(t.Context(), "POST", p.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"`+strings.Repeat("x", 300<<10)+`"}`))
 		if err != nil {
 			t.Error(err)
 			return
@@ -423,6 +424,7 @@ func TestAttackManyBodiesAtAMac(t *testing.T) {
 		r.Header.Set(agentapi.HeaderTenant, "b")
 		if resp, err := http.DefaultClient.Do(r); err == nil {
 			resp.Body.Close()
+			answered <- resp.StatusCode
 		}
 	}()
 	for {
@@ -431,6 +433,8 @@ func TestAttackManyBodiesAtAMac(t *testing.T) {
 			if r.GetTenant() == "b" {
 				return
 			}
+		case status := <-answered:
+			t.Fatalf("the request of another tenant got status %d", status)
 		case <-time.After(patience.Of(t)):
 			t.Fatal("the request of another tenant is not read")
 		}
