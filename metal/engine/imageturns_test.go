@@ -7,6 +7,7 @@ import (
 	"image/png"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -148,6 +149,43 @@ func TestAttackImagesOfOneTenantThatWait(t *testing.T) {
 		synctest.Wait()
 		if n := p.images.bytes(); n != 0 {
 			t.Errorf("%d bytes of images are held after their requests", n)
+		}
+	})
+}
+
+// TestAttackLongTextsOfOneTenant: at most one of them is turned into tokens before that of
+// another tenant.
+func TestAttackLongTextsOfOneTenant(t *testing.T) {
+	p := tinyInput(t)
+	synctest.Test(t, func(t *testing.T) {
+		p.long = share.NewTurns(1)
+		if err := p.long.Take(t.Context(), "hog"); err != nil { // for a text that takes long
+			t.Fatal(err)
+		}
+		const requests = 9
+		ended := make(chan string, requests+1)
+		ask := func(tenant string) {
+			prompt := strings.Repeat("x", longBytes+1)
+			go func() {
+				if _, refusal := p.sequenceOf(t.Context(), Request{Tenant: tenant, Prompt: &prompt}); refusal == nil || refusal.Kind != ContextLength {
+					t.Errorf("a text of %d bytes: %v", len(prompt), refusal)
+				}
+				ended <- tenant
+			}()
+			synctest.Wait()
+		}
+		for range requests {
+			ask("hog")
+		}
+		ask("victim")
+		p.long.Give("hog")
+		for before := range requests + 1 {
+			if <-ended == "victim" && before > 2 { // one, and one that ended while this one was counted
+				t.Errorf("%d texts of one tenant were read before that of another", before)
+			}
+		}
+		if p.long.Free() != 1 {
+			t.Error("the place for a long text is not given back")
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
@@ -51,8 +52,8 @@ type inputProcessor struct {
 	conventions *embed.Conventions
 	// constraints on output; nil if the model does not generate text.
 	constraints *constraint.Compiler
-	// long is held while a long text is turned into tokens.
-	long chan struct{}
+	// long has one place for a long text that is turned into tokens; tenants take turns.
+	long *share.Turns
 	// images of prompts; nil if the model has no image input.
 	images *imageProcessor
 }
@@ -241,12 +242,10 @@ func (p *inputProcessor) roomFor(r Request, prompt int) (maxTokens int, clamped 
 // tokens turns the input of a request into ids, with those of its images.
 func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*promptImage) ([]int32, *Refusal) {
 	if r.bytes() > longBytes {
-		select {
-		case p.long <- struct{}{}:
-			defer func() { <-p.long }()
-		case <-ctx.Done():
+		if p.long.Take(ctx, r.Tenant) != nil {
 			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 		}
+		defer p.long.Give(r.Tenant)
 	}
 	var written string
 	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true, Limit: p.context, Stop: ctx.Err}

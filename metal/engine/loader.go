@@ -17,6 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -111,7 +112,7 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &inputProcessor{facts: facts, context: l.opts.ContextTokens, ends: map[int32]bool{}, long: make(chan struct{}, 1)}
+	p := &inputProcessor{facts: facts, context: l.opts.ContextTokens, ends: map[int32]bool{}, long: share.NewTurns(1)}
 	if p.context == 0 {
 		p.context = int(facts.ContextTokens)
 	}
