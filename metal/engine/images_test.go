@@ -79,15 +79,7 @@ func direct(t *testing.T, path string, prompt, answer []int32, images [][]byte) 
 		t.Fatal(err)
 	}
 	defer f.Close()
-	p, err := f.Processor()
-	if err != nil {
-		t.Fatal(err)
-	}
 	m, err := arch.Load(t.Context(), b, f, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tower, err := nn.LoadTower(t.Context(), nn.NewLoader(b, f.Tower(), nil), *f.Dim.Tower)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,8 +88,41 @@ func direct(t *testing.T, path string, prompt, answer []int32, images [][]byte) 
 		t.Fatal(err)
 	}
 	s := b.NewScope(t.Context())
+	defer s.Close()
 	ids := append(slices.Clone(prompt), answer[:len(answer)-1]...)
-	var sight nn.Sight
+	rows := make([]int, len(answer))
+	for i := range rows {
+		rows[i] = len(prompt) - 1 + i
+	}
+	out := m.(arch.Seeing).StepSeeing(s, cache, s.IDs(ids), []tensor.Segment{{Request: 1, Length: len(ids)}}, rows, sighted(t, b, s, f, ids, images))
+	width := out.Shape()[1]
+	logits := make([]float32, len(rows)*width)
+	s.Read(out, logits)
+	if err := s.Err(); err != nil {
+		t.Fatal(err)
+	}
+	var got []float64
+	for i, id := range answer {
+		row, sum := logits[i*width:][:width], 0.0
+		for _, v := range row {
+			sum += math.Exp(float64(v - slices.Max(row)))
+		}
+		got = append(got, float64(row[id]-slices.Max(row))-math.Log(sum))
+	}
+	return got
+}
+
+// sighted runs images through the vision tower of a model for the tokens that stand for them.
+func sighted(t *testing.T, b tensor.Backend, s tensor.Scope, f *weights.File, ids []int32, images [][]byte) (sight nn.Sight) {
+	t.Helper()
+	p, err := f.Processor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tower, err := nn.LoadTower(t.Context(), nn.NewLoader(b, f.Tower(), nil), *f.Dim.Tower)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var spans []vision.Span
 	at := 0
 	for _, data := range images {
@@ -124,27 +149,7 @@ func direct(t *testing.T, path string, prompt, answer []int32, images [][]byte) 
 	}
 	places, flat := vision.Places(spans, 0, len(ids))
 	sight.Turns = nn.TurnsOf(places, flat)
-	rows := make([]int, len(answer))
-	for i := range rows {
-		rows[i] = len(prompt) - 1 + i
-	}
-	out := m.(arch.Seeing).StepSeeing(s, cache, s.IDs(ids), []tensor.Segment{{Request: 1, Length: len(ids)}}, rows, sight)
-	width := out.Shape()[1]
-	logits := make([]float32, len(rows)*width)
-	s.Read(out, logits)
-	if err := s.Err(); err != nil {
-		t.Fatal(err)
-	}
-	s.Close()
-	var got []float64
-	for i, id := range answer {
-		row, sum := logits[i*width:][:width], 0.0
-		for _, v := range row {
-			sum += math.Exp(float64(v - slices.Max(row)))
-		}
-		got = append(got, float64(row[id]-slices.Max(row))-math.Log(sum))
-	}
-	return got
+	return sight
 }
 
 // TestAnswersAboutImagesEqualTheModelComputedDirectly compares the log-probabilities of
