@@ -557,17 +557,30 @@ func TestAttackLinksInPlaceOfFoldersAndLog(t *testing.T) {
 	}
 }
 
-// Root writes nothing through a folder whose owner could replace it by a link.
+// Root writes nothing through a link, or through a folder whose owner could replace it by one.
 func TestAttackFoldersOfAnotherAccount(t *testing.T) {
-	for _, dir := range []string{"/usr/local/etc", "/usr/local/var", "/usr/local/etc/metalfleet"} {
-		m := joined(t, func(f *facts) { f.Owners = map[string]int{dir: 501} })
-		before, err := os.ReadFile(m.at("usr/local/etc/metalfleet/agent.flags"))
-		m.must(err)
-		if said, code := m.install("", "--yes", "--advertise=mac.local"); code == 0 || !strings.Contains(said, dir+" does not belong to root") {
-			t.Errorf("%s belongs to a person: exit code %d:\n%s", dir, code, said)
+	m := joined(t)
+	before := m.read("usr/local/etc/metalfleet/agent.flags")
+	refused := func(dir, why string) {
+		t.Helper()
+		if said, code := m.install("", "--yes", "--advertise=mac.local"); code == 0 || !strings.Contains(said, ": "+dir+why) {
+			t.Errorf("%s%s: exit code %d:\n%s", dir, why, code, said)
 		}
-		if after, err := os.ReadFile(m.at("usr/local/etc/metalfleet/agent.flags")); err != nil || string(after) != string(before) {
-			t.Errorf("%s belongs to a person, and root wrote the flags: %q, %v", dir, after, err)
+		if after := m.read("usr/local/etc/metalfleet/agent.flags"); after != before {
+			t.Errorf("%s%s, and root wrote the flags: %q", dir, why, after)
 		}
 	}
+	for _, dir := range []string{
+		"/usr/local", "/usr/local/etc", "/usr/local/etc/metalfleet", "/usr/local/var", "/Library/Logs", "/Library/LaunchDaemons", "/usr/local/metalfleet",
+	} {
+		m.change(func(f *facts) { f.Owners = map[string]int{dir: 501} })
+		refused(dir, " does not belong to root")
+		m.change(func(f *facts) { f.Owners = nil })
+		m.must(os.Rename(m.at(dir), m.at("aside")))
+		m.must(os.Symlink(m.at("aside"), m.at(dir)))
+		refused(dir, " is a link")
+		m.must(os.Remove(m.at(dir)))
+		m.must(os.Rename(m.at("aside"), m.at(dir)))
+	}
+	m.mustInstall("--advertise=mac.local")
 }
