@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -184,6 +185,16 @@ func TestAttackLongSourcesThatFillTheInspections(t *testing.T) {
 	}
 }
 
+// processorTime is what this process has used, which does not depend on how busy the machine is.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
 // The orders of a Mac take time in proportion to the deployments of the cluster.
 func TestAttackManyDeployments(t *testing.T) {
 	all := make([]v1alpha1.ModelDeployment, 40_000)
@@ -193,9 +204,9 @@ func TestAttackManyDeployments(t *testing.T) {
 	}
 	replica := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{UID: "r"}}
 	replica.Spec.NodeName, replica.Spec.DeploymentRef.UID = "a", "d7"
-	began := time.Now()
+	began := processorTime(t)
 	orders := Assignments("a", []v1alpha1.ModelReplica{replica}, all)
-	if took := time.Since(began); took > 5*time.Second {
+	if took := processorTime(t) - began; took > time.Second { // comparing all deployments with each other takes several
 		t.Errorf("the orders of one replica took %s", took)
 	}
 	if len(orders) != 1 || !slices.Equal(orders[0].ServedNames, []string{"ns/d7"}) {
