@@ -185,11 +185,11 @@ func (h *harmony) finish(out *sink) {
 		h.refuse(out, 0)
 	case h.whole:
 		out.whole()
+	case h.unsure: // it may be an empty text
+		h.call(out)
 	case len(h.raw) == 0:
 		h.args.none(out)
 		out.whole()
-	case h.unsure:
-		h.call(out)
 	default:
 		h.refuse(out, len(h.raw))
 	}
