@@ -1,7 +1,9 @@
 package grammar
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 )
 
 // Tags are the texts around parameters that are written one after another.
@@ -9,6 +11,8 @@ type Tags struct {
 	// Open and Then surround a name, and Close follows the value, which may
 	// begin and end with a newline that is not part of it.
 	Open, Then, Close string
+	// TextThen is Then after the names of strings; empty means the same.
+	TextThen string
 	// End ends the arguments, and Ends does if tags are missing. Both may end a
 	// value that was not closed, if one of Begins or nothing follows before
 	// Close.
@@ -21,6 +25,8 @@ type tagger struct {
 	*schemas
 	tags  Tags
 	names []string
+	// thens follow the names.
+	thens []string
 	// loop is where a parameter may begin, implied where one begins that ends a value, and
 	// closed where the arguments end.
 	loop, implied, closed int32
@@ -67,8 +73,8 @@ func (t *tagger) make(c oneCase, sh shapeOf) (expr, error) {
 	b.empty(b.rules[rule], t.loop)
 	for i, name := range t.names {
 		value, taken := b.node(), b.node()
-		t.values = append(t.values, value)
-		b.empty(b.emit(literal(t.tags.Open+name+t.tags.Then), taken), value)
+		t.values, t.thens = append(t.values, value), append(t.thens, t.then(c, name))
+		b.empty(b.emit(literal(t.tags.Open+name+t.thens[i]), taken), value)
 		b.join(between, edge{kind: edgeTake, lo: byte(i), to: taken})
 		if t.sloppy {
 			b.join(t.implied, edge{kind: edgeTake, lo: byte(i), to: taken})
@@ -100,6 +106,21 @@ func (t *tagger) make(c oneCase, sh shapeOf) (expr, error) {
 		b.nodes[t.closed].final = true
 	}
 	return ref(rule), b.err
+}
+
+// then is what follows the name of a parameter.
+func (t *tagger) then(c oneCase, name string) string {
+	if t.tags.TextThen == "" {
+		return t.tags.Then
+	}
+	g, err := t.member(c, name, true, t.matchesName(c, name))
+	if err == nil {
+		var kinds types
+		if kinds, err = t.kinds(g); err == nil && kinds == typeString {
+			return t.tags.TextThen
+		}
+	}
+	return t.tags.Then
 }
 
 // between is what may stand between two parameters.
@@ -259,7 +280,7 @@ func (t *tagger) freeText() int32 {
 	inner.on(t.tags.Close, func(node int32) { b.empty(node, t.loop) })
 	for i, name := range t.names {
 		var at int
-		at = inner.on("\n"+t.tags.Open+name+t.tags.Then, func(node int32) {
+		at = inner.on("\n"+t.tags.Open+name+t.thens[i], func(node int32) {
 			// The parameter was given: the tag is text.
 			b.join(node, edge{kind: edgeHas, lo: byte(i), to: inner.failed(at)})
 			if t.sloppy {
@@ -306,7 +327,11 @@ func (t *tagger) others(c oneCase, between int32, sh shapeOf) error {
 	if err != nil || slices.ContainsFunc(g, func(p place) bool { return p.of == false }) {
 		return err
 	}
-	all, err := parseRegular(t.b.meter, "[^<> \n\t\r\ufdd0-\ufdef]{1,128}", "name", true)
+	letters := "[^<> \n\t\r\ufdd0-\ufdef]{1,128}"
+	if strings.HasSuffix(t.tags.Open, `"`) {
+		letters = "[^<>\" \n\t\r\ufdd0-\ufdef]{1,128}"
+	}
+	all, err := parseRegular(t.b.meter, letters, "name", true)
 	if err != nil {
 		return err
 	}
@@ -319,7 +344,7 @@ func (t *tagger) others(c oneCase, between int32, sh shapeOf) error {
 			return err
 		}
 	}
-	e := seq{literal(t.tags.Open), t.b.emitRegular(all, plainText), literal(t.tags.Then)}
+	e := seq{literal(t.tags.Open), t.b.emitRegular(all, plainText), literal(cmp.Or(t.tags.TextThen, t.tags.Then))}
 	t.b.empty(t.b.emit(e, between), t.freeText())
 	return nil
 }

@@ -17,6 +17,16 @@ var shortID = regexp.MustCompile(`^[A-Za-z0-9]{9}$`)
 // shortIDs gives calls of tools, and their results, ids that Mistral's templates
 // take: clients have others, and send them back.
 func shortIDs(messages []chat.Message) ([]chat.Message, error) {
+	return rewritten(messages, rewriter{id: shortenID, calls: shortenCalls})
+}
+
+// rewriter changes the id of a result and the calls of a turn; nil changes nothing.
+type rewriter struct {
+	id, calls func(json.RawMessage) (json.RawMessage, error)
+}
+
+// rewritten are messages with calls of tools, and their results, as a template takes them.
+func rewritten(messages []chat.Message, with rewriter) ([]chat.Message, error) {
 	out := make([]chat.Message, len(messages))
 	for i, m := range messages {
 		out[i] = m
@@ -27,13 +37,13 @@ func shortIDs(messages []chat.Message) ([]chat.Message, error) {
 		if json.Unmarshal(m.Extra, &members) != nil {
 			return nil, fmt.Errorf("%w: the members of message %d are not an object", chat.ErrMessages, i)
 		}
-		for name, shorten := range map[string]func(json.RawMessage) (json.RawMessage, error){"tool_call_id": shortenID, "tool_calls": shortenCalls} {
-			if raw, ok := members[name]; ok {
-				short, err := shorten(raw)
+		for name, rewrite := range map[string]func(json.RawMessage) (json.RawMessage, error){"tool_call_id": with.id, "tool_calls": with.calls} {
+			if raw, ok := members[name]; ok && rewrite != nil {
+				other, err := rewrite(raw)
 				if err != nil {
 					return nil, fmt.Errorf("%w: message %d, %s: %w", chat.ErrMessages, i, name, err)
 				}
-				members[name] = short
+				members[name] = other
 			}
 		}
 		var err error
@@ -44,12 +54,84 @@ func shortIDs(messages []chat.Message) ([]chat.Message, error) {
 	return out, nil
 }
 
-func shortenCalls(raw json.RawMessage) (json.RawMessage, error) {
-	type call struct {
-		ID       json.RawMessage `json:"id"`
-		Type     string          `json:"type"`
-		Function json.RawMessage `json:"function"`
+// call is a call of a tool in a message.
+type call struct {
+	ID       json.RawMessage `json:"id"`
+	Type     string          `json:"type"`
+	Function json.RawMessage `json:"function"`
+}
+
+// argumentsAsText writes the arguments of calls as JSON text, which the templates of DeepSeek
+// join to other text.
+var argumentsAsText = rewriter{calls: func(raw json.RawMessage) (json.RawMessage, error) {
+	var calls []call
+	if json.Unmarshal(raw, &calls) != nil {
+		return nil, errCalls
 	}
+	for i := range calls {
+		var function struct {
+			Name      string          `json:"name"`
+			Arguments json.RawMessage `json:"arguments"`
+		}
+		if json.Unmarshal(calls[i].Function, &function) != nil {
+			return nil, errCalls
+		}
+		if len(function.Arguments) > 0 && function.Arguments[0] != '"' {
+			text, err := json.Marshal(string(function.Arguments))
+			if err != nil {
+				return nil, err
+			}
+			function.Arguments = text
+		}
+		var err error
+		if calls[i].Function, err = json.Marshal(function); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(calls)
+}}
+
+var errCalls = errors.New("want a list of calls, each with an id and a function")
+
+// numberedIDs gives calls the ids that Kimi K2 writes, functions.NAME:N, since its template
+// shows ids in place of names. N counts the calls of a conversation.
+func numberedIDs(messages []chat.Message) ([]chat.Message, error) {
+	n, ids := 0, map[string]string{}
+	id := func(raw json.RawMessage) (json.RawMessage, error) {
+		var old string
+		if json.Unmarshal(raw, &old) != nil {
+			return nil, errors.New("want a string as id")
+		}
+		if other, ok := ids[old]; ok {
+			old = other
+		}
+		return json.Marshal(old)
+	}
+	return rewritten(messages, rewriter{id: id, calls: func(raw json.RawMessage) (json.RawMessage, error) {
+		var calls []call
+		if json.Unmarshal(raw, &calls) != nil {
+			return nil, errCalls
+		}
+		for i, c := range calls {
+			var old string
+			var function struct {
+				Name string `json:"name"`
+			}
+			if json.Unmarshal(c.ID, &old) != nil || json.Unmarshal(c.Function, &function) != nil {
+				return nil, errCalls
+			}
+			ids[old] = fmt.Sprintf("functions.%s:%d", function.Name, n)
+			n++
+			var err error
+			if calls[i].ID, err = id(c.ID); err != nil {
+				return nil, err
+			}
+		}
+		return json.Marshal(calls)
+	}})
+}
+
+func shortenCalls(raw json.RawMessage) (json.RawMessage, error) {
 	var calls []call
 	if json.Unmarshal(raw, &calls) != nil {
 		return nil, errors.New("want a list of calls, each with an id")

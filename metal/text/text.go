@@ -32,8 +32,10 @@ type Text struct {
 	templates *chat.Templates // nil where the model has none
 	special   map[string]string
 	calls     toolcall.Format
-	can       abilities
-	rows      int
+	// written is set if the template takes arguments of calls as JSON text, not as objects.
+	written bool
+	can     abilities
+	rows    int
 }
 
 // Chat is a conversation to be continued.
@@ -95,17 +97,19 @@ func OpenWith(ctx context.Context, f *weights.File, template string) (*Text, err
 // a conversation with calls has no way of it.
 func (t *Text) detect(ctx context.Context) (toolcall.Format, error) {
 	messages, tools := toolcall.Probe()
-	turns, err := chat.ParseMessages(messages)
-	if err != nil {
-		return toolcall.None, err
-	}
 	o := t.options()
 	o.Tools = tools
-	written, err := t.templates.Render(ctx, turns, o)
-	if err != nil {
-		return toolcall.None, ctx.Err()
+	for i, probe := range [][]byte{messages, toolcall.ProbeText()} {
+		turns, err := chat.ParseMessages(probe)
+		if err != nil {
+			return toolcall.None, err
+		}
+		if written, err := t.templates.Render(ctx, turns, o); err == nil {
+			t.written = i == 1
+			return toolcall.Detect(written), nil
+		}
 	}
-	return toolcall.Detect(written), nil
+	return toolcall.None, ctx.Err()
 }
 
 // Rows is the number of tokens that the model can read and write. Tokens from there on are
@@ -195,11 +199,18 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 		}
 	}
 	messages := t.arranged(c.Messages)
-	if t.calls == toolcall.Mistral || t.calls == toolcall.MistralNamed {
-		var err error
-		if messages, err = shortIDs(messages); err != nil {
-			return "", err
-		}
+	var err error
+	switch t.calls {
+	case toolcall.Mistral, toolcall.MistralNamed:
+		messages, err = shortIDs(messages)
+	case toolcall.Kimi:
+		messages, err = numberedIDs(messages)
+	}
+	if err == nil && t.written {
+		messages, err = rewritten(messages, argumentsAsText)
+	}
+	if err != nil {
+		return "", err
 	}
 	return t.templates.Render(ctx, messages, o)
 }

@@ -1,6 +1,7 @@
 package toolcall
 
 import (
+	"bytes"
 	"regexp"
 	"strings"
 )
@@ -21,6 +22,13 @@ func Probe() (messages, tools []byte) {
 			`"parameters":{"type":"object","properties":{"probe_argument":{"type":"string","description":"A value."}},"required":["probe_argument"]}}}]`)
 }
 
+// ProbeText is the conversation of Probe for templates that take the arguments of calls as
+// JSON text.
+func ProbeText() (messages []byte) {
+	messages, _ = Probe()
+	return bytes.Replace(messages, []byte(`{"probe_argument":"probe value"}`), []byte(`"{\"probe_argument\": \"probe value\"}"`), 1)
+}
+
 // shapes of a call in what a template wrote.
 var shapes = []struct {
 	format Format
@@ -29,6 +37,14 @@ var shapes = []struct {
 	{QwenXML, regexp.MustCompile(`<tool_call>\s*<function=probe_function>\s*<parameter=probe_argument>\s*probe value\s*</parameter>\s*</function>\s*</tool_call>`)},
 	{Hermes, regexp.MustCompile(`<tool_call>\s*\{\s*"name":\s*"probe_function",\s*"arguments":\s*\{"probe_argument":\s*"probe value"\}\s*\}\s*</tool_call>`)},
 	{Hermes, regexp.MustCompile(`<tool_call>\s*\{\s*"arguments":\s*\{"probe_argument":\s*"probe value"\},\s*"name":\s*"probe_function"\s*\}\s*</tool_call>`)},
+	{GLM, regexp.MustCompile(`<tool_call>\s*probe_function\s*<arg_key>\s*probe_argument\s*</arg_key>\s*<arg_value>\s*probe value\s*</arg_value>\s*</tool_call>`)},
+	{MiniMax, regexp.MustCompile(`<minimax:tool_call>\s*<invoke name="probe_function">\s*<parameter name="probe_argument">\s*probe value\s*</parameter>\s*</invoke>\s*</minimax:tool_call>`)},
+	{DeepSeekV32, regexp.MustCompile(`<｜DSML｜function_calls>\s*<｜DSML｜invoke name="probe_function">\s*<｜DSML｜parameter name="probe_argument" string="true">probe value</｜DSML｜parameter>\s*</｜DSML｜invoke>\s*</｜DSML｜function_calls>`)},
+	{Kimi, regexp.MustCompile(`<\|tool_call_begin\|>\s*[^<]*<\|tool_call_argument_begin\|>\s*\{"probe_argument":\s*"probe value"\}\s*<\|tool_call_end\|>`)},
+	{DeepSeekV3, regexp.MustCompile("<｜tool▁call▁begin｜>function<｜tool▁sep｜>probe_function\\s*```json\\s*\\{\"probe_argument\":\\s*\"probe value\"\\}\\s*```\\s*<｜tool▁call▁end｜>")},
+	{DeepSeekV31, regexp.MustCompile(`<｜tool▁call▁begin｜>probe_function<｜tool▁sep｜>\s*\{"probe_argument":\s*"probe value"\}\s*<｜tool▁call▁end｜>`)},
+	{Gemma, regexp.MustCompile(`<\|tool_call>call:probe_function\{probe_argument:<\|"\|>probe value<\|"\|>\}<tool_call\|>`)},
+	{LFM, regexp.MustCompile(`<\|tool_call_start\|>\[probe_function\(probe_argument=['"]probe value['"]\)\]<\|tool_call_end\|>`)},
 	{Mistral, regexp.MustCompile(`\[TOOL_CALLS\]\s*\[\s*\{[^{}]*"probe_function"[^{}]*"arguments":\s*\{"probe_argument":\s*"probe value"\}`)},
 	{MistralNamed, regexp.MustCompile(`\[TOOL_CALLS\]\s*probe_function(\[CALL_ID\]\w+)?(\[ARGS\])?\s*\{"probe_argument":\s*"probe value"\}`)},
 	{Harmony, regexp.MustCompile(`to=functions\.probe_function[^{}]*<\|message\|>\s*\{"probe_argument":\s*"probe value"\}`)},

@@ -98,6 +98,8 @@ func FuzzCalls(f *testing.F) {
 // fragments are what mutations insert.
 var fragments = []string{openCall, closeCall, openFunction, closeFunction, openParameter, closeParameter, "</param>", "</", "<", ">", "\n", "{", "}", "[", "]", `"`, `\`, ",", ":", "null", "None", "True", "5.0", " ",
 	`{"name": "now"}`, `"name"`, `"arguments": `, `"parameters": {`, "functions.", "write>", "path>", "content>\n", "now", "weather", "rm", mistralCalls, mistralArgs, mistralID, pythonTag, "; ",
+	miniCall, miniCallEnd, miniFunction, miniFunctionEnd, miniParameter, dsmlCall, dsmlCallEnd, dsmlFunction, dsmlFunctionEnd, dsmlParameter, dsmlParameterEnd, openKey, closeKey, openValue, closeValue, `city"`, `" string="true">`,
+	kimiCalls, kimiCallsEnd, kimiCall, kimiSep, kimiCallEnd, deepCalls, deepCallsEnd, deepCall, deepSep, deepCallEnd, gemmaCall, gemmaCallEnd, gemmaQuote, lfmCalls, lfmCallsEnd, "call:", "(", ")", "='", "'", "=", ":0", "function", "```json\n", "```",
 	harmonyStart, harmonyChannel, harmonyMessage, harmonyConstrain, harmonyEnd, harmonyCall, harmonyReturn, "commentary to=functions.", "analysis", "final", "json", "code", "\x00", "\xff", "\ufdd0", "é", "😀"}
 
 // mutated is a transcript with a few changes.
@@ -189,7 +191,8 @@ func sorted(all map[string]transcript) (names []string) {
 
 // An answer that is a nest of calls that are none takes no longer than a few readings.
 func TestReadingIsBounded(t *testing.T) {
-	for f, piece := range map[Format]string{Hermes: `<tool_call>{"name": "`, QwenXML: "<tool_call><function=write><parameter=path>", Mistral: `[TOOL_CALLS][{"name": "`, Llama: `<|python_tag|>{"name": "`, Harmony: "<|channel|>commentary to=functions.now<|message|>{"} {
+	for f, piece := range map[Format]string{Hermes: `<tool_call>{"name": "`, QwenXML: "<tool_call><function=write><parameter=path>", Mistral: `[TOOL_CALLS][{"name": "`, Llama: `<|python_tag|>{"name": "`, Harmony: "<|channel|>commentary to=functions.now<|message|>{",
+		GLM: "<tool_call>write<arg_key>path</arg_key><arg_value>", MiniMax: miniCall + miniFunction + `"write">` + miniParameter + `"path">`, DeepSeekV32: dsmlCall + dsmlFunction + `"write">` + dsmlParameter + `"path">`, Kimi: kimiWeather + `{"city": "`, Gemma: gemmaCall + "call:weather{city:" + gemmaQuote, LFM: lfmCalls + "[weather(city='", DeepSeekV3: oldWeather + `{"city": "`, DeepSeekV31: deepWeather + `{"city": "`} {
 		p := parser(t, f, Options{})
 		m, isMarked := p.m.(*marked)
 		written := strings.Repeat(piece, 3000)

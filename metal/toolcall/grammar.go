@@ -23,7 +23,11 @@ type Hold struct {
 	Strict bool
 }
 
-// Grammar returns the constraint of answers whose calls this format's parser
+// Holds reports whether an answer can be held to calls of this format. The others have texts
+// and keys without the quotes of JSON, which package grammar does not write.
+func (f Format) Holds() bool { return f != None && f != Gemma && f != LFM }
+
+// Grammar returns the constraint of answers, of a format that Holds, whose calls this format's parser
 // reads. If calls are not required, any text may precede and follow them; after
 // a call's opening marker the name, the structure and the arguments are
 // constrained.
@@ -110,7 +114,47 @@ func (w writing) objects() []grammar.Form {
 
 // tags are those of parameters.
 func (w writing) tags() grammar.Tags {
+	switch w.format {
+	case MiniMax:
+		return grammar.Tags{Open: miniParameter + `"`, Then: `">`, Close: miniParameterEnd, End: miniFunctionEnd, Ends: w.mark(miniCallEnd), Begins: []string{w.mark(miniCall), miniFunction}}
+	case DeepSeekV32:
+		return grammar.Tags{Open: dsmlParameter + `"`, Then: `" string="false">`, TextThen: `" string="true">`, Close: dsmlParameterEnd, End: dsmlFunctionEnd, Ends: w.mark(dsmlCallEnd), Begins: []string{w.mark(dsmlCall), dsmlFunction}}
+	}
 	return grammar.Tags{Open: openParameter, Then: ">", Close: closeParameter, End: closeFunction, Ends: w.mark(closeCall), Begins: []string{w.mark(openCall), openFunction}}
+}
+
+// pairs are the forms of GLM's calls: GLM-4.7 writes no line ends between the tags.
+func (w writing) pairs() (out []grammar.Form) {
+	for _, line := range []string{"\n", ""} {
+		tags := grammar.Tags{Open: openKey, Then: closeKey + line + openValue, Close: closeValue, End: w.mark(closeCall), Begins: []string{w.mark(openCall)}}
+		out = append(out, grammar.Form{Style: grammar.Tagged, Before: namespace, Middle: `\n?`, Tags: tags})
+	}
+	return out
+}
+
+// attributes are calls with names in attributes, of which several may stand in one tag.
+func (w writing) attributes() (begin, function string, form grammar.Form, end string) {
+	begin, function, end = miniCall, miniFunction, miniCallEnd
+	if w.format == DeepSeekV32 {
+		begin, function, end = dsmlCall, dsmlFunction, dsmlCallEnd
+	}
+	return w.mark(begin), function, grammar.Form{Style: grammar.Tagged, Before: grammar.Literal(function) + `"` + namespace, Middle: `">`, Tags: w.tags()}, w.is(end)
+}
+
+// headed are the parts of calls with a name and an object: what begins a section and a call,
+// the forms of a call without that, and what ends a section.
+func (w writing) headed() (section, call string, forms []grammar.Form, end string) {
+	m := w.format.Markers()
+	sep := w.is(m[3])
+	section, call, end = w.mark(m[0]), w.mark(m[2]), w.is(m[1])
+	after := blanks + "(" + w.is(m[4]) + ")?"
+	forms = []grammar.Form{{Style: grammar.JSON, Before: namespace, Middle: `(:[0-9]{1,6})?` + blanks + sep + blanks, After: after, Null: null,
+		None: `(:[0-9]{1,6})?` + blanks + `(` + sep + blanks + `)?` + w.is(m[4])}}
+	if w.format != Kimi {
+		forms[0].Middle, forms[0].None = blanks+sep+blanks, blanks+`(`+sep+blanks+`)?`+w.is(m[4])
+		forms = append(forms, grammar.Form{Style: grammar.JSON, Before: "function" + sep + namespace, Middle: "[ \t\r]{0,8}\n" + blanks + "(```json)?" + blanks, After: blanks + "(```)?" + after})
+	}
+	return section, call, forms, end
 }
 
 // free is text with calls in it.
@@ -140,6 +184,21 @@ func (w writing) free(c *grammar.Calls) {
 			{Open: blanks, Forms: w.objects()},
 			{Open: blanks + `\[` + blanks, Forms: w.objects(), Between: `[ \n\t\r,]{1,64}`, End: `[ \n\t\r,]{0,64}\]?`},
 		}}}
+	case GLM:
+		c.Groups = []grammar.Group{{Begin: w.mark(openCall), Chains: []grammar.Chain{{Open: blanks, Forms: w.pairs()},
+			{Open: blanks, Forms: w.objects(), Between: stray, End: stray + `(` + w.is(closeCall) + `)?`}}}}
+	case MiniMax, DeepSeekV32:
+		begin, function, form, end := w.attributes()
+		end = stray + `(` + end + `)?`
+		alone := form
+		alone.Before = `"` + namespace
+		c.Groups = []grammar.Group{{Begin: begin, Chains: []grammar.Chain{{Open: blanks, Forms: []grammar.Form{form}, Between: stray, End: end}}},
+			{Begin: function, Chains: []grammar.Chain{{Forms: []grammar.Form{alone}, End: end}}}}
+	case Kimi, DeepSeekV3, DeepSeekV31:
+		section, call, forms, end := w.headed()
+		head := blanks + grammar.Literal(call) + blanks
+		c.Groups = []grammar.Group{{Begin: section, Chains: []grammar.Chain{{Open: head, Forms: forms, Between: head, End: blanks + `(` + end + `)?`}}},
+			{Begin: call, Chains: []grammar.Chain{{Open: blanks, Forms: forms}}}}
 	case Harmony:
 		w.freeMessages(c)
 	}
@@ -188,6 +247,14 @@ func (w writing) forced(c *grammar.Calls) {
 	case MistralNamed:
 		begin = w.mark(mistralCalls)
 		chain.Forms[0] = grammar.Form{Style: grammar.JSON, Middle: `(` + w.is(mistralID) + `[A-Za-z0-9]{9})?(` + w.is(mistralArgs) + `)?`}
+	case GLM:
+		begin, chain.Forms, c.Between = w.mark(openCall), w.pairs(), "\n"
+		for i := range chain.Forms {
+			chain.Forms[i].Before = ""
+		}
+	case MiniMax, DeepSeekV32, Kimi, DeepSeekV3, DeepSeekV31:
+		w.forcedSection(c)
+		return
 	case Harmony:
 		if slices.Contains(w.tokens, harmonyEnd) { // otherwise thoughts and calls cannot be distinguished
 			c.Lead = `(` + w.is(harmonyChannel) + `analysis` + w.is(harmonyMessage) + "[^\ufdd0-\ufdef]*" + w.is(harmonyEnd) + w.is(harmonyStart) + `assistant)*`
@@ -197,5 +264,32 @@ func (w writing) forced(c *grammar.Calls) {
 			Middle: `(` + w.is(harmonyChannel) + `commentary)? (` + w.is(harmonyConstrain) + `)?json` + w.is(harmonyMessage)}
 		chain.End, c.Many = w.is(harmonyCall), false
 	}
+	c.Groups = []grammar.Group{{Begin: begin, Chains: []grammar.Chain{chain}}}
+}
+
+// forcedSection is calls in one tag, or in one section.
+func (w writing) forcedSection(c *grammar.Calls) {
+	var chain grammar.Chain
+	var begin, between string
+	if w.format == MiniMax || w.format == DeepSeekV32 {
+		tag, function, form, end := w.attributes()
+		form.Before, form.Middle = grammar.Literal(function)+`"`, `">\n?`
+		begin, between, chain = tag, `\n`, grammar.Chain{Open: `\n?`, Forms: []grammar.Form{form}, End: `\n?` + end}
+	} else {
+		m := w.format.Markers()
+		form := grammar.Form{Style: grammar.JSON, Middle: w.is(m[3]), After: w.is(m[4])}
+		switch w.format {
+		case Kimi:
+			form.Before, form.Middle = `functions\.`, `:[0-9]{1,3}`+w.is(m[3])
+		case DeepSeekV3:
+			form.Before, form.Middle, form.After = "function"+w.is(m[3]), "\n```json\n", "\n```"+w.is(m[4])
+		}
+		begin, between = w.mark(m[0]), w.is(m[2])
+		chain = grammar.Chain{Open: w.is(m[2]), Forms: []grammar.Form{form}, End: w.is(m[1])}
+	}
+	if c.Many {
+		chain.Between = between
+	}
+	c.Many = false
 	c.Groups = []grammar.Group{{Begin: begin, Chains: []grammar.Chain{chain}}}
 }

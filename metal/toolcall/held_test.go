@@ -25,7 +25,9 @@ func vocabulary() (*grammar.Vocabulary, [][]byte) {
 		tokens = append(tokens, []byte(grammar.Mark(i)))
 	}
 	for _, word := range []string{"<tool_call>", "</tool_call>", "{\"name\": \"", "\", \"arguments\": {", "<function=", "</function>", "<parameter=", "</parameter>", "\n", "\"}", "}}", "[TOOL_CALLS]", "[ARGS]",
-		"<|channel|>", "commentary to=functions.", "<|message|>", "<|call|>", "<|constrain|>", "now", "weather", "write", "python", "functions.", "city", "\": ", ", \"", "parameters", "json", "code"} {
+		"<|channel|>", "commentary to=functions.", "<|message|>", "<|call|>", "<|constrain|>", "now", "weather", "write", "python", "functions.", "city", "\": ", ", \"", "parameters", "json", "code",
+		openKey, closeKey, openValue, closeValue, miniCall, miniCallEnd, miniFunction, miniFunctionEnd, miniParameter, dsmlCall, dsmlCallEnd, dsmlFunction, dsmlFunctionEnd, dsmlParameter, dsmlParameterEnd,
+		kimiCalls, kimiCallsEnd, kimiCall, kimiSep, kimiCallEnd, deepCalls, deepCallsEnd, deepCall, deepSep, deepCallEnd, "｜", "▁", "｜DSML｜", "path", "content"} {
 		tokens = append(tokens, []byte(word))
 	}
 	return grammar.NewVocabulary(len(tokens), func(id int32) []byte { return tokens[id] }), tokens
@@ -41,6 +43,11 @@ func tableOf(t testing.TB, c *grammar.Calls) *grammar.Table {
 	return grammar.NewTable(g, v)
 }
 
+// heldFormats are those that answers can be held to.
+func heldFormats() []Format {
+	return slices.DeleteFunc(Formats(), func(f Format) bool { return !f.Holds() })
+}
+
 // refused are transcripts that the parser takes and that the model may not write: they lack
 // what a schema requires, or name a function and nothing else.
 var refused = map[Format][]string{
@@ -53,7 +60,7 @@ var refused = map[Format][]string{
 
 // An answer that the parser takes is one that the model may write.
 func TestGrammarTakesWhatTheParserReads(t *testing.T) {
-	for _, f := range Formats() {
+	for _, f := range heldFormats() {
 		m := tableOf(t, f.Grammar(tools(t), Hold{}))
 		for name, c := range transcriptsOf(f) {
 			if c.broken > 0 || c.held != nil || c.cut != nil {
@@ -102,6 +109,12 @@ func TestGrammarRefusesWhatIsNoCall(t *testing.T) {
 		Llama:        {`{"name": "weather", "parameters": {"city": P`, `<|python_tag|>print`},
 		Mistral:      {"[TOOL_CALLS]rm", `[TOOL_CALLS]weather[ARGS]{"city": x`, `[TOOL_CALLS][{"name": "x`},
 		MistralNamed: {`[TOOL_CALLS]weather[ARGS]1`},
+		GLM:          {"<tool_call>rm", "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>a</arg_value>x"},
+		MiniMax:      {"<minimax:tool_call>\n<invoke name=\"rm"},
+		DeepSeekV32:  {"<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"rm", "<｜DSML｜function_calls><｜DSML｜invoke name=\"weather\"><｜DSML｜parameter name=\"days\" string=\"true"},
+		Kimi:         {"<|tool_call_begin|>functions.rm", kimiWeather + `{"city": x`},
+		DeepSeekV3:   {oldWeather + `{"city": x`},
+		DeepSeekV31:  {deepWeather + "1"},
 		Harmony:      {"<|channel|>commentary to=functions.rm", "<|channel|>commentary to=functions.weather<|message|>x", " to=functions.weather <|constrain|>json<|message|>{\"days\":1.5"},
 	} {
 		m := tableOf(t, f.Grammar(tools(t), Hold{}))
@@ -118,7 +131,7 @@ func TestGrammarRefusesWhatIsNoCall(t *testing.T) {
 func TestHeldAnswersAreCalls(t *testing.T) {
 	_, tokens := vocabulary()
 	rng := rand.New(rand.NewPCG(seed.Of(t), 1))
-	for _, f := range Formats() {
+	for _, f := range heldFormats() {
 		for _, c := range []struct {
 			name string
 			Hold
@@ -214,7 +227,7 @@ func wander(t *testing.T, rng *rand.Rand, table *grammar.Table, tokens [][]byte,
 
 // reopened matches a value that seemed to end with its call and that a tag closes later: no
 // grammar of finite states knows which of the two it is.
-var reopened = regexp.MustCompile(`(?s)</(function|tool_call)>.*</parameter>`)
+var reopened = regexp.MustCompile(`(?s)</(function|tool_call|invoke|minimax:tool_call|｜DSML｜(invoke|function_calls))>.*</(parameter|｜DSML｜parameter|arg_value)>`)
 
 // flaw is what is wrong with what a parser reported of a held answer.
 func flaw(events []Event, p *Parser, f Format, h Hold, whole bool) string {

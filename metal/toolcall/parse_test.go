@@ -240,8 +240,23 @@ var transcripts = map[Format]map[string]transcript{
 
 // transcriptsOf a format; MistralNamed has those of Mistral.
 func transcriptsOf(f Format) map[string]transcript {
-	if f == MistralNamed {
+	switch f {
+	case MistralNamed:
 		f = Mistral
+	case GLM:
+		return glmTranscripts()
+	case MiniMax:
+		return attributeTranscripts(func(text string) string { return text })
+	case DeepSeekV32:
+		return attributeTranscripts(inDSML)
+	case Kimi:
+		return kimiTranscripts()
+	case DeepSeekV3, DeepSeekV31:
+		return deepTranscripts()
+	case Gemma:
+		return gemmaTranscripts()
+	case LFM:
+		return lfmTranscripts()
 	}
 	return transcripts[f]
 }
@@ -296,6 +311,15 @@ func TestHeldCallsAreStreamed(t *testing.T) {
 		Llama:   `{"name": "weather", "parameters": {"city": "Par`,
 		Mistral: `[TOOL_CALLS]weather[ARGS]{"city": "Par`,
 		Harmony: `<|channel|>commentary to=functions.weather<|message|>{"city": "Par`,
+
+		GLM:         "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Par",
+		MiniMax:     "<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Par",
+		DeepSeekV32: "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Par",
+		Kimi:        kimiWeather + `{"city": "Par`,
+		Gemma:       `<|tool_call>call:weather{city: <|"|>Par`,
+		LFM:         "<|tool_call_start|>[weather(city= 'Par",
+		DeepSeekV3:  oldWeather + `{"city": "Par`,
+		DeepSeekV31: deepWeather + `{"city": "Par`,
 	} {
 		p := parser(t, f, Options{Held: true})
 		want := []Event{{Kind: Begin, Text: "weather"}, {Kind: Arguments, Text: `{"city": "Par`}}
@@ -383,7 +407,16 @@ func TestTheFormatIsReadInWhatATemplateWrites(t *testing.T) {
 		"Mistral":                  {written: definition + `[TOOL_CALLS] [{"name": "probe_function", "arguments": {"probe_argument": "probe value"}, "id": "call00001"}]`, want: Mistral},
 		"Mistral, newer":           {written: definition + `[TOOL_CALLS]probe_function[CALL_ID]call00001[ARGS]{"probe_argument": "probe value"}`, want: MistralNamed},
 		"GPT-OSS":                  {written: definition + `<|start|>assistant to=functions.probe_function<|channel|>commentary json<|message|>{"probe_argument": "probe value"}<|call|>`, want: Harmony},
-		"another way":              {written: definition + "<tool_call>probe_function\n<arg_key>probe_argument</arg_key>\n<arg_value>probe value</arg_value>\n</tool_call>", want: None},
+		"GLM-4.6":                  {written: definition + "<tool_call>probe_function\n<arg_key>probe_argument</arg_key>\n<arg_value>probe value</arg_value>\n</tool_call>", want: GLM},
+		"GLM-4.7":                  {written: definition + "<tool_call>probe_function<arg_key>probe_argument</arg_key><arg_value>probe value</arg_value></tool_call>", want: GLM},
+		"MiniMax M2":               {written: definition + "<minimax:tool_call>\n<invoke name=\"probe_function\">\n<parameter name=\"probe_argument\">probe value</parameter>\n</invoke>\n</minimax:tool_call>", want: MiniMax},
+		"DeepSeek V3.2":            {written: definition + "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"probe_function\">\n<｜DSML｜parameter name=\"probe_argument\" string=\"true\">probe value</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", want: DeepSeekV32},
+		"Kimi K2":                  {written: definition + "<|tool_calls_section_begin|><|tool_call_begin|>functions.probe_function:0<|tool_call_argument_begin|>{\"probe_argument\": \"probe value\"}<|tool_call_end|><|tool_calls_section_end|>", want: Kimi},
+		"DeepSeek V3":              {written: definition + "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>probe_function\n```json\n{\"probe_argument\": \"probe value\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", want: DeepSeekV3},
+		"DeepSeek V3.1":            {written: definition + "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>probe_function<｜tool▁sep｜>{\"probe_argument\": \"probe value\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", want: DeepSeekV31},
+		"Gemma 4":                  {written: definition + "<|tool_call>call:probe_function{probe_argument:<|\"|>probe value<|\"|>}<tool_call|>", want: Gemma},
+		"LFM2":                     {written: definition + "<|tool_call_start|>[probe_function(probe_argument=\"probe value\")]<|tool_call_end|>", want: LFM},
+		"another way":              {written: definition + "<call>probe_function(probe_argument=\"probe value\")</call>", want: None},
 		"no definition":            {written: "<tool_call>\n{\"name\": \"probe_function\", \"arguments\": {\"probe_argument\": \"probe value\"}}\n</tool_call>", want: None},
 		"a definition and no call": {written: definition + "<tool_call>{\"name\": <function-name>, \"arguments\": <args>}</tool_call>", want: None},
 	} {

@@ -10,6 +10,40 @@ const (
 	closeParameter = "</parameter>"
 )
 
+// Tags of MiniMax M2 (its chat template; vLLM, minimax_m2_tool_parser.py) and of DeepSeek V3.2
+// (its encoding; vLLM, deepseekv32_tool_parser.py): the same with names as attributes.
+const (
+	miniCall, miniCallEnd           = "<minimax:tool_call>", "</minimax:tool_call>"
+	miniFunction, miniFunctionEnd   = "<invoke name=", "</invoke>"
+	miniParameter, miniParameterEnd = "<parameter name=", "</parameter>"
+	dsmlCall, dsmlCallEnd           = "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"
+	dsmlFunction, dsmlFunctionEnd   = "<｜DSML｜invoke name=", "</｜DSML｜invoke>"
+	dsmlParameter, dsmlParameterEnd = "<｜DSML｜parameter name=", "</｜DSML｜parameter>"
+)
+
+// Tags of GLM-4.5 to 4.7 (their chat templates; vLLM, glm4_moe_tool_parser.py and
+// glm47_moe_tool_parser.py): a name, then pairs of a key and a value.
+const (
+	openKey, closeKey     = "<arg_key>", "</arg_key>"
+	openValue, closeValue = "<arg_value>", "</arg_value>"
+)
+
+// further are the tags of a format after those of a call: of a function, its end, a parameter
+// and its end, and in pairs the end of a name and the beginning of a value.
+func (f Format) further() []string {
+	switch f {
+	case Hermes, QwenXML:
+		return []string{openFunction, closeFunction, openParameter, closeParameter}
+	case MiniMax:
+		return []string{miniFunction, miniFunctionEnd, miniParameter, miniParameterEnd}
+	case DeepSeekV32:
+		return []string{dsmlFunction, dsmlFunctionEnd, dsmlParameter, dsmlParameterEnd}
+	case GLM: // functions have no tags of their own
+		return []string{"", "", openKey, closeValue, closeKey, openValue}
+	}
+	return nil
+}
+
 const (
 	tagCall symbol = firstTag + iota
 	tagCallEnd
@@ -17,6 +51,8 @@ const (
 	tagFunctionEnd
 	tagParameter
 	tagParameterEnd
+	tagNameEnd
+	tagValue
 )
 
 // qwen reads what follows <tool_call>: calls as objects, in a list or not, or as
@@ -79,6 +115,11 @@ func (q *qwen) push(s symbol, out *sink) verdict {
 			q.stray = []symbol{s}
 		}
 		return more
+	case s < firstTag && s != '{' && q.stray == nil: // a name in pairs
+		if q.xml = newFunction(q.lex, q.tools); q.xml.pairs {
+			q.state = qwenTags
+			return q.inTags(s, out)
+		}
 	}
 	return q.open(s)
 }

@@ -27,8 +27,10 @@ const (
 // function reads a call whose parameters stand between tags. The declared types decide what
 // a value is in JSON.
 type function struct {
-	lex    *lexer
-	tools  Tools
+	lex   *lexer
+	tools Tools
+	// pairs: names of parameters stand between tags too, as in GLM's calls.
+	pairs  bool
 	state  functionState
 	part   []byte // of a name
 	name   string
@@ -39,13 +41,23 @@ type function struct {
 	pieces []symbol // since nextName or mayEnd
 }
 
-func newFunction(l *lexer, tools Tools) *function { return &function{lex: l, tools: tools} }
+func newFunction(l *lexer, tools Tools) *function {
+	return &function{lex: l, tools: tools, pairs: slices.ContainsFunc(l.tags, func(t tag) bool { return t.text == openValue })}
+}
 
 // push takes a symbol. Where it returns done, further are the symbols that do not belong to
 // the call, this one last.
 func (f *function) push(s symbol, out *sink) (v verdict, further []symbol) {
 	switch f.state {
-	case functionName, parameterName:
+	case functionName:
+		if f.pairs && (s == '\n' && f.nameOf() != "" || s == tagParameter || s == tagParameterEnd || s == tagCallEnd) {
+			if v := f.named(f.nameOf(), out); v != more || s == '\n' {
+				return v, nil
+			}
+			return f.push(s, out)
+		}
+		return f.inName(s, out), nil
+	case parameterName:
 		return f.inName(s, out), nil
 	case parameterValue:
 		f.inValue(s, out)
@@ -80,13 +92,10 @@ func (f *function) close(out *sink) {
 
 // inName takes a symbol of a name.
 func (f *function) inName(s symbol, out *sink) verdict {
-	if s != '>' {
-		if f.part = append(f.part, byte(s)); s >= firstTag || s == '\n' || len(f.part) > maxName {
-			return bad
-		}
-		return more
+	if !f.namesEnd(s) {
+		return f.keep(s)
 	}
-	name := strings.TrimSpace(string(f.part))
+	name := f.nameOf()
 	if f.state == parameterName {
 		if name == "" || slices.Contains(f.given, name) && slices.Contains(f.shape.names(), name) {
 			return bad
@@ -94,6 +103,41 @@ func (f *function) inName(s symbol, out *sink) verdict {
 		f.parameter(name, out)
 		return more
 	}
+	return f.named(name, out)
+}
+
+// namesEnd reports whether a symbol ends a name.
+func (f *function) namesEnd(s symbol) bool {
+	if f.pairs {
+		return s == tagValue
+	}
+	return s == '>'
+}
+
+// keep adds a symbol to a name; in pairs, the tag after a name and blanks are no part of it.
+func (f *function) keep(s symbol) verdict {
+	if f.pairs && (s == tagNameEnd && f.state != functionName || s == '\n') {
+		return more
+	}
+	if s >= firstTag || s == '\n' || len(f.part) == maxName {
+		return bad
+	}
+	f.part = append(f.part, byte(s))
+	return more
+}
+
+// nameOf is the name that was read. In MiniMax's and DeepSeek's tags it is an attribute,
+// which others may follow.
+func (f *function) nameOf() string {
+	name := strings.TrimSpace(string(f.part))
+	if quoted, ok := strings.CutPrefix(name, `"`); ok {
+		name, _, _ = strings.Cut(quoted, `"`)
+	}
+	return name
+}
+
+// named begins the call of a function.
+func (f *function) named(name string, out *sink) verdict {
 	if f.name = f.tools.resolve(name); f.name == "" {
 		return bad
 	}
@@ -135,12 +179,12 @@ func (f *function) inValue(s symbol, out *sink) {
 
 // next takes a symbol of a name in a value.
 func (f *function) next(s symbol, out *sink) {
-	if s < firstTag && s != '>' && s != '\n' && len(f.part) < maxName {
-		f.part, f.pieces = append(f.part, byte(s)), append(f.pieces, s)
+	if !f.namesEnd(s) && f.keep(s) == more {
+		f.pieces = append(f.pieces, s)
 		return
 	}
-	name := strings.TrimSpace(string(f.part))
-	if s == '>' && slices.Contains(f.shape.names(), name) && !slices.Contains(f.given, name) {
+	name := f.nameOf()
+	if f.namesEnd(s) && slices.Contains(f.shape.names(), name) && !slices.Contains(f.given, name) {
 		f.value.close(true, out)
 		f.parameter(name, out)
 		return

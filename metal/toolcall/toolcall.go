@@ -40,24 +40,53 @@ const (
 	// Mistral: [TOOL_CALLS] and a list of objects, or MistralNamed, a name and its arguments.
 	Mistral      Format = "mistral"
 	MistralNamed Format = "mistral-named"
+	// GLM: <tool_call>f<arg_key>a</arg_key><arg_value>…</arg_value></tool_call>.
+	GLM Format = "glm"
+	// MiniMax: <minimax:tool_call><invoke name="f"><parameter name="a">…</parameter></invoke>
+	// </minimax:tool_call>, and DeepSeekV32 the same with other names of the tags.
+	MiniMax     Format = "minimax"
+	DeepSeekV32 Format = "deepseek-v3.2"
+	// Kimi, DeepSeekV3 and DeepSeekV31: sections of calls, each a name, a separator and an
+	// object.
+	Kimi        Format = "kimi-k2"
+	DeepSeekV3  Format = "deepseek-v3"
+	DeepSeekV31 Format = "deepseek-v3.1"
+	// Gemma: <|tool_call>call:f{a:<|"|>…<|"|>}<tool_call|>, of Gemma 4.
+	Gemma Format = "gemma4"
+	// LFM: <|tool_call_start|>[f(a='…')]<|tool_call_end|>, of LFM2.
+	LFM Format = "lfm2"
 	// Harmony: messages to functions.f in channels, of GPT-OSS.
 	Harmony Format = "harmony"
 )
 
 // Formats are all that can be read.
 func Formats() []Format {
-	return []Format{Hermes, QwenXML, Llama, Mistral, MistralNamed, Harmony}
+	return []Format{Hermes, QwenXML, Llama, Mistral, MistralNamed, Harmony, GLM, MiniMax, DeepSeekV32, Kimi, DeepSeekV3, DeepSeekV31, Gemma, LFM}
 }
 
 // Names lists the formats for people.
-func Names() string { return "Qwen and Hermes, Qwen3-Coder, Llama 3, Mistral, GPT-OSS" }
+func Names() string {
+	return "Qwen and Hermes, Qwen3-Coder, Llama 3, Mistral, GPT-OSS, GLM-4.5 to 4.7, MiniMax M2, Kimi K2, DeepSeek V3 to V3.2, Gemma 4, LFM2"
+}
 
 // Markers are texts of the format that are control tokens in some vocabularies,
 // which decoders leave out: the caller of a parser must restore them.
 func (f Format) Markers() []string {
 	switch f {
-	case Hermes, QwenXML:
+	case Hermes, QwenXML, GLM:
 		return []string{openCall, closeCall}
+	case Gemma:
+		return []string{gemmaCall, gemmaCallEnd, gemmaQuote}
+	case LFM:
+		return []string{lfmCalls, lfmCallsEnd}
+	case MiniMax:
+		return []string{miniCall, miniCallEnd}
+	case DeepSeekV32:
+		return []string{dsmlCall, dsmlCallEnd}
+	case Kimi:
+		return []string{kimiCalls, kimiCallsEnd, kimiCall, kimiSep, kimiCallEnd}
+	case DeepSeekV3, DeepSeekV31:
+		return []string{deepCalls, deepCallsEnd, deepCall, deepSep, deepCallEnd}
 	case Llama:
 		return []string{pythonTag}
 	case Mistral, MistralNamed:
@@ -132,18 +161,18 @@ type machine interface {
 
 // New returns a parser of an answer to a request that declares these tools.
 func New(f Format, tools Tools, o Options) (*Parser, error) {
-	var further []string
-	if f == Hermes || f == QwenXML {
-		further = []string{openFunction, closeFunction, openParameter, closeParameter}
-	}
-	l := newLexer(f, o.Tokens, further...)
+	l := newLexer(f, o.Tokens, f.further()...)
 	p := &Parser{lex: l, out: sink{held: o.Held, control: f.Markers()}}
 	p.out.control = slices.DeleteFunc(p.out.control, func(m string) bool { return slices.Contains(o.Tokens, m) })
 	qwen := func(tag symbol) body { return newQwen(l, tools, tag) }
 	switch f {
-	case Hermes:
+	case Hermes, GLM:
 		p.m = newMarked(l, []symbol{tagCall}, qwen)
-	case QwenXML:
+	case Kimi, DeepSeekV3, DeepSeekV31:
+		p.m = newMarked(l, []symbol{tagSection, tagHead}, func(tag symbol) body { return newHeaded(l, tools, tag) })
+	case Gemma, LFM:
+		p.m = newMarked(l, []symbol{tagBare}, func(symbol) body { return newBare(l, tools, f == LFM) })
+	case QwenXML, MiniMax, DeepSeekV32:
 		p.m = newMarked(l, []symbol{tagCall, tagFunction}, qwen)
 	case Llama:
 		p.m = newLlama(l, tools)
