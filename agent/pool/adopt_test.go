@@ -12,6 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 func invalid(uid string, epoch int64) journal.InvalidAssignment {
@@ -241,6 +242,31 @@ func TestAProcessWithAReusedIDIsNeitherAdoptedNorKilled(t *testing.T) {
 	})
 	if !alive(s.PID) {
 		t.Error("a stranger was killed")
+	}
+}
+
+// An engine treats requests as its deployment states; one that treats them differently is
+// not adopted.
+func TestAnEngineGetsTheStatedTemplateAndSampling(t *testing.T) {
+	of := func(s v1alpha1.SamplingSpec, template string) wire.Config {
+		return (&entry{assignment: v1alpha1.Assignment{Sampling: s, ChatTemplate: template}}).config("p")
+	}
+	c := of(v1alpha1.SamplingSpec{Temperature: "0", TopP: "0.9", TopK: 40, MinP: "0.05", RepetitionPenalty: "1.1", MaxTokens: 512,
+		Limits: v1alpha1.SamplingLimits{MaxTokens: 1024, Temperature: "1.25"}}, "{{ messages }}")
+	p := c.Sampling
+	if p == nil || *p.Temperature != 0 || *p.TopP != 0.9 || *p.TopK != 40 || *p.MinP != 0.05 || *p.RepetitionPenalty != 1.1 || p.MaxTokens != 512 || p.LimitTokens != 1024 || *p.LimitTemperature != 1.25 {
+		t.Errorf("the engine gets the policy %+v", p)
+	}
+	if c.ChatTemplate != "{{ messages }}" {
+		t.Errorf("the engine gets the template %q", c.ChatTemplate)
+	}
+	one := of(v1alpha1.SamplingSpec{MaxTokens: 9}, "")
+	if p := one.Sampling; p == nil || p.MaxTokens != 9 || p.Temperature != nil || p.TopP != nil || p.TopK != nil || p.MinP != nil || p.RepetitionPenalty != nil || p.LimitTemperature != nil {
+		t.Errorf("a policy of nothing but a length: %+v", p)
+	}
+	none := of(v1alpha1.SamplingSpec{}, "")
+	if none.Sampling != nil || none.ChatTemplate != "" || sameService(none, c) || sameService(none, one) || !sameService(one, of(v1alpha1.SamplingSpec{MaxTokens: 9}, "")) {
+		t.Errorf("without any: %+v", none)
 	}
 }
 

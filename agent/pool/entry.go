@@ -167,7 +167,23 @@ func (e *entry) config(path string) wire.Config {
 	if len(a.SharedPrefixes) > 0 {
 		c.SharedPrefixes, c.SharedScope = a.SharedPrefixes, a.Namespace
 	}
+	c.ChatTemplate, c.Sampling = a.ChatTemplate, policy(a.Sampling)
 	return c
+}
+
+// policy is how an engine treats requests; nil if nothing is stated.
+func policy(s v1alpha1.SamplingSpec) *wire.SamplingPolicy {
+	if s == (v1alpha1.SamplingSpec{}) {
+		return nil
+	}
+	p := &wire.SamplingPolicy{
+		Temperature: s.Temperature.Float(), TopP: s.TopP.Float(), MinP: s.MinP.Float(), RepetitionPenalty: s.RepetitionPenalty.Float(),
+		MaxTokens: s.MaxTokens, LimitTokens: s.Limits.MaxTokens, LimitTemperature: s.Limits.Temperature.Float(),
+	}
+	if s.TopK > 0 {
+		p.TopK = &s.TopK
+	}
+	return p
 }
 
 // sameService reports whether an engine with configuration have can serve want.

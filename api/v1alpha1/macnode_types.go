@@ -180,6 +180,13 @@ type Assignment struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=4096
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
+	// sampling sets defaults for requests and limits them.
+	// +optional
+	Sampling SamplingSpec `json:"sampling,omitzero"`
+	// chatTemplate replaces the chat templates of the model.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	ChatTemplate string `json:"chatTemplate,omitempty"`
 	// residency controls when the model is in memory.
 	// +optional
 	Residency Residency `json:"residency,omitzero"`

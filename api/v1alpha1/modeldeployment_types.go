@@ -81,6 +81,19 @@ type ModelDeploymentSpec struct {
 	// is reserved accordingly.
 	// +optional
 	Context ContextSpec `json:"context,omitzero"`
+	// sampling sets how tokens are chosen where a request does not state it, and
+	// limits what it may state. A change creates a new revision. Default: none.
+	// +optional
+	Sampling SamplingSpec `json:"sampling,omitzero"`
+	// chatTemplate is a Jinja template that replaces the chat templates of the
+	// model, for example one with a fixed system prompt. Its text is part of the
+	// object, so keep no secret in it. One that cannot be rendered halts the
+	// rollout. A change creates a new revision. Default: the template of the
+	// model.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16384
+	ChatTemplate string `json:"chatTemplate,omitempty"`
 	// memory overrides the memory limit that is computed from the model.
 	// +optional
 	Memory MemorySpec `json:"memory,omitzero"`

@@ -38,6 +38,9 @@ type Engine struct {
 	CacheQueueBytes int64 `json:"cacheQueueBytes,omitempty"`
 	// SharedPrefixes are prompt prefixes whose cache all tenants share.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
+	// Sampling has defaults and limits of requests; ChatTemplate replaces the model's.
+	Sampling     v1alpha1.SamplingSpec `json:"sampling,omitzero"`
+	ChatTemplate string                `json:"chatTemplate,omitempty"`
 	// LimitBytes is memory.limit, or 0.
 	LimitBytes int64 `json:"limitBytes,omitempty"`
 	// RestartedAt is rollout.restartedAt: a restart makes another revision of the same
@@ -64,7 +67,8 @@ func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 // that is impossible.
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
 	m := spec.Model.Resolved()
-	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.PrefixCache.SharedPrefixes, RestartedAt: spec.Rollout.RestartedAt}
+	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.PrefixCache.SharedPrefixes,
+		Sampling: spec.Sampling, ChatTemplate: spec.ChatTemplate, RestartedAt: spec.Rollout.RestartedAt}
 	if err := record.Facts.Validate(); err != nil {
 		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; the memory requirement cannot be computed without it, use a file whose header contains it"}
 	}

@@ -490,7 +490,7 @@ func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 			v.Set(reflect.ValueOf(&metav1.Time{Time: time.Unix(1_800_000_000, 0)}))
 			note(path, whole)
 			v.Set(reflect.ValueOf(old))
-		case reflect.Int64:
+		case reflect.Int32, reflect.Int64:
 			old := v.Int()
 			v.SetInt(old + 1)
 			note(path, whole)
@@ -526,6 +526,36 @@ func TestInspectionIDsDiffer(t *testing.T) {
 		{Source: "hf://org/model", Files: []string{"a", "b"}}, {Source: "hf://org/model", Files: []string{"a\x00b"}}, {Source: "hf://org/model", Files: []string{"a1:b"}},
 	} {
 		in("a", s)
+	}
+}
+
+// Sampling and the chat template are part of the engine, of what an undo restores, of the
+// assignment, and of its size.
+func TestSamplingAndTemplateReachTheMac(t *testing.T) {
+	spec := v1alpha1.ModelDeploymentSpec{Sampling: v1alpha1.SamplingSpec{Temperature: "0.7"}, ChatTemplate: "{{ messages }}"}
+	e, refusal := Resolve(&spec, fleettest.Model("file://m.gguf", "a", 98_000_000))
+	if refusal != nil || e.Sampling != spec.Sampling || e.ChatTemplate != spec.ChatTemplate {
+		t.Errorf("the engine has %+v and %q (%v)", e.Sampling, e.ChatTemplate, refusal)
+	}
+	text, err := SpecOf(&spec).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := DecodeSpec(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var restored v1alpha1.ModelDeploymentSpec
+	if stored.WriteTo(&restored); restored.Sampling != spec.Sampling || restored.ChatTemplate != spec.ChatTemplate {
+		t.Errorf("an undo restores %+v and %q", restored.Sampling, restored.ChatTemplate)
+	}
+	r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{Sampling: spec.Sampling, ChatTemplate: spec.ChatTemplate}}
+	if a := assignment(r, nil); a.Sampling != spec.Sampling || a.ChatTemplate != spec.ChatTemplate {
+		t.Errorf("the Mac is assigned %+v and %q", a.Sampling, a.ChatTemplate)
+	}
+	small := OrderBytes(r)
+	if r.Spec.ChatTemplate = strings.Repeat("x", 9000); OrderBytes(r) < small+8000 {
+		t.Errorf("an assignment with a template of 9000 bytes counts as %d", OrderBytes(r))
 	}
 }
 

@@ -72,6 +72,8 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 		Desired:       r.Spec.Desired,
 
 		SharedPrefixes: r.Spec.SharedPrefixes,
+		Sampling:       r.Spec.Sampling,
+		ChatTemplate:   r.Spec.ChatTemplate,
 	}
 	if owner != nil {
 		a.ServedNames = Served(owner)

@@ -20,7 +20,7 @@ const (
 // may be; nil if it does not.
 func Oversized(spec *v1alpha1.ModelDeploymentSpec, record *model.Record) *Refusal {
 	if n := jsonBytes(spec); n > maxSpecBytes {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes or spec.placement", n, maxSpecBytes)}
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement", n, maxSpecBytes)}
 	}
 	if n := jsonBytes(record); n > model.MaxRecordBytes {
 		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the list of the model's files takes %d bytes as JSON, at most %d are allowed; choose fewer files with spec.model.files", n, model.MaxRecordBytes)}
@@ -46,7 +46,7 @@ func OrderBytes(r *v1alpha1.ModelReplica) int {
 	for _, p := range r.Spec.SharedPrefixes {
 		n += stringBytes(p)
 	}
-	return n + stringBytes(r.Spec.Model.Source)
+	return n + stringBytes(r.Spec.Model.Source) + stringBytes(r.Spec.ChatTemplate)
 }
 
 // stringBytes returns the size of a JSON string, in which some characters are escaped as

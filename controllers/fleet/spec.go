@@ -17,17 +17,20 @@ type Spec struct {
 	Context     v1alpha1.ContextSpec     `json:"context,omitzero"`
 	Memory      v1alpha1.MemorySpec      `json:"memory,omitzero"`
 	PrefixCache v1alpha1.PrefixCacheSpec `json:"prefixCache,omitzero"`
+	Sampling    v1alpha1.SamplingSpec    `json:"sampling,omitzero"`
+	Template    string                   `json:"chatTemplate,omitempty"`
 	RestartedAt *metav1.Time             `json:"restartedAt,omitempty"`
 }
 
 // SpecOf returns that part of a spec.
 func SpecOf(s *v1alpha1.ModelDeploymentSpec) Spec {
-	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, PrefixCache: s.PrefixCache, RestartedAt: s.Rollout.RestartedAt}
+	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, PrefixCache: s.PrefixCache, Sampling: s.Sampling, Template: s.ChatTemplate, RestartedAt: s.Rollout.RestartedAt}
 }
 
 // WriteTo copies it into a spec.
 func (s Spec) WriteTo(to *v1alpha1.ModelDeploymentSpec) {
 	to.Model, to.Context, to.Memory, to.PrefixCache = s.Model, s.Context, s.Memory, s.PrefixCache
+	to.Sampling, to.ChatTemplate = s.Sampling, s.Template
 	to.Rollout.RestartedAt = s.RestartedAt
 }
 

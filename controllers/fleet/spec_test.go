@@ -48,6 +48,8 @@ var (
 		"PrefixCache.DiskLimit":      func(s *v1alpha1.ModelDeploymentSpec) { s.PrefixCache.DiskLimit = ptr.To(resource.MustParse("1Gi")) },
 		"Rollout.RestartedAt":        func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.RestartedAt = ptr.To(metav1.Unix(1_800_000_000, 0)) },
 		"PrefixCache.SharedPrefixes": func(s *v1alpha1.ModelDeploymentSpec) { s.PrefixCache.SharedPrefixes = []string{"You are helpful."} },
+		"Sampling":                   func(s *v1alpha1.ModelDeploymentSpec) { s.Sampling.Temperature = "0.7" },
+		"ChatTemplate":               func(s *v1alpha1.ModelDeploymentSpec) { s.ChatTemplate = "{{ messages }}" },
 	}
 	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
 		"Model.SecretRef":                 func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },

@@ -271,6 +271,8 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 			Desired:       v1alpha1.DesiredRunning,
 
 			SharedPrefixes: e.SharedPrefixes,
+			Sampling:       e.Sampling,
+			ChatTemplate:   e.ChatTemplate,
 		},
 	}, nil
 }

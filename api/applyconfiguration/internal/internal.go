@@ -241,6 +241,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Assignment
   map:
     fields:
+    - name: chatTemplate
+      type:
+        scalar: string
     - name: context
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextLimits
@@ -282,6 +285,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: residency
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.Residency
+    - name: sampling
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.SamplingSpec
     - name: servedNames
       type:
         list:
@@ -517,6 +523,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxTokens
       type:
         scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.Decimal
+  scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.DeploymentReference
   map:
     fields:
@@ -1101,6 +1109,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: autoscaling
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.AutoscalingSpec
+    - name: chatTemplate
+      type:
+        scalar: string
     - name: context
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextSpec
@@ -1135,6 +1146,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: routing
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.RoutingSpec
+    - name: sampling
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.SamplingSpec
     - name: servedNames
       type:
         list:
@@ -1258,6 +1272,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - name
+    - name: chatTemplate
+      type:
+        scalar: string
     - name: context
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextLimits
@@ -1300,6 +1317,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: revision
       type:
         scalar: string
+    - name: sampling
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.SamplingSpec
     - name: sharedPrefixes
       type:
         list:
@@ -1926,6 +1946,39 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: region
       type:
         scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.SamplingLimits
+  map:
+    fields:
+    - name: maxTokens
+      type:
+        scalar: numeric
+    - name: temperature
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.Decimal
+- name: dev.metalfleet.metalfleet.api.v1alpha1.SamplingSpec
+  map:
+    fields:
+    - name: limits
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.SamplingLimits
+    - name: maxTokens
+      type:
+        scalar: numeric
+    - name: minP
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.Decimal
+    - name: repetitionPenalty
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.Decimal
+    - name: temperature
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.Decimal
+    - name: topK
+      type:
+        scalar: numeric
+    - name: topP
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.Decimal
 - name: dev.metalfleet.metalfleet.api.v1alpha1.SecretReference
   map:
     fields:

@@ -44,6 +44,10 @@ type AssignmentApplyConfiguration struct {
 	PrefixCache *PrefixCacheLimitsApplyConfiguration `json:"prefixCache,omitempty"`
 	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
+	// sampling sets defaults for requests and limits them.
+	Sampling *SamplingSpecApplyConfiguration `json:"sampling,omitempty"`
+	// chatTemplate replaces the chat templates of the model.
+	ChatTemplate *string `json:"chatTemplate,omitempty"`
 	// residency controls when the model is in memory.
 	Residency *ResidencyApplyConfiguration `json:"residency,omitempty"`
 	// desired is the desired state of the assignment. Valid values are:
@@ -170,6 +174,22 @@ func (b *AssignmentApplyConfiguration) WithSharedPrefixes(values ...string) *Ass
 	for i := range values {
 		b.SharedPrefixes = append(b.SharedPrefixes, values[i])
 	}
+	return b
+}
+
+// WithSampling sets the Sampling field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Sampling field is set to the value of the last call.
+func (b *AssignmentApplyConfiguration) WithSampling(value *SamplingSpecApplyConfiguration) *AssignmentApplyConfiguration {
+	b.Sampling = value
+	return b
+}
+
+// WithChatTemplate sets the ChatTemplate field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ChatTemplate field is set to the value of the last call.
+func (b *AssignmentApplyConfiguration) WithChatTemplate(value string) *AssignmentApplyConfiguration {
+	b.ChatTemplate = &value
 	return b
 }
 

@@ -32,6 +32,15 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	// context limits the length and the number of concurrent requests. Memory
 	// is reserved accordingly.
 	Context *ContextSpecApplyConfiguration `json:"context,omitempty"`
+	// sampling sets how tokens are chosen where a request does not state it, and
+	// limits what it may state. A change creates a new revision. Default: none.
+	Sampling *SamplingSpecApplyConfiguration `json:"sampling,omitempty"`
+	// chatTemplate is a Jinja template that replaces the chat templates of the
+	// model, for example one with a fixed system prompt. Its text is part of the
+	// object, so keep no secret in it. One that cannot be rendered halts the
+	// rollout. A change creates a new revision. Default: the template of the
+	// model.
+	ChatTemplate *string `json:"chatTemplate,omitempty"`
 	// memory overrides the memory limit that is computed from the model.
 	Memory *MemorySpecApplyConfiguration `json:"memory,omitempty"`
 	// prefixCache configures the prefix cache on disk, in addition to the one
@@ -110,6 +119,22 @@ func (b *ModelDeploymentSpecApplyConfiguration) WithSuspend(value bool) *ModelDe
 // If called multiple times, the Context field is set to the value of the last call.
 func (b *ModelDeploymentSpecApplyConfiguration) WithContext(value *ContextSpecApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
 	b.Context = value
+	return b
+}
+
+// WithSampling sets the Sampling field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Sampling field is set to the value of the last call.
+func (b *ModelDeploymentSpecApplyConfiguration) WithSampling(value *SamplingSpecApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
+	b.Sampling = value
+	return b
+}
+
+// WithChatTemplate sets the ChatTemplate field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ChatTemplate field is set to the value of the last call.
+func (b *ModelDeploymentSpecApplyConfiguration) WithChatTemplate(value string) *ModelDeploymentSpecApplyConfiguration {
+	b.ChatTemplate = &value
 	return b
 }
 

@@ -37,6 +37,10 @@ type ModelReplicaSpecApplyConfiguration struct {
 	PrefixCache *PrefixCacheLimitsApplyConfiguration `json:"prefixCache,omitempty"`
 	// sharedPrefixes are beginnings of prompts whose cache all tenants share.
 	SharedPrefixes []string `json:"sharedPrefixes,omitempty"`
+	// sampling sets defaults for requests and limits them.
+	Sampling *SamplingSpecApplyConfiguration `json:"sampling,omitempty"`
+	// chatTemplate replaces the chat templates of the model.
+	ChatTemplate *string `json:"chatTemplate,omitempty"`
 	// residency controls when the model is in memory. It may change while the
 	// replica runs.
 	Residency *ResidencyApplyConfiguration `json:"residency,omitempty"`
@@ -152,6 +156,22 @@ func (b *ModelReplicaSpecApplyConfiguration) WithSharedPrefixes(values ...string
 	for i := range values {
 		b.SharedPrefixes = append(b.SharedPrefixes, values[i])
 	}
+	return b
+}
+
+// WithSampling sets the Sampling field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Sampling field is set to the value of the last call.
+func (b *ModelReplicaSpecApplyConfiguration) WithSampling(value *SamplingSpecApplyConfiguration) *ModelReplicaSpecApplyConfiguration {
+	b.Sampling = value
+	return b
+}
+
+// WithChatTemplate sets the ChatTemplate field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ChatTemplate field is set to the value of the last call.
+func (b *ModelReplicaSpecApplyConfiguration) WithChatTemplate(value string) *ModelReplicaSpecApplyConfiguration {
+	b.ChatTemplate = &value
 	return b
 }
 
