@@ -29,6 +29,9 @@ type Model interface {
 	// Hidden is Step without the output head: it returns the normed hidden
 	// states [T, hidden], for embeddings.
 	Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array
+	// LoadAdapter loads an adapter of the model. nn.Adapted gives it to rows of a step.
+	// The caller releases it.
+	LoadAdapter(ctx context.Context, f *weights.Adapter) (*nn.Adapter, error)
 	// Release frees the weights.
 	Release()
 }

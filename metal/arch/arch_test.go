@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -29,6 +30,8 @@ type network struct {
 	// family is what metal/arch calls it, precision what the file asks for.
 	family    string
 	precision quant.Type
+	// adapter of a request; nil means none has one.
+	adapter func(tensor.RequestID) *nn.Adapter
 }
 
 func write(t *testing.T, c tinymodel.Config) string {
@@ -95,13 +98,27 @@ func loadOn(t *testing.T, path string, b tensor.Backend) *network {
 func (n *network) step(tokens []int32, segments []tensor.Segment, rows []int) ([]float32, error) {
 	sc := n.b.NewScope(context.Background())
 	defer sc.Close()
-	out := n.m.Step(sc, n.cache, sc.IDs(tokens), segments, rows)
+	out := n.m.Step(n.adapted(sc, segments), n.cache, sc.IDs(tokens), segments, rows)
 	if err := sc.Err(); err != nil || rows == nil {
 		return nil, err
 	}
 	values := make([]float32, len(rows)*n.vocab)
 	sc.Read(out, values)
 	return values, sc.Err()
+}
+
+// adapted is the scope of a step whose requests have adapters.
+func (n *network) adapted(s tensor.Scope, segments []tensor.Segment) tensor.Scope {
+	var of []*nn.Adapter
+	for _, g := range segments {
+		for range g.Length {
+			if n.adapter == nil {
+				return s
+			}
+			of = append(of, n.adapter(g.Request))
+		}
+	}
+	return nn.Adapted(s, of)
 }
 
 // all returns the logits at every position of one sequence, computed in chunks.

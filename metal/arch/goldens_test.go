@@ -343,7 +343,8 @@ func (g *comparison) hidden() {
 	prompt := g.want.Prompts[1]
 	sc := g.n.b.NewScope(context.Background())
 	defer sc.Close()
-	states := g.n.m.Hidden(sc, g.n.cache, sc.IDs(prompt), []tensor.Segment{{Request: id, Length: len(prompt)}})
+	segments := []tensor.Segment{{Request: id, Length: len(prompt)}}
+	states := g.n.m.Hidden(g.n.adapted(sc, segments), g.n.cache, sc.IDs(prompt), segments)
 	if err := sc.Err(); err != nil {
 		g.t.Fatal(err)
 	}

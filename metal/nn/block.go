@@ -89,6 +89,7 @@ func (b *block) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor
 			if b.parallel {
 				normed = s.Rows(normed, rows)
 			}
+			s = only(s, rows)
 		}
 		mixed := b.normed(s, b.after, b.mixer.Output().Apply(s, seen))
 		b.free(s, seen, nil)
@@ -102,6 +103,7 @@ func (b *block) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor
 			return nil
 		}
 		x = s.Rows(x, rows)
+		s = only(s, rows)
 	}
 	if !b.parallel {
 		normed = b.beforeFeed.apply(s, x)

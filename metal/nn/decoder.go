@@ -92,7 +92,7 @@ func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
 	if err := m.loader.rotations(ctx); err != nil {
 		return err
 	}
-	m.loader.Linear("model.embed_tokens", &m.embed.Linear)
+	m.loader.table("model.embed_tokens", &m.embed)
 	m.embed.Scale = float32(d.EmbedScale)
 	if d.Inner > 0 {
 		m.inner = m.loader.layerInputs(d)
@@ -157,7 +157,7 @@ func (m *Decoder) StepSeeing(s tensor.Scope, cache tensor.Cache, ids tensor.Arra
 	if s.Err() != nil {
 		return nil
 	}
-	return m.logits(s, m.head.Apply(s, m.norm.apply(s, x)))
+	return m.logits(s, m.head.Apply(only(s, rows), m.norm.apply(s, x)))
 }
 
 // logits scales and bounds what the head computed.

@@ -100,7 +100,7 @@ func (e *Experts) route(s tensor.Scope, scores tensor.Array) (chosen, shares ten
 
 // stack declares the matrices of all experts.
 func (l *Loader) stack(path string, to *Linear) {
-	l.matrix(path, 3, func(m tensor.Matrix) { to.Matrix = m })
+	l.matrix(path, 3, func(m tensor.Matrix) { to.Matrix, l.layers[path] = m, m })
 }
 
 // Experts declares a router, gate, with the prefix path, and the stacked

@@ -48,13 +48,18 @@ func (l *Loader) latent(path string, d family.Dimensions, f family.Attention, sh
 	}
 	biased(".kv_a_proj_with_mqa", &a.KV)
 	l.RMSNorm(path+".kv_a_layernorm", shape.Eps, &a.KVNorm)
-	l.stack(path+".embed_q", &a.EmbedQ)
-	l.stack(path+".unembed_out", &a.Unembed)
+	l.heads(path+".embed_q", &a.EmbedQ)
+	l.heads(path+".unembed_out", &a.Unembed)
 	biased(".o_proj", &a.O)
 	if shape.Indexer != nil {
 		a.indexer = l.indexer(path+".indexer", *shape.Indexer, a.spec.Rope)
 	}
 	return a
+}
+
+// heads declares the matrices of all heads.
+func (l *Loader) heads(path string, to *Linear) {
+	l.matrix(path, 3, func(m tensor.Matrix) { to.Matrix = m })
 }
 
 // indexer is the indexer of sparse attention.

@@ -26,7 +26,7 @@ func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *L
 		progress = func(int64) {}
 	}
 	b.SetPrecision(f.Precision())
-	l := &Loader{tensors: tensors{backend: b, file: f, progress: progress, place: map[string]int{}}}
+	l := &Loader{tensors: tensors{backend: b, file: f, progress: progress, place: map[string]int{}, layers: map[string]tensor.Matrix{}}}
 	l.normsLessOne = f.NormsLessOne()
 	for i, e := range f.Entries() {
 		l.place[e.Path] = i

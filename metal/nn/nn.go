@@ -32,6 +32,11 @@ func (l Linear) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 
 // Linear declares the matrix path+".weight".
 func (l *Loader) Linear(path string, to *Linear) {
+	l.matrix(path, 2, func(m tensor.Matrix) { to.Matrix, l.layers[path] = m, m })
+}
+
+// table declares the matrix path+".weight" of an embedding.
+func (l *Loader) table(path string, to *embedding) {
 	l.matrix(path, 2, func(m tensor.Matrix) { to.Matrix = m })
 }
 

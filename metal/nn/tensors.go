@@ -27,6 +27,8 @@ type tensors struct {
 	late     error // an error after a tensor was read
 	matrices []tensor.Matrix
 	vectors  []tensor.Array
+	// layers are the matrices whose products an adapter can change, by path.
+	layers map[string]tensor.Matrix
 }
 
 // piece is a declared tensor and how it is read.
@@ -73,7 +75,7 @@ func (t *tensors) Release() {
 		sc.Release(v)
 	}
 	sc.Close()
-	t.matrices, t.vectors = nil, nil
+	t.matrices, t.vectors, t.layers = nil, nil, nil
 }
 
 // Has reports whether the file holds the weight of a layer.

@@ -9,6 +9,9 @@ folder as mlx-lm writes it. A case that lists its tensors keeps them. Values are
 and spec alone, so that metal/arch makes the same ones. A reference that a case
 lists under "without" is not asked: the text there explains why.
 
+A case may have adapters, each with its adapter_config.json and tensors. mlx-lm loads
+those in its own layout; those of peft are merged into a dense model before.
+
 usage: record.py mlx-lm|transformers FILE..."""
 
 import json
@@ -110,13 +113,33 @@ def expanded(tensors):
     return out
 
 
-def write(folder, case):
+def write(folder, case, adapter=None):
     from safetensors.numpy import save_file
 
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(case["config"], f)
-    save_file({n: values(n, s) for n, s in expanded(case["tensors"]).items()}, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    tensors = {n: values(n, s) for n, s in expanded(case["tensors"]).items()}
+    if adapter and "peft_type" in adapter["config"]:
+        merge(tensors, adapter)
+    elif adapter:
+        with open(os.path.join(folder, "adapter_config.json"), "w") as f:
+            json.dump(adapter["config"], f)
+        save_file({n: values(n, s) for n, s in expanded(adapter["tensors"]).items()}, os.path.join(folder, "adapters.safetensors"))
+    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+
+
+def merge(tensors, adapter):
+    """Adds B A times alpha by the rank, or by its root, to each matrix."""
+    config, factors = adapter["config"], {n: values(n, s) for n, s in expanded(adapter["tensors"]).items()}
+    for name, a in factors.items():
+        if ".lora_A" in name:
+            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            matched = lambda pattern, otherwise: next((v for k, v in config.get(pattern, {}).items() if re.match(rf"(.*\.)?({k})$", module)), otherwise)
+            rank = matched("rank_pattern", config["r"])
+            scale = matched("alpha_pattern", config["lora_alpha"]) / (rank**0.5 if config.get("use_rslora") else rank)
+            delta = factors[name.replace("lora_A", "lora_B")].astype(np.float64) @ a.astype(np.float64)
+            tensors[module + ".weight"] = (tensors[module + ".weight"] + scale * delta).astype(np.float32)
 
 
 def run(step, hidden, vocabulary):
@@ -139,7 +162,7 @@ def run(step, hidden, vocabulary):
     return out
 
 
-def by_transformers(case, folder):
+def by_transformers(case, folder, adapter=None):
     import torch
     from safetensors.numpy import load_file
     import transformers
@@ -175,12 +198,13 @@ def by_transformers(case, folder):
     return run(step, hidden, case["config"].get("text_config", case["config"])["vocab_size"])
 
 
-def by_mlx_lm(case, folder):
+def by_mlx_lm(case, folder, adapter=None):
     from pathlib import Path
 
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.models.cache import make_prompt_cache
+    from mlx_lm.tuner.utils import load_adapters
     from mlx_lm.utils import _get_classes, load_model, quantize_model
 
     if not case.get("tensors"):
@@ -194,9 +218,12 @@ def by_mlx_lm(case, folder):
             case["config"] = json.loads(json.dumps(config))
         found = {n: ("U32" if a.dtype == mx.uint32 else "F32", list(a.shape)) for n, a in tree_flatten(model.parameters())}
         case["tensors"] = collapsed({n: spec(n, s, k, bits) for n, (k, s) in sorted(found.items())})
-    write(folder, case)
+    write(folder, case, adapter)
     model, _ = load_model(Path(folder))
     model.set_dtype(mx.float32)
+    if adapter and "peft_type" not in adapter["config"]:
+        model = load_adapters(model, folder)
+        model.eval()
 
     def step(tokens, cache):
         cache = cache or make_prompt_cache(model)
@@ -231,8 +258,9 @@ def main():
             if who in case.get("records", {}) and not os.environ.get("AGAIN"):
                 continue
             try:
-                with tempfile.TemporaryDirectory() as folder:
-                    case.setdefault("records", {})[who] = make(case, os.path.join(folder, "model"))
+                for adapter in [None, *case.get("adapters", [])]:
+                    with tempfile.TemporaryDirectory() as folder:
+                        (adapter or case).setdefault("records", {})[who] = make(case, os.path.join(folder, "model"), adapter)
                 print(case["name"], who, flush=True)
             except Exception as e:  # the others are of use all the same
                 failed.append(case["name"])

@@ -1,0 +1,307 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/folder"
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// maxRank bounds an adapter's rank; no useful one comes near it.
+const maxRank = 4096
+
+// Adapter is a low-rank adapter (LoRA) of a model, opened for loading.
+type Adapter struct {
+	// Changes are what it adds to the products of layers, sorted by layer.
+	Changes []Change
+	source  *os.File
+	// Bytes of all factors in memory.
+	Bytes int64
+}
+
+// Change adds Scale * B(A(x)) to the product of a layer with x, where A is [Rank, In] and
+// B [Out, Rank]. In a layer of experts each expert has both.
+type Change struct {
+	// Layer is the canonical path of the weight, without ".weight".
+	Layer string
+	// Experts that are stacked; 0 in other layers.
+	Experts       int
+	Rank, In, Out int
+	Scale         float32
+
+	a, b factor
+}
+
+// factor is where a factor lies. A turned one lies with rows and columns exchanged. rows
+// of it, from first on, are used: those of one part of a layer that the file does not
+// divide.
+type factor struct {
+	tensor      shardTensor
+	turned      bool
+	first, rows int
+}
+
+// Rows are the rows of a factor, one after another, of all experts.
+type Rows struct {
+	Type          quant.Type
+	Rows, Columns int
+	Raw           []byte
+}
+
+// OpenAdapter opens the adapter in a folder, in the layout of peft or in that of mlx-lm,
+// and checks that it is one of the model. The caller closes it.
+//
+// Errors are ErrNoModel, ErrTruncated, ErrInvalid, ErrUnsupported or ErrMissing.
+func OpenAdapter(path string, of *File) (*Adapter, error) {
+	a, err := openAdapter(path, of)
+	if err != nil {
+		return nil, fmt.Errorf("adapter %s: %w", path, err)
+	}
+	return a, nil
+}
+
+func openAdapter(path string, of *File) (*Adapter, error) {
+	if of.header != nil {
+		return nil, family.Unsupported("model with an adapter", "GGUF", []string{"a folder of safetensors, as Hugging Face and mlx-lm write it"})
+	}
+	if of.Dim.Encoder != nil {
+		return nil, family.Unsupported("model with an adapter", of.Dim.Architecture, []string{"models that generate text"})
+	}
+	dir, err := folder.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoModel, err)
+	}
+	defer dir.Close()
+	text, err := dir.Read(AdapterConfigFile, maxAdapterConfig)
+	if err != nil {
+		return nil, folderError(err)
+	}
+	config, err := ParseAdapterConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	source, err := dir.File(config.File)
+	if err != nil {
+		return nil, folderError(err)
+	}
+	a := &Adapter{source: source}
+	if err := a.read(&config, of); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", config.File, err), source.Close())
+	}
+	return a, nil
+}
+
+// Close closes the file.
+func (a *Adapter) Close() error { return a.source.Close() }
+
+func (a *Adapter) read(config *AdapterConfig, of *File) error {
+	st, err := a.source.Stat()
+	if err != nil {
+		return fmt.Errorf("size: %w", err)
+	}
+	memory := account{budget: NewBudget(HeaderMemory)}
+	defer memory.close()
+	tensors, err := readShard(a.source, st.Size(), newAllowance(&memory))
+	if err != nil {
+		return err
+	}
+	modules, err := factorPairs(config, tensors)
+	if err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(modules) {
+		if err := config.covers(name, of.Dim.Layers); err != nil {
+			return err
+		}
+		if err := a.add(config, of, name, modules[name]); err != nil {
+			return fmt.Errorf("layer %s: %w", family.Quoted(name), err)
+		}
+	}
+	if len(a.Changes) == 0 {
+		return family.Invalidf("it has no factors")
+	}
+	slices.SortFunc(a.Changes, func(x, y Change) int { return strings.Compare(x.Layer, y.Layer) })
+	for i, c := range a.Changes {
+		if i > 0 && c.Layer == a.Changes[i-1].Layer {
+			return family.Invalidf("layer %s has factors under two names", family.Quoted(c.Layer))
+		}
+		a.Bytes += c.a.bytes(c.Experts) + c.b.bytes(c.Experts)
+	}
+	return nil
+}
+
+// factorPairs are both factors of each module, by its name in the model that was trained.
+func factorPairs(config *AdapterConfig, tensors []shardTensor) (map[string]*[2]shardTensor, error) {
+	ends := [][]string{{".lora_a"}, {".lora_b"}}
+	if config.peft {
+		ends = [][]string{{".lora_A.weight", ".lora_A.default.weight"}, {".lora_B.weight", ".lora_B.default.weight"}}
+	}
+	modules := map[string]*[2]shardTensor{}
+	for _, t := range tensors {
+		module, side := "", 0
+		for i, of := range ends {
+			for _, end := range of {
+				if m, found := strings.CutSuffix(t.name, end); found {
+					module, side = m, i
+				}
+			}
+		}
+		if module == "" {
+			return nil, family.Unsupported("tensor of an adapter", clipped(t.name[strings.LastIndex(t.name, ".layers.")+1:]), []string{"names that end in " + ends[0][0] + " and " + ends[1][0]})
+		}
+		if config.peft {
+			module = strings.TrimPrefix(module, "base_model.model.")
+		}
+		if modules[module] == nil {
+			modules[module] = new([2]shardTensor)
+		}
+		if modules[module][side].name != "" {
+			return nil, family.Invalidf("layer %s has a factor under two names", family.Quoted(module))
+		}
+		modules[module][side] = t
+	}
+	for name, pair := range modules {
+		if pair[0].name == "" || pair[1].name == "" {
+			return nil, fmt.Errorf("one factor of layer %s: %w", family.Quoted(name), ErrMissing)
+		}
+	}
+	return modules, nil
+}
+
+// add enters the change of one module, or those of the parts that the model divides it
+// into.
+func (a *Adapter) add(config *AdapterConfig, of *File, module string, pair *[2]shardTensor) error {
+	c := Change{}
+	turned := false
+	switch x, y := pair[0].shape, pair[1].shape; {
+	case len(x) == 3 && len(y) == 3 && !config.peft && x[0] == y[0] && x[1] == y[2]:
+		c.Experts, c.Rank, c.In, c.Out = int(x[0]), int(x[1]), int(x[2]), int(y[1])
+	case len(x) == 2 && len(y) == 2 && config.peft && x[0] == y[1]:
+		c.Rank, c.In, c.Out = int(x[0]), int(x[1]), int(y[0])
+	case len(x) == 2 && len(y) == 2 && !config.peft && x[1] == y[0]:
+		turned, c.Rank, c.In, c.Out = true, int(x[1]), int(x[0]), int(y[1])
+	default:
+		return family.Invalidf("its factors have shapes %v and %v", x, y)
+	}
+	if c.Rank < 1 || c.Rank > maxRank || c.In < 1 || c.Out < 1 {
+		return family.Invalidf("its factors have shapes %v and %v, want a rank of 1 to %d", pair[0].shape, pair[1].shape, maxRank)
+	}
+	for _, t := range pair {
+		if _, err := t.kind.float(); err != nil {
+			return err
+		}
+	}
+	scale, err := config.scaleOf(module, int64(c.Rank))
+	if err != nil {
+		return err
+	}
+	c.Scale = scale
+	c.a, c.b = factor{pair[0], turned, 0, c.Rank}, factor{pair[1], turned, 0, c.Out}
+	for _, part := range partsOf(of.Dim, module, c) {
+		if err := part.fits(of); err != nil {
+			return err
+		}
+		a.Changes = append(a.Changes, part)
+	}
+	return nil
+}
+
+// partsOf are the changes of a module, under the names of the model's own layers.
+func partsOf(d family.Dimensions, module string, c Change) []Change {
+	renamed := strings.NewReplacer(d.Layout().Rename...).Replace(plainName(module) + ".weight")
+	c.Layer = layerOf(renamed)
+	for _, f := range d.Layout().Fused {
+		for i := range d.Layers {
+			at := fmt.Sprintf("model.layers.%d.", i)
+			if c.Layer != at+f.Path {
+				continue
+			}
+			var out []Change
+			first := 0
+			for _, p := range f.Parts(d, i) {
+				part := c
+				part.Layer, part.Out = at+p.Path, p.Rows
+				part.b.first, part.b.rows = first, p.Rows
+				out = append(out, part)
+				first += p.Rows
+			}
+			if first == c.Out {
+				return out
+			}
+			return []Change{c}
+		}
+	}
+	return []Change{c}
+}
+
+// fits refuses a change of a layer that the model does not have, or whose shape differs.
+func (c Change) fits(of *File) error {
+	e, found := of.Entry(c.Layer + ".weight")
+	if !found {
+		return family.Unsupported("layer with an adapter", clipped(c.Layer), []string{"linear layers that the model has as a matrix of their own"})
+	}
+	want := []int64{int64(c.Out), int64(c.In)}
+	if c.Experts > 0 {
+		want = append([]int64{int64(c.Experts)}, want...)
+	}
+	if !slices.Equal(e.Shape, want) {
+		return family.Invalidf("its factors are those of a matrix of shape %v, but the model's has %v", want, e.Shape)
+	}
+	return nil
+}
+
+// bytes that the factor takes as it is loaded.
+func (f factor) bytes(experts int) int64 {
+	columns := f.tensor.shape[len(f.tensor.shape)-1]
+	if f.turned {
+		columns = f.tensor.shape[0]
+	}
+	return int64(max(1, experts)) * int64(f.rows) * columns * f.tensor.kind.bytes
+}
+
+// Read returns the rows of both factors of a change: those of A [Rank, In], then those of
+// B [Out, Rank].
+func (a *Adapter) Read(c Change) (first, second Rows, err error) {
+	if first, err = c.a.read(a.source, c.Experts); err != nil {
+		return first, second, fmt.Errorf("layer %s: %w", family.Quoted(c.Layer), err)
+	}
+	if second, err = c.b.read(a.source, c.Experts); err != nil {
+		return first, second, fmt.Errorf("layer %s: %w", family.Quoted(c.Layer), err)
+	}
+	return first, second, nil
+}
+
+func (f factor) read(source *os.File, experts int) (Rows, error) {
+	t := f.tensor
+	kind, err := t.kind.float()
+	if err != nil {
+		return Rows{}, err
+	}
+	raw := make([]byte, t.span.bytes)
+	if err := readAt(source, raw, t.span.offset, t.name); err != nil {
+		return Rows{}, err
+	}
+	size := int(t.kind.bytes)
+	if f.turned {
+		columns, rows := int(t.shape[0]), int(t.shape[1])
+		out := make([]byte, 0, f.rows*columns*size)
+		for r := f.first; r < f.first+f.rows; r++ {
+			for c := range columns {
+				at := (c*rows + r) * size
+				out = append(out, raw[at:at+size]...)
+			}
+		}
+		return Rows{kind, f.rows, columns, out}, nil
+	}
+	columns := int(t.shape[len(t.shape)-1])
+	row := columns * size
+	if experts > 0 {
+		return Rows{kind, experts * f.rows, columns, raw}, nil
+	}
+	return Rows{kind, f.rows, columns, raw[f.first*row : (f.first+f.rows)*row]}, nil
+}

@@ -1,0 +1,114 @@
+package weights_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// adapterFiles writes an adapter: its configuration, and zeros of these shapes.
+func adapterFiles(t *testing.T, config, file string, shapes map[string][]int) string {
+	t.Helper()
+	dir := t.TempDir()
+	header, at := map[string]any{}, 0
+	for name, shape := range shapes {
+		n := 4
+		for _, d := range shape {
+			n *= d
+		}
+		header[name] = map[string]any{"dtype": "F32", "shape": shape, "data_offsets": []int{at, at + n}}
+		at += n
+	}
+	text, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), make([]byte, at)...)
+	for name, b := range map[string][]byte{"adapter_config.json": []byte(config), file: all} {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// plainModel opens a small model in float32.
+func plainModel(t *testing.T) *weights.File {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "model")
+	if err := tinymodel.WriteFolder(path, tinymodel.Default(), tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// TestAdaptersAreRefusedByName: what would change an answer, and what is not the model's.
+func TestAdaptersAreRefusedByName(t *testing.T) {
+	f := plainModel(t)
+	down, _ := f.Entry("model.layers.1.mlp.down_proj.weight")
+	out, in := int(down.Shape[0]), int(down.Shape[1])
+	const peft, mlx = `{"peft_type":"LORA","r":2,"lora_alpha":4`, `{"lora_parameters":{"rank":2,"scale":4`
+	a, b := "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight", "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
+	good := map[string][]int{a: {2, in}, b: {out, 2}}
+	ours := map[string][]int{"model.layers.1.mlp.down_proj.lora_a": {in, 2}, "model.layers.1.mlp.down_proj.lora_b": {2, out}}
+	with := func(name string, shape ...int) map[string][]int {
+		m := maps.Clone(good)
+		m[name] = shape
+		return m
+	}
+	for name, c := range map[string]struct {
+		config  string
+		tensors map[string][]int
+		err     error  // nil: it is accepted
+		names   string // what the message has
+	}{
+		"peft":                          {peft + `}`, good, nil, ""},
+		"without effect":                {peft + `,"fan_in_fan_out":true,"lora_dropout":0.1,"modules_to_save":[],"init_lora_weights":"gaussian","bias":"none"}`, good, nil, ""},
+		"DoRA":                          {peft + `,"use_dora":true}`, good, weights.ErrUnsupported, "use_dora"},
+		"modules that were saved":       {peft + `,"modules_to_save":["lm_head"]}`, good, weights.ErrUnsupported, "modules_to_save"},
+		"biases":                        {peft + `,"bias":"all"}`, good, weights.ErrUnsupported, "all"},
+		"a bias of the factor":          {peft + `,"lora_bias":true}`, good, weights.ErrUnsupported, "lora_bias"},
+		"weights that were initialised": {peft + `,"init_lora_weights":"pissa"}`, good, weights.ErrUnsupported, "pissa"},
+		"a setting to come":             {peft + `,"use_something":{"a":1}}`, good, weights.ErrUnsupported, "use_something"},
+		"another method":                {`{"peft_type":"VERA","r":2,"lora_alpha":4}`, good, weights.ErrUnsupported, "VERA"},
+		"another rank":                  {peft + `,"rank_pattern":{"down_proj":3}}`, good, weights.ErrInvalid, "rank 2"},
+		"its rank":                      {peft + `,"rank_pattern":{"layers.0.mlp.down_proj":3,"o_proj":5}}`, good, nil, ""},
+		"no rank":                       {`{"peft_type":"LORA","lora_alpha":4}`, good, weights.ErrInvalid, "r is"},
+		"a magnitude":                   {peft + `}`, with("base_model.model.model.layers.1.mlp.down_proj.lora_magnitude_vector", out), weights.ErrUnsupported, "lora_magnitude_vector"},
+		"one factor":                    {peft + `}`, map[string][]int{a: {2, in}}, weights.ErrMissing, "down_proj"},
+		"another shape":                 {peft + `}`, map[string][]int{a: {2, in + 1}, b: {out, 2}}, weights.ErrInvalid, "down_proj"},
+		"a layer that is not there":     {peft + `}`, map[string][]int{strings.Replace(a, ".1.", ".7.", 1): {2, in}, strings.Replace(b, ".1.", ".7.", 1): {out, 2}}, weights.ErrUnsupported, "layers.7.mlp"},
+		"mlx-lm":                        {mlx + `}}`, ours, nil, ""},
+		"DoRA of mlx-lm":                {mlx + `},"fine_tune_type":"dora"}`, ours, weights.ErrUnsupported, "dora"},
+		"alpha of an old mlx-lm":        {mlx + `,"alpha":16}}`, ours, weights.ErrUnsupported, "alpha"},
+		"a layer before the last":       {mlx + `},"num_layers":0}`, ours, weights.ErrInvalid, "num_layers is 0"},
+		"another key":                   {mlx + `,"keys":["self_attn.q_proj"]}}`, ours, weights.ErrInvalid, "keys does not list"},
+		"neither":                       {`{"r":2}`, good, weights.ErrInvalid, "peft_type"},
+	} {
+		file := "adapters.safetensors"
+		if strings.Contains(c.config, "peft_type") {
+			file = "adapter_model.safetensors"
+		}
+		opened, err := weights.OpenAdapter(adapterFiles(t, c.config, file, c.tensors), f)
+		if err == nil {
+			opened.Close()
+		}
+		if !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%s: %v, want %v that names %q", name, err, c.err, c.names)
+		}
+	}
+}
