@@ -24,6 +24,7 @@ type generation struct {
 func generate(ctx context.Context, e *env, args []string) error {
 	f := e.flags("generate")
 	modelPath := f.String("model", "", modelHelp)
+	adapter := f.String("adapter", "", "folder of a LoRA adapter of the model, as peft or mlx-lm writes it")
 	prompt := f.String("prompt", "", "prompt text, or with --chat a user message")
 	tokensFile := f.String("tokens-file", "", "file with a JSON array of token IDs, instead of --prompt")
 	asChat := f.Bool("chat", false, "apply the model's chat template to the prompt")
@@ -58,7 +59,12 @@ func generate(ctx context.Context, e *env, args []string) error {
 	if err != nil {
 		return err
 	}
-	eng := engine.Start(engine.Options{ModelPath: *modelPath, Backend: backend})
+	opts := engine.Options{ModelPath: *modelPath, Backend: backend}
+	if *adapter != "" {
+		req.Adapter = "adapter"
+		opts.Adapters = []engine.Adapter{{Name: req.Adapter, Path: *adapter}}
+	}
+	eng := engine.Start(opts)
 	defer stopNow(eng)
 	if err := eng.AwaitReady(ctx); err != nil {
 		return err

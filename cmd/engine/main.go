@@ -54,7 +54,7 @@ type env struct {
 func commands() map[string]command {
 	return map[string]command{
 		"serve":     {"serve one model on a Unix socket; started by the agent", serve},
-		"generate":  {"generate a response to one prompt on the terminal", generate},
+		"generate":  {"answer one prompt on the terminal", generate},
 		"tokenize":  {"convert text on standard input to token IDs, or back with --decode", tokenize},
 		"logits":    {"print the largest logits after a list of tokens", logits},
 		"template":  {"render a conversation with the model's chat template", template},

@@ -60,6 +60,8 @@ import (
 type Options struct {
 	// ModelPath is a GGUF file or a folder that holds one.
 	ModelPath string
+	// Adapters of the model that requests may name.
+	Adapters []Adapter
 	// Backend computes; the engine closes it.
 	Backend tensor.Backend
 	// ContextTokens is the maximum length of a request; 0 means the model's own.

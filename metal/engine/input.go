@@ -42,11 +42,13 @@ const (
 // inputProcessor checks requests by themselves and turns them into sequences and
 // embeddings. It does not change once the model is loaded; any goroutine may use it.
 type inputProcessor struct {
-	facts   model.Facts
-	text    *text.Text
-	tok     *tokenizer.Tokenizer
-	ends    map[int32]bool
-	context int
+	facts model.Facts
+	// adapters are the digests of the model's adapters by name.
+	adapters map[string]string
+	text     *text.Text
+	tok      *tokenizer.Tokenizer
+	ends     map[int32]bool
+	context  int
 	// task of the model, and the conventions of an embedding model or reranker.
 	task        model.Task
 	conventions *embed.Conventions
@@ -60,6 +62,9 @@ type inputProcessor struct {
 
 // sequenceOf makes a sequence of a request, or refuses what is wrong with it.
 func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, *Refusal) {
+	if _, known := p.adapters[r.Adapter]; r.Adapter != "" && !known {
+		return nil, invalid("model", "the model has no adapter %q", r.Adapter)
+	}
 	params, refusal := p.paramsOf(r)
 	if refusal != nil {
 		return nil, refusal
@@ -92,7 +97,7 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	}
 	s := &sequence{
 		tokens: tokens, prompt: len(tokens), maxTokens: maxTokens, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
-		prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt}},
+		adapter: r.Adapter, prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt, Adapter: p.adapters[r.Adapter]}},
 		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes), images: newPromptImages(p.images, r.Tenant, images),
 	}
 	if params.Repeats() {

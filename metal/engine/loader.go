@@ -33,6 +33,8 @@ var (
 type loadedModel struct {
 	input *inputProcessor
 	model arch.Model
+	// adapters by name.
+	adapters map[string]*nn.Adapter
 	// tower of a model with image input; nil without.
 	tower       *nn.Tower
 	cache       tensor.Cache
@@ -51,6 +53,9 @@ func (m *loadedModel) release() {
 	}
 	if m.tower != nil {
 		m.tower.Release()
+	}
+	for _, a := range m.adapters {
+		a.Release()
 	}
 	if m.model != nil {
 		m.model.Release()
@@ -94,16 +99,28 @@ func (l *loader) read() (*loadedModel, error) {
 	if err := p.open(l.hard, f, l.opts.ChatTemplate); err != nil {
 		return nil, err
 	}
+	adapters, err := l.openAll(f, p.task)
+	defer adapters.close()
+	if err != nil {
+		return nil, err
+	}
 	debug.FreeOSMemory() // garbage of the vocabulary may be more than the context takes later
 	m := &loadedModel{input: p, cacheTokens: l.opts.CacheTokens}
 	if m.cacheTokens == 0 {
 		m.cacheTokens = p.context * l.opts.Sequences
 	}
-	if err := l.reserve(m); err != nil {
+	if err := l.reserve(m, adapters.bytes()); err != nil {
 		return nil, err
 	}
 	l.known(p)
-	return m, l.readWeights(f, m)
+	if err := l.readWeights(f, m); err != nil {
+		return nil, err
+	}
+	if err := l.loadAdapters(m, adapters); err != nil {
+		m.release()
+		return nil, err
+	}
+	return m, nil
 }
 
 // describe decides what will be served.
@@ -112,7 +129,7 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &inputProcessor{facts: facts, context: l.opts.ContextTokens, ends: map[int32]bool{}, long: share.NewTurns(1)}
+	p := &inputProcessor{facts: facts, adapters: digests(l.opts.Adapters), context: l.opts.ContextTokens, ends: map[int32]bool{}, long: share.NewTurns(1)}
 	if p.context == 0 {
 		p.context = int(facts.ContextTokens)
 	}
@@ -161,10 +178,10 @@ func (p *inputProcessor) open(ctx context.Context, f *weights.File, template str
 
 // reserve computes what the model takes and sets it in the guard, or refuses a model that is
 // too large for the limit.
-func (l *loader) reserve(m *loadedModel) error {
+func (l *loader) reserve(m *loadedModel, adapters int64) error {
 	p, name := m.input, kernelsName(l.opts.Backend)
 	terms, err := footprint.Estimate(p.facts, footprint.Context{
-		Tokens: int64(p.context), Sequences: int64(l.opts.Sequences), CacheTokens: int64(m.cacheTokens), PrefixCache: l.opts.CacheMemory, CacheQueue: l.opts.CacheQueue, Backend: name,
+		Tokens: int64(p.context), Sequences: int64(l.opts.Sequences), CacheTokens: int64(m.cacheTokens), PrefixCache: l.opts.CacheMemory, CacheQueue: l.opts.CacheQueue, Adapters: adapters, Backend: name,
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errContext, err)
@@ -173,14 +190,17 @@ func (l *loader) reserve(m *loadedModel) error {
 		return fmt.Errorf("weights of %d bytes, %d bytes for the process and %d for the prefix cache do not fit the limit of %d: %w",
 			terms.Weights, terms.Overhead, terms.PrefixCache+terms.CacheQueue, limit, tensor.ErrMemory)
 	}
-	known := guard.Model{Weights: p.facts.WeightBytes, Overhead: terms.Overhead, Estimator: l.opts.estimator}
+	kernels := footprint.KernelsOf(name)
+	kernels.Adapted = adapters > 0
+	known := guard.Model{Weights: p.facts.WeightBytes + adapters, Overhead: terms.Overhead, Estimator: l.opts.estimator}
 	if known.Estimator == nil {
-		known.Estimator = guard.Arithmetic(p.facts, footprint.KernelsOf(name))
+		known.Estimator = guard.Arithmetic(p.facts, kernels)
 	}
 	if p.constraints != nil {
 		known.Extra = p.constraints.Bytes
 	}
 	l.guard.SetModel(known)
+	l.counters.loadTotal.Store(p.facts.WeightBytes + adapters)
 	return nil
 }
 
@@ -195,7 +215,6 @@ func kernelsName(b tensor.Backend) string {
 
 // readWeights makes the model and its cache. After an error nothing stays loaded.
 func (l *loader) readWeights(f *weights.File, m *loadedModel) (err error) {
-	l.counters.loadTotal.Store(m.input.facts.WeightBytes)
 	progress := func(n int64) { l.counters.loaded.Add(n) }
 	if m.input.task != model.Generate {
 		m.embedder, err = embed.Load(l.hard, l.opts.Backend, f, m.input.conventions, progress)

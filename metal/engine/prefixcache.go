@@ -173,12 +173,12 @@ func (p *prefixCache) resize(free int) {
 
 // chain returns the keys under which a request finds and saves blocks. Every key is
 // salted with the request's tenant, except those of the beginning that the deployment
-// shares. A request with a salt of its own shares nothing.
+// shares. A request with a salt of its own, or with an adapter, shares nothing.
 func (p *prefixCache) chain(s *sequence) *kv.Chain {
 	c := kv.NewChain(p.shape, kv.Root(p.origin, s.prefix.salt))
 	images := s.images.keys()
 	c.See(images)
-	if s.prefix.salt.Extra != "" {
+	if s.prefix.salt.Extra != "" || s.prefix.salt.Adapter != "" {
 		return c
 	}
 	shared := s.tokens

@@ -13,6 +13,8 @@ type Request struct {
 	Chat   *text.Chat
 	Prompt *string
 	Tokens []int32
+	// Adapter that answers; empty means the model alone.
+	Adapter string
 	// Images are the encoded images of the Chat, in the order of its parts.
 	Images [][]byte
 	// Sampling parameters; nil means Neutral with a random seed.

@@ -8,6 +8,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -73,6 +74,8 @@ type runner struct {
 	*sequences
 	backend tensor.Backend
 	model   arch.Model
+	// adapters of the model by name.
+	adapters map[string]*nn.Adapter
 	// hard ends the step that runs.
 	hard     context.Context
 	samplers *samplers
@@ -93,7 +96,7 @@ func (r *runner) dispatch(step batch.Step, before *inflightStep) (*inflightStep,
 	f.scope = r.backend.NewScope(r.hard)
 	inner := f.scope.Child()
 	defer inner.Close()
-	out := r.step(inner, before.followedBy(inner, step, ids), segments, rows, step)
+	out := r.step(r.adapted(inner, step), before.followedBy(inner, step, ids), segments, rows, step)
 	if inner.Err() != nil {
 		out = nil
 	}

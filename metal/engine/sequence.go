@@ -25,9 +25,11 @@ type sequence struct {
 	// request.
 	clamped  bool
 	priority int
-	ends     endTokens
-	params   sample.Params
-	counts   sample.Counts
+	// adapter by name; empty means the model alone.
+	adapter string
+	ends    endTokens
+	params  sample.Params
+	counts  sample.Counts
 	// logprobs is the number of alternatives wanted for each token; nil if none are.
 	logprobs *int
 	// progress of the prompt is reported.

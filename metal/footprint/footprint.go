@@ -47,6 +47,9 @@ type Context struct {
 	// CacheQueue is the maximum size in bytes of the queue for the disk cache;
 	// 0 means none.
 	CacheQueue int64
+	// Adapters is the size in bytes of all low-rank adapters, which are loaded with the
+	// model; 0 means none.
+	Adapters int64
 	// Backend that computes, one of Backends. Empty means whichever takes most:
 	// a reservation is made before a Mac is chosen, and is part of what names an
 	// engine, so it must hold on every Mac.
@@ -55,7 +58,7 @@ type Context struct {
 
 // Terms are the parts of an engine's memory, in bytes, all estimates.
 type Terms struct {
-	// Weights as loaded.
+	// Weights as loaded, and those of adapters.
 	Weights int64
 	// KV for CacheTokens over the layers that grow, windows and states of the
 	// others.
@@ -93,6 +96,9 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 	if err := f.Validate(); err != nil {
 		return Terms{}, err
 	}
+	if c.Adapters < 0 {
+		return Terms{}, fmt.Errorf("invalid adapters of %d bytes: want 0 (none) or more", c.Adapters)
+	}
 	if c.PrefixCache < 0 || c.CacheQueue < 0 {
 		return Terms{}, fmt.Errorf("invalid prefix cache of %d bytes with a disk write queue of %d: want 0 (none) or more", c.PrefixCache, c.CacheQueue)
 	}
@@ -122,6 +128,7 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 }
 
 func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
+	b.kernels.Adapted = c.Adapters > 0
 	kv := b.kernels.held(f, c.Sequences, c.CacheTokens)
 	step, tower, images := b.step(f, c), b.kernels.tower(f, f.VisionPatches), imagesHeld(f)
 	if !tower.over && tower.bytes > step.bytes {
@@ -135,6 +142,7 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 	if b.wide {
 		weights = product(max(f.WeightBytes, f.WideWeightBytes))
 	}
+	weights.add(c.Adapters)
 	sum, prefixes, queue := kv, product(c.PrefixCache), product(queueHeld, c.CacheQueue)
 	for _, a := range []amount{step, loading, overhead, weights, prefixes, queue, tower, images} {
 		sum.add(a.bytes)

@@ -141,6 +141,29 @@ func TestPoolFitsTheResultingLimit(t *testing.T) {
 	}
 }
 
+// Adapters are held with the weights, and their products with those of a step.
+func TestAdaptersAreCharged(t *testing.T) {
+	for _, name := range Backends() {
+		c := Context{Tokens: 2000, Sequences: 2, CacheTokens: 4000, Backend: name}
+		with := c
+		with.Adapters = 5_000_000
+		a, b := estimated(t, smollm2, c), estimated(t, smollm2, with)
+		if b.Weights-a.Weights != with.Adapters || b.Transient < a.Transient {
+			t.Errorf("on %s adapters of %d bytes are charged %d, and a step %d bytes more", name, with.Adapters, b.Weights-a.Weights, b.Transient-a.Transient)
+		}
+		p, k := Prefill{New: 500}, KernelsOf(name)
+		before, err := PrefillPeak(smollm2, k, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Adapted = true
+		after, err := PrefillPeak(smollm2, k, p)
+		if least := 500 * 2 * smollm2.FeedForwardSize * 2; err != nil || after.Activations-before.Activations < least {
+			t.Errorf("on %s the products of adapters are charged %d bytes, want at least %d (%v)", name, after.Activations-before.Activations, least, err)
+		}
+	}
+}
+
 // Loading a vocabulary takes more than a small model with a short context, and
 // precedes weights and context.
 func TestLoadingTheVocabularyIsCharged(t *testing.T) {
@@ -182,11 +205,12 @@ func TestEstimateRefusesImpossibleContexts(t *testing.T) {
 	for name, c := range map[string]Context{
 		"no tokens":                   {Sequences: 1, CacheTokens: 1},
 		"no sequences":                {Tokens: 1, CacheTokens: 1},
+		"adapters of negative size":   {Tokens: 100, Sequences: 1, CacheTokens: 100, Adapters: -1},
 		"fewer cache tokens than one": {Tokens: 100, Sequences: 1, CacheTokens: 99},
 		"more sequences than can be":  {Tokens: 100, Sequences: 1<<20 + 1, CacheTokens: 100},
 		"more tokens than can be":     {Tokens: 100, Sequences: 1, CacheTokens: 1<<40 + 1},
 	} {
-		if _, err := Estimate(smollm2, c); err == nil || !strings.Contains(err.Error(), "unsupported context") {
+		if _, err := Estimate(smollm2, c); err == nil || !strings.Contains(err.Error(), "unsupported context") && c.Adapters >= 0 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -202,6 +226,8 @@ func TestEstimateNeverDecreases(t *testing.T) {
 		by := 1 + r.Int64N(10_000)
 		wider := f
 		wider.WeightBytes += by
+		adapted := c
+		adapted.Adapters += by
 		for name, more := range map[string]struct {
 			f model.Facts
 			c Context
@@ -210,6 +236,7 @@ func TestEstimateNeverDecreases(t *testing.T) {
 			"sequences":    {f: f, c: Context{Tokens: c.Tokens, Sequences: c.Sequences + by, CacheTokens: c.CacheTokens, Backend: c.Backend}},
 			"cache tokens": {f: f, c: Context{Tokens: c.Tokens, Sequences: c.Sequences, CacheTokens: c.CacheTokens + by, Backend: c.Backend}},
 			"weights":      {f: wider, c: c},
+			"adapters":     {f: f, c: adapted},
 		} {
 			if got := estimated(t, more.f, more.c).Total(); got < base {
 				t.Fatalf("%d more %s: %d after %d\n%+v\n%+v", by, name, got, base, f, c)

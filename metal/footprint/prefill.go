@@ -101,6 +101,8 @@ type Kernels struct {
 	// because work is queued on the device before earlier work is done; 0
 	// counts as 1.
 	LayersAhead int64
+	// Adapted rows may have adapters, whose products are added to those of the model.
+	Adapted bool
 	// EncoderAhead is LayersAhead for an encoder, whose layers have more
 	// operations; 0 means the same.
 	EncoderAhead int64
@@ -266,6 +268,9 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 		widened += k.WidenedBytes
 	}
 	layers := k.ahead(f)
+	if k.Adapted {
+		around, feedForward = around+adaptedCopies*max(f.HiddenSize, queries), feedForward+adaptedCopies*max(f.FeedForwardSize, f.HiddenSize, f.ExpertsPerToken*f.ExpertFeedForwardSize)
+	}
 	if f.RecurrentLayers > 0 {
 		return k.hybrid(f, tokens, around, feedForward, widened, layers)
 	}
@@ -274,6 +279,11 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	a.add(tokens, layerInputs*f.LayerInputSize, widened)
 	return a
 }
+
+// adaptedCopies is how often the product of a layer exists in addition while an adapter
+// changes it: what is added, scaled; the rows that it is added to; and their sum (metal/nn,
+// adapted). What is added may have twice the width of the model's type.
+const adaptedCopies = 4
 
 // layerInputs is how often the inputs of all layers exist at once: as they are made
 // of embeddings and projections, or next to a layer once (metal/nn, layerInputs).

@@ -71,11 +71,17 @@ type Salt struct {
 	Tenant string
 	// Extra separates blocks within a tenant.
 	Extra string
+	// Adapter identifies what changes the weights; empty means nothing.
+	Adapter string
 }
 
 // Root is the key before the first block of all prompts with this salt.
 func Root(o Origin, s Salt) Key {
-	k := Key(digest("metalfleet kv 2", o.Model, o.Numerics, o.Layout, s.Tenant, s.Extra))
+	texts := []string{"metalfleet kv 2", o.Model, o.Numerics, o.Layout, s.Tenant, s.Extra}
+	if s.Adapter != "" {
+		texts = append(texts, s.Adapter)
+	}
+	k := Key(digest(texts...))
 	k.mark(TenantOf(s.Tenant))
 	return k
 }
