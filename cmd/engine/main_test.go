@@ -212,12 +212,17 @@ type process struct {
 
 func serveProcess(t *testing.T, more ...string) *process {
 	t.Helper()
+	return serveConfig(t, wire.Config{ReplicaUID: "uid", Epoch: 1, ModelPath: tinyModel(t), ContextTokens: 256, Sequences: 2, CacheTokens: 512, LimitBytes: 1 << 30}, more...)
+}
+
+func serveConfig(t *testing.T, config wire.Config, more ...string) *process {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "e")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	cfg, err := json.Marshal(wire.Config{ReplicaUID: "uid", Epoch: 1, ModelPath: tinyModel(t), ContextTokens: 256, Sequences: 2, CacheTokens: 512, LimitBytes: 1 << 30})
+	cfg, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,9 @@ func prepareSandbox(cfg wire.Config, socket, configPath string) (confine func(*s
 		}, nil
 	}
 	r := sandbox.Rules{Read: []string{cfg.ModelPath, configPath}, Socket: socket}
+	for _, a := range cfg.Adapters {
+		r.Read = append(r.Read, a.Path)
+	}
 	if cfg.CacheDir != "" {
 		r.Write = []string{cfg.CacheDir}
 	}

@@ -67,7 +67,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 		below = cache.Below
 	}
 	eng := engine.Start(engine.Options{
-		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
+		ModelPath: cfg.ModelPath, Adapters: adaptersOf(cfg), Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory,
 		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
 		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, ChatTemplate: cfg.ChatTemplate, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, Log: log,
@@ -77,6 +77,14 @@ func serve(ctx context.Context, e *env, args []string) error {
 	}, cache)
 	log.Info("engine stopped")
 	return err
+}
+
+// adaptersOf are the adapters of a configuration.
+func adaptersOf(cfg wire.Config) (out []engine.Adapter) {
+	for _, a := range cfg.Adapters {
+		out = append(out, engine.Adapter(a))
+	}
+	return out
 }
 
 func serveLog(e *env, cfg wire.Config, steps bool) *slog.Logger {

@@ -79,6 +79,8 @@ type Config struct {
 	ChatTemplate string `json:"chatTemplate,omitempty"`
 	// Sampling has defaults and limits of requests; nil means none.
 	Sampling *SamplingPolicy `json:"sampling,omitempty"`
+	// Adapters of the model that requests may name.
+	Adapters []Adapter `json:"adapters,omitempty"`
 }
 
 // SamplingPolicy has the values that apply where a request states none, and the limits of
@@ -119,6 +121,19 @@ func (p *SamplingPolicy) validate() error {
 	}
 	return nil
 }
+
+// Adapter is a low-rank adapter that is loaded with the model.
+type Adapter struct {
+	// Name by which requests choose it.
+	Name string `json:"name"`
+	// Path is its folder, in the layout of peft or of mlx-lm.
+	Path string `json:"path"`
+	// Digest names its weights.
+	Digest string `json:"digest"`
+}
+
+// MaxAdapters is how many adapters a model has at most.
+const MaxAdapters = 16
 
 // Sandbox says whether an engine gives up what it has no use for, such as the
 // network, before it reads a model.
@@ -173,7 +188,21 @@ func (c Config) Validate() error {
 	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
 		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}
-	return c.Sampling.validate()
+	return errors.Join(c.Sampling.validate(), c.validateAdapters())
+}
+
+func (c Config) validateAdapters() error {
+	if len(c.Adapters) > MaxAdapters {
+		return fmt.Errorf("engine configuration: %d adapters, want at most %d", len(c.Adapters), MaxAdapters)
+	}
+	names := map[string]bool{}
+	for _, a := range c.Adapters {
+		if a.Name == "" || a.Path == "" || a.Digest == "" || names[a.Name] {
+			return fmt.Errorf("engine configuration: adapter %q at %q with digest %q, want a name of its own, a path and a digest", a.Name, a.Path, a.Digest)
+		}
+		names[a.Name] = true
+	}
+	return nil
 }
 
 // Hash identifies the configuration: the hex SHA-256 of its canonical JSON.

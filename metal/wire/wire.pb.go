@@ -1053,7 +1053,10 @@ type GenerateRequest struct {
 	Tenant string `protobuf:"bytes,22,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// cache_salt of the client: requests with another one, or none, do not find what is
 	// remembered either.
-	CacheSalt     string `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	CacheSalt string `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	// adapter of the model that answers; empty means the model alone. One that the engine
+	// was not started with is refused with CODE_INVALID.
+	Adapter       string `protobuf:"bytes,24,opt,name=adapter,proto3" json:"adapter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1223,6 +1226,13 @@ func (x *GenerateRequest) GetTenant() string {
 func (x *GenerateRequest) GetCacheSalt() string {
 	if x != nil {
 		return x.CacheSalt
+	}
+	return ""
+}
+
+func (x *GenerateRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
 	}
 	return ""
 }
@@ -4101,7 +4111,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
 	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
 	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
-	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xa3\x05\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xbd\x05\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -4128,7 +4138,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\bprogress\x18\x15 \x01(\bR\bprogress\x12\x16\n" +
 	"\x06tenant\x18\x16 \x01(\tR\x06tenant\x12\x1d\n" +
 	"\n" +
-	"cache_salt\x18\x17 \x01(\tR\tcacheSaltB\a\n" +
+	"cache_salt\x18\x17 \x01(\tR\tcacheSalt\x12\x18\n" +
+	"\aadapter\x18\x18 \x01(\tR\aadapterB\a\n" +
 	"\x05inputB\x0f\n" +
 	"\r_top_logprobs\"\xdc\x01\n" +
 	"\n" +

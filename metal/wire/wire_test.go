@@ -39,11 +39,12 @@ var samples = map[string]proto.Message{
 		MaxTokens: 9, Stop: []string{"s"}, Priority: -3, TopLogprobs: ptr(int32(20)), Progress: true},
 	"generate-image": &GenerateRequest{Input: &GenerateRequest_Chat{Chat: &Chat{Messages: []*ChatMessage{{Role: "user",
 		Parts: []*ContentPart{{Part: &ContentPart_Text{Text: "t"}}, {Part: &ContentPart_Image{Image: []byte{0x89, 0xff}}}}}}}}},
-	"generate-tools":  &GenerateRequest{Input: &GenerateRequest_Chat{Chat: &Chat{ToolsJson: "[]", Calls: &Calls{Required: true, Name: "n", Single: true, Strict: true}, ReasoningEffort: "low"}}},
-	"event-progress":  &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Progress: &Progress{ProcessedTokens: 1, CachedTokens: 2}}}},
-	"event-calls":     &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Calls: []*CallDelta{{Name: "n", Arguments: "{", Ended: true, Written: "w"}, {Arguments: "}"}}}}},
-	"generate-prompt": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}},
-	"generate-tenant": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}, Tenant: "t", CacheSalt: "s"},
+	"generate-tools":   &GenerateRequest{Input: &GenerateRequest_Chat{Chat: &Chat{ToolsJson: "[]", Calls: &Calls{Required: true, Name: "n", Single: true, Strict: true}, ReasoningEffort: "low"}}},
+	"event-progress":   &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Progress: &Progress{ProcessedTokens: 1, CachedTokens: 2}}}},
+	"event-calls":      &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Calls: []*CallDelta{{Name: "n", Arguments: "{", Ended: true, Written: "w"}, {Arguments: "}"}}}}},
+	"generate-prompt":  &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}},
+	"generate-tenant":  &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}, Tenant: "t", CacheSalt: "s"},
+	"generate-adapter": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}, Adapter: "a"},
 	"generate-echo": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}, Sampling: &Sampling{RepetitionPenalty: ptr(float32(1.25))}, MinTokens: 1, IgnoreEos: true,
 		StopTokenIds: []int32{2, 300}, Echo: true, PromptOnly: true},
 	"event-prompt":    &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Prompt: &PromptDelta{Text: "t", Logprobs: []*TokenLogprobs{{Chosen: &Logprob{Token: 5, Logprob: -0.5, Text: []byte("t")}}}}}}},
@@ -148,6 +149,9 @@ func TestConfigRefusesWhatCannotBeMeant(t *testing.T) {
 		"fewer than no tokens":       {`"limitBytes":1`, `"limitBytes":1,"sampling":{"limitTokens":-1}`},
 		"an unknown default":         {`"limitBytes":1`, `"limitBytes":1,"sampling":{"heat":1}`},
 		"a context without tokens":   {`"contextTokens":16`, `"contextTokens":0`},
+		"an adapter of no name":      {`"limitBytes":1`, `"limitBytes":1,"adapters":[{"name":"","path":"p","digest":"d"}]`},
+		"an adapter of no digest":    {`"limitBytes":1`, `"limitBytes":1,"adapters":[{"name":"a","path":"p"}]`},
+		"two adapters of one name":   {`"limitBytes":1`, `"limitBytes":1,"adapters":[{"name":"a","path":"p","digest":"d"},{"name":"a","path":"q","digest":"e"}]`},
 		"text that is not an object": {goodConfig, `[]`},
 	} {
 		if _, err := ReadConfig(strings.NewReader(strings.Replace(goodConfig, edit[0], edit[1], 1))); err == nil {
@@ -168,6 +172,7 @@ func TestConfigHashSeesEveryField(t *testing.T) {
 		func(c *Config) { c.Sequences++ }, func(c *Config) { c.CacheTokens++ }, func(c *Config) { c.LimitBytes++ },
 		func(c *Config) { c.ChatTemplate = "x" }, func(c *Config) { c.Sampling = &SamplingPolicy{Temperature: ptr(0.5)} },
 		func(c *Config) { c.Sampling = &SamplingPolicy{Temperature: ptr(0.25)} }, func(c *Config) { c.Sampling = &SamplingPolicy{LimitTokens: 9} },
+		func(c *Config) { c.Adapters = []Adapter{{Name: "a", Path: "p", Digest: "d"}} },
 	} {
 		c := base
 		change(&c)
