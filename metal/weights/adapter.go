@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/family"
@@ -22,6 +23,8 @@ type Adapter struct {
 	source  *os.File
 	// Bytes of all factors in memory.
 	Bytes int64
+	// single are the changes of single experts, by layer and number.
+	single map[string]map[int]Change
 }
 
 // Change adds Scale * B(A(x)) to the product of a layer with x, where A is [Rank, In] and
@@ -39,11 +42,13 @@ type Change struct {
 
 // factor is where a factor lies. A turned one lies with rows and columns exchanged. rows
 // of it, from first on, are used: those of one part of a layer that the file does not
-// divide.
+// divide. Where stack is not nil, it has a factor for each expert, of which those without
+// a tensor are zeros.
 type factor struct {
 	tensor      shardTensor
 	turned      bool
 	first, rows int
+	stack       []factor
 }
 
 // Rows are the rows of a factor, one after another, of all experts.
@@ -89,7 +94,7 @@ func openAdapter(path string, of *File) (*Adapter, error) {
 	if err != nil {
 		return nil, folderError(err)
 	}
-	a := &Adapter{source: source}
+	a := &Adapter{source: source, single: map[string]map[int]Change{}}
 	if err := a.read(&config, of); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", config.File, err), source.Close())
 	}
@@ -121,6 +126,9 @@ func (a *Adapter) read(config *AdapterConfig, of *File) error {
 		if err := a.add(config, of, name, modules[name]); err != nil {
 			return fmt.Errorf("layer %s: %w", family.Quoted(name), err)
 		}
+	}
+	if err := a.stack(of); err != nil {
+		return err
 	}
 	if len(a.Changes) == 0 {
 		return family.Invalidf("it has no factors")
@@ -201,8 +209,15 @@ func (a *Adapter) add(config *AdapterConfig, of *File, module string, pair *[2]s
 		return err
 	}
 	c.Scale = scale
-	c.a, c.b = factor{pair[0], turned, 0, c.Rank}, factor{pair[1], turned, 0, c.Out}
+	c.a, c.b = factor{tensor: pair[0], turned: turned, rows: c.Rank}, factor{tensor: pair[1], turned: turned, rows: c.Out}
 	for _, part := range partsOf(of.Dim, module, c) {
+		if layer, expert, ok := expertOf(part.Layer); ok && c.Experts == 0 {
+			if a.single[layer] == nil {
+				a.single[layer] = map[int]Change{}
+			}
+			a.single[layer][expert] = part
+			continue
+		}
 		if err := part.fits(of); err != nil {
 			return err
 		}
@@ -237,6 +252,47 @@ func partsOf(d family.Dimensions, module string, c Change) []Change {
 		}
 	}
 	return []Change{c}
+}
+
+// expertOf is the layer of all experts that a layer of one belongs to.
+func expertOf(layer string) (all string, expert int, ok bool) {
+	before, rest, found := strings.Cut(layer, ".mlp.experts.")
+	number, matrix, _ := strings.Cut(rest, ".")
+	expert, err := strconv.Atoi(number)
+	return before + ".mlp.switch_mlp." + matrix, expert, found && err == nil
+}
+
+// stack makes one change of those of single experts. Experts without one stay as they are.
+func (a *Adapter) stack(of *File) error {
+	for _, layer := range sortedKeys(a.single) {
+		e, found := of.Entry(layer + ".weight")
+		if !found || len(e.Shape) != 3 {
+			return family.Unsupported("layer with an adapter", clipped(layer), []string{"linear layers that the model has as a matrix of their own"})
+		}
+		var c Change
+		for n := range int(e.Shape[0]) {
+			one, changed := a.single[layer][n]
+			delete(a.single[layer], n)
+			switch {
+			case !changed:
+				continue
+			case c.Experts == 0:
+				c, c.Experts = one, int(e.Shape[0])
+				c.Layer, c.a.stack, c.b.stack = layer, make([]factor, c.Experts), make([]factor, c.Experts)
+			case one.Rank != c.Rank || one.Out != c.Out || one.In != c.In || one.Scale != c.Scale || one.a.tensor.kind != c.a.tensor.kind || one.b.tensor.kind != c.b.tensor.kind:
+				return family.Unsupported("adapter of experts", "another rank, scale or type in expert "+strconv.Itoa(n)+" of "+clipped(layer), []string{"the same in all experts of a layer"})
+			}
+			c.a.stack[n], c.b.stack[n] = one.a, one.b
+		}
+		if len(a.single[layer]) > 0 {
+			return family.Invalidf("layer %s has %d experts, and factors of others", family.Quoted(layer), e.Shape[0])
+		}
+		if err := c.fits(of); err != nil {
+			return err
+		}
+		a.Changes = append(a.Changes, c)
+	}
+	return nil
 }
 
 // fits refuses a change of a layer that the model does not have, or whose shape differs.
@@ -282,6 +338,9 @@ func (f factor) read(source *os.File, experts int) (Rows, error) {
 	if err != nil {
 		return Rows{}, err
 	}
+	if f.stack != nil {
+		return f.readStack(source, kind)
+	}
 	raw := make([]byte, t.span.bytes)
 	if err := readAt(source, raw, t.span.offset, t.name); err != nil {
 		return Rows{}, err
@@ -304,4 +363,21 @@ func (f factor) read(source *os.File, experts int) (Rows, error) {
 		return Rows{kind, experts * f.rows, columns, raw}, nil
 	}
 	return Rows{kind, f.rows, columns, raw[f.first*row : (f.first+f.rows)*row]}, nil
+}
+
+// readStack reads the factors of all experts, one after another.
+func (f factor) readStack(source *os.File, kind quant.Type) (Rows, error) {
+	each := f.bytes(1)
+	out := Rows{kind, len(f.stack) * f.rows, int(each) / f.rows / kind.Bytes(), make([]byte, int64(len(f.stack))*each)}
+	for i, one := range f.stack {
+		if one.tensor.name == "" {
+			continue
+		}
+		rows, err := one.read(source, 0)
+		if err != nil {
+			return Rows{}, err
+		}
+		copy(out.Raw[int64(i)*each:], rows.Raw)
+	}
+	return out, nil
 }
