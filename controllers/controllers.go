@@ -273,6 +273,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
 		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
+		{"enrolments", 1, &identity.Enrolments{Client: mgr.GetClient(), Issuer: issuer}},
+		{"enrolment requests", 1, &identity.EnrolmentRequests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
 		{"autoscaler", 2, scaler},
 		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
 		{"uninstall guard", 1, &uninstall.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace}},

@@ -2,12 +2,13 @@
 // administrator carries to the Mac, and the exchange between agent and operator
 // through a CertificateSigningRequest.
 //
-// It owns the names, the format of the token, the format of a Mac's certificate
-// request, and the envelope in which the Mac receives its first API token. It
-// rejects a token that was truncated or modified, and a request for anything
-// but the server certificate of one Mac. It performs no I/O.
+// It owns the names, the format of the token, also of one with which many Macs
+// enrol, the format of a Mac's certificate request, and the envelope in which the
+// Mac receives its first API token. It rejects a token that was truncated or
+// modified, and a request for anything but the server certificate of one Mac. It
+// performs no I/O.
 //
-// Start reading at Token, CheckRequest and Seal.
+// Start reading at Token, CheckRequest, Seal and Enrolment.
 package join
 
 import "crypto/x509/pkix"

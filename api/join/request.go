@@ -51,6 +51,16 @@ func RequestKey(request []byte) (*ecdsa.PublicKey, error) {
 	return keyOf(r)
 }
 
+// RequestMac returns the name of the MacNode in a request: a claim, which CheckRequest
+// with that name checks.
+func RequestMac(request []byte) (string, error) {
+	r, err := parseRequest(request)
+	if err != nil {
+		return "", err
+	}
+	return r.Subject.CommonName, CheckMac(r.Subject.CommonName)
+}
+
 // CheckRequest returns the key of a request that asks for exactly what
 // NewRequest asks for, and is signed with that key. Callers must use nothing
 // else from the request: the certificate is built from the Mac's name.

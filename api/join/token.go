@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Token is the join token that an administrator carries to a Mac. It is a
-// secret.
+// Token is the join token that an administrator carries to a Mac, or the
+// enrolment token that is given to many. It is a secret.
 type Token struct {
 	// Server is the https URL at which the Mac reaches the API server.
 	Server string
@@ -27,9 +27,14 @@ type Token struct {
 	CA []byte
 	// Namespace is the namespace of the Mac's Lease, Secret and accounts.
 	Namespace string
-	// Mac is the name of the MacNode.
+	// Mac is the name of the MacNode; empty in an enrolment token.
 	Mac string
-	// Credential allows one certificate request.
+	// Enrolment is the name of the enrolment, in a token with which many Macs join;
+	// otherwise empty.
+	Enrolment string
+	// Approval means that a person approves each Mac of the enrolment.
+	Approval bool
+	// Credential allows one certificate request, or, of an enrolment, one for each Mac.
 	Credential string
 	// Expires is when Credential expires.
 	Expires time.Time
@@ -57,13 +62,18 @@ type wire struct {
 	Server     string   `json:"server"`
 	CA         [][]byte `json:"ca,omitempty"` // DER
 	Namespace  string   `json:"namespace"`
-	Mac        string   `json:"mac"`
+	Mac        string   `json:"mac,omitempty"`
+	Enrolment  string   `json:"enrolment,omitempty"`
+	Approval   bool     `json:"approval,omitempty"`
 	Credential string   `json:"credential"`
 	Expires    int64    `json:"expires"` // Unix seconds
 }
 
 // String describes a token without its secret.
 func (t Token) String() string {
+	if t.Enrolment != "" {
+		return fmt.Sprintf("enrolment token %s for %s until %s", t.Enrolment, t.Server, t.Expires.UTC().Format(time.RFC3339))
+	}
 	return fmt.Sprintf("join token of Mac %s for %s until %s", t.Mac, t.Server, t.Expires.UTC().Format(time.RFC3339))
 }
 
@@ -79,7 +89,7 @@ func (t Token) Encode() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	raw, err := json.Marshal(wire{Server: t.Server, CA: ca, Namespace: t.Namespace, Mac: t.Mac, Credential: t.Credential, Expires: t.Expires.Unix()})
+	raw, err := json.Marshal(wire{Server: t.Server, CA: ca, Namespace: t.Namespace, Mac: t.Mac, Enrolment: t.Enrolment, Approval: t.Approval, Credential: t.Credential, Expires: t.Expires.Unix()})
 	if err != nil {
 		return "", fmt.Errorf("encode join token: %w", err)
 	}
@@ -125,7 +135,7 @@ func Parse(s string) (Token, error) {
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return Token{}, errDamaged
 	}
-	t := Token{Server: w.Server, Namespace: w.Namespace, Mac: w.Mac, Credential: w.Credential, Expires: time.Unix(w.Expires, 0)}
+	t := Token{Server: w.Server, Namespace: w.Namespace, Mac: w.Mac, Enrolment: w.Enrolment, Approval: w.Approval, Credential: w.Credential, Expires: time.Unix(w.Expires, 0)}
 	for _, der := range w.CA {
 		t.CA = append(t.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 	}
@@ -165,11 +175,22 @@ func (t Token) check() error {
 	case t.Expires.Unix() <= 0:
 		return errors.New("join token: it has no expiry time")
 	}
-	if err := CheckMac(t.Mac); err != nil {
+	if err := t.checkName(); err != nil {
 		return fmt.Errorf("join token: %w", err)
 	}
 	_, err = decodePEM(t.CA)
 	return err
+}
+
+// checkName: a token is for one Mac or for one enrolment.
+func (t Token) checkName() error {
+	switch {
+	case t.Enrolment == "":
+		return CheckMac(t.Mac)
+	case t.Mac != "":
+		return errors.New("it is for both a Mac and an enrolment")
+	}
+	return CheckEnrolment(t.Enrolment)
 }
 
 // decodePEM parses the certificates of a bundle and rejects any other content.

@@ -285,6 +285,12 @@ const (
 	// AnnotationSpec on a ControllerRevision holds the part of the deployment's
 	// spec that the revision was created from, as JSON. A rollback restores it.
 	AnnotationSpec = "metalfleet.dev/spec"
+	// LabelEnrolment on a MacNode, and on objects that the operator created for an
+	// enrolment token, is the name of the enrolment.
+	LabelEnrolment = "metalfleet.dev/enrolment"
+	// AnnotationEnrolledKey on a MacNode is the fingerprint of the key with which the
+	// Mac enrolled: no other key may enrol under its name.
+	AnnotationEnrolledKey = "metalfleet.dev/enrolled-key"
 	// LabelMac is the name of the Mac that the operator created an object for.
 	LabelMac = "metalfleet.dev/mac"
 	// FinalizerReplicas keeps a deployment until its replicas are released.

@@ -4,12 +4,13 @@
 // It owns the certificate authority and its rotation, a client certificate for the
 // gateways, signing the requests of Macs under our signer name, and per Mac a Lease, a
 // Secret with the trusted roots, two ServiceAccounts (a permanent one, and one for join
-// tokens only) and the RBAC that lets each see its own objects, by name. It never replaces
+// tokens only) and the RBAC that lets each see its own objects, by name. It admits Macs that
+// enrol with a token for many, and counts them. It never replaces
 // an authority that it cannot read, and signs nothing but the server certificate of the Mac
 // that requests it. A Mac's key is created on the Mac and never leaves it. No certificate
 // is valid for both client and server.
 //
-// Start reading at Macs.Reconcile, judge and authority; package rotation decides how one
+// Start reading at Macs.Reconcile, judge, judgeEnrolment and authority; package rotation decides how one
 // root follows another, package jointoken creates join tokens.
 package identity
 
@@ -37,7 +38,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=create;get;list;watch;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes/status,verbs=get;patch;update
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes/finalizers,verbs=update
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=clusterroles;clusterrolebindings,verbs=get;list;watch;create;update;delete

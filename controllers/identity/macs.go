@@ -113,7 +113,7 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 		}
 	}
 	for _, want := range r.objects(mac.Name) {
-		if err := r.ensure(ctx, want); err != nil {
+		if err := ensure(ctx, r.Client, want); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -132,10 +132,10 @@ func (r *Macs) letIn(ctx context.Context, mac string) error {
 	}
 	for _, o := range r.joinRights(mac) {
 		if err == nil {
-			if err := r.ensure(ctx, o); err != nil {
+			if err := ensure(ctx, r.Client, o); err != nil {
 				return err
 			}
-		} else if err := r.withdraw(ctx, o); err != nil {
+		} else if err := withdraw(ctx, r.Client, o); err != nil {
 			return err
 		}
 	}
@@ -143,10 +143,10 @@ func (r *Macs) letIn(ctx context.Context, mac string) error {
 }
 
 // withdraw deletes an object, if there is one.
-func (r *Macs) withdraw(ctx context.Context, o client.Object) error {
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+func withdraw(ctx context.Context, c client.Client, o client.Object) error {
+	err := c.Get(ctx, client.ObjectKeyFromObject(o), o)
 	if err == nil {
-		err = r.Client.Delete(ctx, o)
+		err = c.Delete(ctx, o)
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("withdraw %T %s: %w", o, o.GetName(), err)
@@ -196,15 +196,15 @@ func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 }
 
 // ensure creates an object, or restores its relevant part.
-func (r *Macs) ensure(ctx context.Context, want client.Object) error {
+func ensure(ctx context.Context, c client.Client, want client.Object) error {
 	have := want.DeepCopyObject().(client.Object)
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
+	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err):
-		err = r.Client.Create(ctx, want, client.FieldOwner(v1alpha1.ManagerOperator))
+		err = c.Create(ctx, want, client.FieldOwner(v1alpha1.ManagerOperator))
 	case err == nil && !status.Equal(substance(have), substance(want)):
 		want.SetResourceVersion(have.GetResourceVersion())
-		err = r.Client.Update(ctx, want, client.FieldOwner(v1alpha1.ManagerOperator))
+		err = c.Update(ctx, want, client.FieldOwner(v1alpha1.ManagerOperator))
 	}
 	if err != nil {
 		return fmt.Errorf("ensure %T %s: %w", want, want.GetName(), err)

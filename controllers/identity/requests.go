@@ -9,7 +9,6 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -52,7 +51,8 @@ func (r *Requests) SetupWithManager(mgr ctrl.Manager, o controller.Options) erro
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: join.RequestName(o.GetName())}}}
 	})
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool {
-		return o.(*certificatesv1.CertificateSigningRequest).Spec.SignerName == join.Signer
+		_, enrols := join.CutEnrolmentRequest(o.GetName())
+		return !enrols && o.(*certificatesv1.CertificateSigningRequest).Spec.SignerName == join.Signer
 	})
 	return ctrl.NewControllerManagedBy(mgr).Named("identity-requests").WithOptions(o).
 		For(&certificatesv1.CertificateSigningRequest{}, builder.WithPredicates(ours)).
@@ -80,7 +80,7 @@ func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	}
 	key, no := judge(p)
 	if no != nil {
-		return reconcile.Result{}, r.refuse(ctx, &csr, *no)
+		return reconcile.Result{}, r.Issuer.refuse(ctx, &csr, *no)
 	}
 	if err := r.grant(ctx, p, key); err != nil {
 		return reconcile.Result{}, err
@@ -123,24 +123,6 @@ func (r *Requests) gather(ctx context.Context, csr *certificatesv1.CertificateSi
 	return p, nil
 }
 
-// refuse denies a request; one that another approver has approved is marked as failed.
-func (r *Requests) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, no refusal) error {
-	log := ctrl.LoggerFrom(ctx).WithValues("CertificateSigningRequest", csr.Name, "requester", csr.Spec.Username)
-	var err error
-	if has(csr, certificatesv1.CertificateApproved) {
-		r.setCondition(csr, certificatesv1.CertificateFailed, no.reason, no.message)
-		err = r.Client.Status().Update(ctx, csr)
-	} else {
-		r.setCondition(csr, certificatesv1.CertificateDenied, no.reason, no.message)
-		err = r.Client.SubResource("approval").Update(ctx, csr)
-	}
-	if err != nil {
-		return fmt.Errorf("reject request %s: %w", csr.Name, err)
-	}
-	log.Info("Certificate request rejected", "reason", no.reason, "message", no.message)
-	return nil
-}
-
 // grant approves and signs. The join token is claimed first: of two requests with the same
 // token, one gets a conflict, and is denied when it is judged again.
 func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) error {
@@ -149,23 +131,12 @@ func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 			return err
 		}
 	}
-	csr := p.request
-	if !has(csr, certificatesv1.CertificateApproved) {
-		r.setCondition(csr, certificatesv1.CertificateApproved, join.ReasonIssued, "requested by the account of Mac "+p.from.mac)
-		if err := r.Client.SubResource("approval").Update(ctx, csr); err != nil {
-			return fmt.Errorf("approve request %s: %w", csr.Name, err)
-		}
+	if err := r.Issuer.approve(ctx, p.request, "requested by the account of Mac "+p.from.mac); err != nil {
+		return err
 	}
-	now, life := r.Issuer.Clock.Now(), lifeOf(csr.Spec.ExpirationSeconds, r.Issuer.Life)
-	ca, until, err := r.Issuer.signer(ctx, now, life)
+	life, err := r.Issuer.signRequest(ctx, p.request, key, p.mac)
 	if err != nil {
 		return err
-	}
-	if csr.Status.Certificate, err = ca.issueMac(key, p.from.mac, p.mac.UID, now, until); err != nil {
-		return err
-	}
-	if err := r.Client.Status().Update(ctx, csr); err != nil {
-		return fmt.Errorf("store certificate of request %s: %w", csr.Name, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Certificate issued", "MacNode", p.from.mac, "joins", p.from.joins, "life", life.String())
 	return nil
@@ -177,12 +148,7 @@ func (r *Requests) claim(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 	if len(p.anchor.Data[join.KeyAccess]) > 0 {
 		return nil // by an earlier pass, for this request: judge checked that
 	}
-	own := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: v1alpha1.AgentObjectName(p.from.mac)}}
-	token := accessRequest()
-	if err := r.Client.SubResource("token").Create(ctx, own, token); err != nil {
-		return fmt.Errorf("token of account %s: %w", own.Name, err)
-	}
-	sealed, err := join.Seal(key, string(p.request.UID), join.Access{Token: token.Status.Token, Expires: token.Status.ExpirationTimestamp.Time})
+	sealed, err := r.Issuer.firstAccess(ctx, p.from.mac, p.request, key)
 	if err != nil {
 		return err
 	}
@@ -219,12 +185,7 @@ func (r *Requests) burnCollected(ctx context.Context, csr *certificatesv1.Certif
 	if anchor == nil || err != nil || string(anchor.Data[join.KeyRequest]) != string(csr.UID) {
 		return reconcile.Result{}, err
 	}
-	var since time.Time
-	for _, c := range csr.Status.Conditions {
-		if c.Type == certificatesv1.CertificateApproved {
-			since = c.LastUpdateTime.Time
-		}
-	}
+	since := decidedAt(csr)
 	if left := since.Add(collectWithin).Sub(r.Issuer.Clock.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil // until it is surely collected
 	}
@@ -255,21 +216,4 @@ func (r *Requests) burn(ctx context.Context, anchor *corev1.Secret) error {
 	}
 	ctrl.LoggerFrom(ctx).Info("Join token revoked", "Secret", client.ObjectKeyFromObject(anchor))
 	return nil
-}
-
-func has(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
-	for _, c := range csr.Status.Conditions {
-		if c.Type == kind {
-			return true
-		}
-	}
-	return false
-}
-
-// setCondition uses our own clock, by which burnCollected counts; the API server's may
-// differ.
-func (r *Requests) setCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string) {
-	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: metav1.NewTime(r.Issuer.Clock.Now()),
-	})
 }

@@ -1,4 +1,5 @@
-// Package jointoken creates the one-time token with which a Mac joins.
+// Package jointoken creates the one-time token with which a Mac joins, and the enrolment token
+// with which many Macs do.
 //
 // It owns creating the MacNode if there is none, the Secret that a token's life is bound
 // to, and the TokenRequest for it. It acts with the permissions of its caller: to read and
@@ -7,7 +8,7 @@
 // alive, unless the caller asks to join it again, and an API server that the Mac could not
 // verify. It prints nothing: the token is a secret.
 //
-// Start reading at Mint.
+// Start reading at Mint and MintEnrolment.
 package jointoken
 
 import (
@@ -114,7 +115,12 @@ func Mint(ctx context.Context, c client.Client, o Options) (token string, expire
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	if t.Credential, t.Expires, err = request(ctx, c, anchor, o); err != nil {
+	id := ""
+	if t.Credential, id, t.Expires, err = request(ctx, c, anchor, o.Life); err == nil {
+		anchor.Data = map[string][]byte{join.KeyCredential: []byte(id), join.KeyExpires: []byte(t.Expires.UTC().Format(time.RFC3339))}
+		err = complete(ctx, c, anchor)
+	}
+	if err != nil {
 		return "", time.Time{}, errors.Join(err, client.IgnoreNotFound(c.Delete(context.WithoutCancel(ctx), anchor)))
 	}
 	token, err = t.Encode()
@@ -157,34 +163,35 @@ func newAnchor(ctx context.Context, c client.Client, o Options) (*corev1.Secret,
 	return anchor, nil
 }
 
-// request requests the token and records its id in the Secret.
-func request(ctx context.Context, c client.Client, anchor *corev1.Secret, o Options) (string, time.Time, error) {
-	seconds := int64(o.Life / time.Second)
+// request requests a token that is bound to a Secret, for the account of the same name, and
+// returns it with its id.
+func request(ctx context.Context, c client.Client, anchor *corev1.Secret, life time.Duration) (token, id string, expires time.Time, err error) {
+	seconds := int64(life / time.Second)
 	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: anchor.Name, UID: anchor.UID},
 	}}
-	if err := whenThereIsAnAccount(ctx, c, o, r); err != nil {
-		return "", time.Time{}, err
+	if err := whenThereIsAnAccount(ctx, c, anchor, r); err != nil {
+		return "", "", time.Time{}, err
 	}
-	id, err := credentialID(r.Status.Token)
-	if err != nil {
-		return "", time.Time{}, err
-	}
-	expires := r.Status.ExpirationTimestamp.Time
-	anchor.Data = map[string][]byte{join.KeyCredential: []byte(id), join.KeyExpires: []byte(expires.UTC().Format(time.RFC3339))}
-	if err := c.Update(ctx, anchor); err != nil {
-		return "", time.Time{}, fmt.Errorf("write Secret %s: %w", anchor.Name, err)
-	}
-	return r.Status.Token, expires, nil
+	id, err = credentialID(r.Status.Token)
+	return r.Status.Token, id, r.Status.ExpirationTimestamp.Time, err
 }
 
-// whenThereIsAnAccount waits for the operator, which creates the account of a new Mac
-// within moments.
-func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *authenticationv1.TokenRequest) error {
+// complete writes what the operator compares requests with.
+func complete(ctx context.Context, c client.Client, anchor *corev1.Secret) error {
+	if err := c.Update(ctx, anchor); err != nil {
+		return fmt.Errorf("write Secret %s: %w", anchor.Name, err)
+	}
+	return nil
+}
+
+// whenThereIsAnAccount waits for the operator, which creates the account of a new Mac or
+// enrolment within moments.
+func whenThereIsAnAccount(ctx context.Context, c client.Client, anchor *corev1.Secret, r *authenticationv1.TokenRequest) error {
 	limited, cancel := context.WithTimeout(ctx, accountWithin)
 	defer cancel()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: join.Account(o.Mac)}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: anchor.Namespace, Name: anchor.Name}}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -199,7 +206,7 @@ func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *au
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limited.Done():
-			return fmt.Errorf("MacNode %s exists, but after %s %w See `kubectl -n %s get deployment metalfleet-operator`", o.Mac, accountWithin, errNoAccount, o.Namespace)
+			return fmt.Errorf("Secret %s exists, but after %s %w; see `kubectl -n %s get deployment metalfleet-operator`", anchor.Name, accountWithin, errNoAccount, anchor.Namespace)
 		case <-tick.C:
 		}
 	}
