@@ -41,25 +41,33 @@ func Obtain(ctx context.Context, c client.Client, account, mac string, key *ecds
 	if err != nil {
 		return nil, "", err
 	}
-	name := join.RequestName(account)
+	csr, err := await(ctx, c, join.RequestName(account), uid)
+	if err != nil {
+		return nil, "", err
+	}
+	return csr.Status.Certificate, uid, nil
+}
+
+// await returns the request once it is signed.
+func await(ctx context.Context, c client.Client, name string, uid types.UID) (*certificatesv1.CertificateSigningRequest, error) {
 	var last error
 	for pause := askFirst; ; pause = min(2*pause, askMost) {
 		var csr certificatesv1.CertificateSigningRequest
 		err := c.Get(ctx, client.ObjectKey{Name: name}, &csr)
 		switch {
 		case err == nil && csr.UID != uid || apierrors.IsNotFound(err):
-			return nil, "", fmt.Errorf("certificate request %s was deleted while waiting for its approval", name)
+			return nil, fmt.Errorf("certificate request %s was deleted while waiting for its approval", name)
 		case apierrors.IsUnauthorized(err):
-			return nil, "", fmt.Errorf("read certificate request %s: %w", name, err)
+			return nil, fmt.Errorf("read certificate request %s: %w", name, err)
 		case err != nil:
 			last = err // away for a moment, perhaps
 		case refused(&csr) != nil:
-			return nil, "", refused(&csr)
+			return nil, refused(&csr)
 		case len(csr.Status.Certificate) > 0:
-			return csr.Status.Certificate, uid, nil
+			return &csr, nil
 		}
 		if !register.Sleep(ctx, pause) {
-			return nil, "", errors.Join(ErrUnanswered, last)
+			return nil, errors.Join(ErrUnanswered, last)
 		}
 	}
 }
@@ -70,11 +78,7 @@ func ask(ctx context.Context, c client.Client, account, mac string, key *ecdsa.P
 	if err != nil {
 		return "", err
 	}
-	csr := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)},
-		Spec: certificatesv1.CertificateSigningRequestSpec{Request: request, SignerName: join.Signer,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}},
-	}
+	csr := newRequest(join.RequestName(account), request)
 	for {
 		made := csr.DeepCopy()
 		err := c.Create(ctx, made)

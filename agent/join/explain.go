@@ -20,6 +20,9 @@ var errUsed = errors.New("the join token was already used or revoked")
 
 // newToken is the way out of most of it.
 func newToken(t contract.Token) string {
+	if t.Enrolment != "" {
+		return fmt.Sprintf("create a new one with `kubectl metalfleet enrolment create %s`", t.Enrolment)
+	}
 	return fmt.Sprintf("create a new one with `kubectl metalfleet join-token %s`", t.Mac)
 }
 
@@ -43,6 +46,8 @@ func explain(err error, t contract.Token, now time.Time) error {
 		return fmt.Errorf("the server at %s is not the one that the join token was created for: a proxy may intercept the connection, or the API server's CA has changed; if you trust the connection, %s: %w", t.Server, newToken(t), err)
 	case apierrors.IsUnauthorized(err) && now.After(t.Expires):
 		return fmt.Errorf("the join token expired at %s: %s: %w", t.Expires.Local().Format(time.RFC1123), newToken(t), err)
+	case apierrors.IsUnauthorized(err) && t.Enrolment != "":
+		return fmt.Errorf("the API server rejected the enrolment token: it was revoked (or it has expired and this Mac's clock is slow): %s: %w", newToken(t), err)
 	case apierrors.IsUnauthorized(err), errors.Is(err, errUsed):
 		return fmt.Errorf("the API server rejected the join token: it was used, replaced by a newer one, or its MacNode was deleted (or the token has expired and this Mac's clock is slow): %s: %w", newToken(t), err)
 	case errors.Is(err, identity.ErrUnanswered):
@@ -56,6 +61,9 @@ func explain(err error, t contract.Token, now time.Time) error {
 }
 
 func explainRefusal(no *identity.Refused, t contract.Token) error {
+	if t.Enrolment != "" {
+		return no // which names the next step, or a person wrote it
+	}
 	switch no.Reason {
 	case contract.ReasonTokenUsed, contract.ReasonTokenReplaced, contract.ReasonNoMac, contract.ReasonOldAccount:
 		return fmt.Errorf("%w: %s", no, newToken(t))

@@ -49,17 +49,29 @@ const (
 // Options say who joins what.
 type Options struct {
 	Token contract.Token
+	// Mac is the name under which this Mac enrols; only for an enrolment token, and required
+	// then.
+	Mac string
 	// StateDir is the agent's, which must not run.
 	StateDir string
 	// UserAgent is what the API server's audit log names.
 	UserAgent string
 	Log       logr.Logger
-	// SignWithin is for tests; 0 means two minutes.
+	// Waiting, if set, is called when a person has to approve the key with this fingerprint.
+	Waiting func(fingerprint string)
+	// SignWithin is for tests; 0 means two minutes, and until the token expires where a person
+	// approves.
 	SignWithin time.Duration
 }
 
+// ErrMember means that this Mac joined before; an enrolment token changes nothing then.
+var ErrMember = errors.New("this Mac has already joined")
+
 // Run joins. Its errors name the next step.
 func Run(ctx context.Context, o Options) error {
+	if o.Token.Enrolment != "" {
+		return enrol(ctx, o)
+	}
 	if err := check(o); err != nil {
 		return err
 	}
@@ -85,13 +97,22 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return explain(err, token, time.Now())
 	}
-	if err := settle(limited, o, c, key, certificate, uid); err != nil {
+	access, err := collect(limited, c, token, key, uid)
+	if err == nil {
+		err = settle(limited, o, key, certificate, access)
+	}
+	if err != nil {
 		return explain(err, token, time.Now())
 	}
 	if err := identity.Collected(ctx, c, name, uid); err != nil {
 		o.Log.Info("The operator will revoke the join token within two minutes", "reason", err.Error())
 	}
-	if err := os.Remove(filepath.Join(o.StateDir, keyFile)); err != nil {
+	return forgetKey(o.StateDir)
+}
+
+// forgetKey ends a join: the identity has the key.
+func forgetKey(dir string) error {
+	if err := os.Remove(filepath.Join(dir, keyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove temporary join files: %w", err)
 	}
 	return nil
@@ -135,18 +156,19 @@ func reach(ctx context.Context, c client.Client, token contract.Token) error {
 	}
 }
 
-// settle reads what the Mac needs to go on without the token, and stores it.
-// The account comes last: with it the Mac has joined.
-func settle(ctx context.Context, o Options, c client.Client, key *ecdsa.PrivateKey, certificate []byte, uid types.UID) error {
+// collect reads the Mac's first API token, which only this key opens.
+func collect(ctx context.Context, c client.Client, token contract.Token, key *ecdsa.PrivateKey, uid types.UID) (contract.Access, error) {
 	var anchor corev1.Secret
-	at := client.ObjectKey{Namespace: o.Token.Namespace, Name: contract.Account(o.Token.Mac)}
+	at := client.ObjectKey{Namespace: token.Namespace, Name: contract.Account(token.Mac)}
 	if err := c.Get(ctx, at, &anchor); err != nil {
-		return fmt.Errorf("read Secret %s: %w", at.Name, err)
+		return contract.Access{}, fmt.Errorf("read Secret %s: %w", at.Name, err)
 	}
-	access, err := contract.Open(key, string(uid), anchor.Data[contract.KeyAccess])
-	if err != nil {
-		return err
-	}
+	return contract.Open(key, string(uid), anchor.Data[contract.KeyAccess])
+}
+
+// settle stores what the Mac needs to go on without the token. The account comes
+// last: with it the Mac has joined.
+func settle(ctx context.Context, o Options, key *ecdsa.PrivateKey, certificate []byte, access contract.Access) error {
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
