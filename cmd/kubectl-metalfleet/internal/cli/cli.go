@@ -112,7 +112,7 @@ type app struct {
 func (a *app) commands() []*cobra.Command {
 	mac := macCommand{a}
 	return []*cobra.Command{
-		a.joinToken(), a.nodes(), topCommand{a}.top(), a.why(), planCommand{a}.plan(), a.status(), mac.settings(), mac.clearCache(), mac.cordon(), mac.uncordon(), mac.drain(),
+		a.joinToken(), enrolmentCommand{a}.enrolment(), a.nodes(), topCommand{a}.top(), a.why(), planCommand{a}.plan(), a.status(), mac.settings(), mac.clearCache(), mac.cordon(), mac.uncordon(), mac.drain(),
 		rolloutCommand{a}.rollout(), upgradeCommand{a}.upgradeAgents(), chatCommand{a}.chat(), benchCommand{a}.bench(), logsCommand{a}.logs(), a.version(),
 	}
 }
