@@ -50,6 +50,10 @@ func Subject() scenario.Subject {
 its Lease, follows its MacNode and reports through the agent's own packages, with its own token and connection. Writes are the API server's
 count of all requests that change something while nothing happens. Then 20 deployments of 5 replicas are created at once; the time ends when
 every replica has a Mac. Everything shares this machine.`,
+		}, {
+			Name: "enrolment", Title: "Many Macs join with one token", Rounds: 1, Run: enrolment,
+			About: `A real API server and etcd, the operator as a process of its own, and 50 Macs that run the agent's join and registration in this process,
+all at once, with one enrolment token for 50. Each has its own key, state folder and connection. One more is refused.`,
 		}},
 	}
 }

@@ -33,6 +33,7 @@ func TestBoundsOfTheFleet(t *testing.T) {
 		"100 replicas of 20":  {"fleet/placed": {5}},
 		"peak memory":         {"fleet/peak": {400e6, 400e6, 500e6}},
 	})
+	boundtest.Check(t, enrolmentFigures, boundtest.Values{"enrolment/ready": {119}}, map[string]boundtest.Values{"50 Macs join": {"enrolment/ready": {120}}})
 }
 
 func TestAMacReportsItsOrdersAsDone(t *testing.T) {

@@ -47,6 +47,16 @@ func (m *macs) failure() error {
 	return nil
 }
 
+func newMacs(ctx context.Context, f *system.Fleet) *macs {
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m := &macs{fleet: f, dir: filepath.Join(f.Dir(), "macs"), ctx: running}
+	m.stop = func() {
+		cancel()
+		m.work.Wait()
+	}
+	return m
+}
+
 // atOnce is how many Macs are created at the same time.
 const atOnce = 16
 
@@ -54,12 +64,7 @@ const atOnce = 16
 // joining does, and runs its agent. It returns when all are ready. The caller
 // stops the Macs, also after an error.
 func startMacs(ctx context.Context, f *system.Fleet, n int) (*macs, error) {
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	m := &macs{fleet: f, dir: filepath.Join(f.Dir(), "macs"), ctx: running}
-	m.stop = func() {
-		cancel()
-		m.work.Wait()
-	}
+	m := newMacs(ctx, f)
 	created, creating := errgroup.WithContext(ctx)
 	created.SetLimit(atOnce)
 	for i := range n {
@@ -68,11 +73,16 @@ func startMacs(ctx context.Context, f *system.Fleet, n int) (*macs, error) {
 	if err := created.Wait(); err != nil {
 		return m, err
 	}
+	return m, m.awaitReady(ctx, n)
+}
+
+// awaitReady waits until n Macs are ready and have reported.
+func (m *macs) awaitReady(ctx context.Context, n int) error {
 	ctx, done := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
 	defer done()
-	return m, system.Poll(ctx, time.Second, "every Mac is ready and has reported", func(ctx context.Context) error {
+	return system.Poll(ctx, time.Second, "every Mac is ready and has reported", func(ctx context.Context) error {
 		var list v1alpha1.MacNodeList
-		if err := f.Client.List(ctx, &list); err != nil {
+		if err := m.fleet.Client.List(ctx, &list); err != nil {
 			return err
 		}
 		ready := 0
@@ -100,6 +110,11 @@ func (m *macs) start(ctx context.Context, name string, i int) error {
 	admin := m.fleet.Env.Config()
 	config := &rest.Config{Host: admin.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: admin.CAData},
 		Dial: (&net.Dialer{Timeout: 10 * time.Second}).DialContext} // a connection of its own, as from another machine
+	return m.run(config, name, i)
+}
+
+// run runs the agent of a Mac that has joined.
+func (m *macs) run(config *rest.Config, name string, i int) error {
 	state := filepath.Join(m.dir, name)
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return err
