@@ -282,6 +282,10 @@ const (
 	// removal once it is idle; gateways prefer other replicas. The autoscaler
 	// sets and removes it.
 	AnnotationRetiring = "metalfleet.dev/retiring"
+	// AnnotationEvict with the value "true" on a ModelReplica has its deployment
+	// create a successor, and remove this replica once the successor serves. People who
+	// drain a Mac set it.
+	AnnotationEvict = "metalfleet.dev/evict"
 	// AnnotationSpec on a ControllerRevision holds the part of the deployment's
 	// spec that the revision was created from, as JSON. A rollback restores it.
 	AnnotationSpec = "metalfleet.dev/spec"

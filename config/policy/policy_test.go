@@ -308,6 +308,30 @@ func TestOnlyTheOperatorOrdersMacs(t *testing.T) {
 	})
 }
 
+// TestAPersonOnCallEvictsReplicas: and changes nothing else of them.
+func TestAPersonOnCallEvictsReplicas(t *testing.T) {
+	w := newWorld(t)
+	o := object(t, replica)
+	if err := w.as(operator).Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.as(root).Delete(context.Background(), o); err != nil {
+			t.Error(err)
+		}
+	})
+	const more = "needs the verb update on modelreplicas"
+	w.play([]attempt{
+		{name: "evicts", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"true"}}}`},
+		{name: "marks it as retiring", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/retiring":"true"}}}`, refused: more},
+		{name: "evicts and marks it", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"true","a":"b"}}}`, refused: more},
+		{name: "labels it", who: oncall, object: replica, patch: `{"metadata":{"labels":{"metalfleet.dev/deployment":"other"}}}`, refused: more},
+		{name: "writes a finalizer", who: oncall, object: replica, patch: `{"metadata":{"finalizers":["a.example/b"]}}`, refused: more},
+		{name: "the garbage collector writes a finalizer", who: root, object: replica, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
+		{name: "the operator retires it", who: operator, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/retiring":"true"}}}`},
+	})
+}
+
 // TestOnlyTheOperatorWritesWhatItReads: gateways route by the status of a
 // deployment, and Macs serve the record of its revision.
 func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {

@@ -58,6 +58,8 @@ type partition struct {
 	// failed never serve: they are replaced by others of their revision.
 	failed       []*v1alpha1.ModelReplica
 	current, old []*v1alpha1.ModelReplica
+	// evicted are those, of current and old, that a successor replaces before they go.
+	evicted []*v1alpha1.ModelReplica
 }
 
 func partitionOf(w desiredState, existing []v1alpha1.ModelReplica) partition {
@@ -76,7 +78,40 @@ func partitionOf(w desiredState, existing []v1alpha1.ModelReplica) partition {
 	}
 	sortForRemoval(k.current)
 	sortForRemoval(k.old)
+	for _, r := range slices.Concat(k.current, k.old) {
+		if evicted(r) {
+			k.evicted = append(k.evicted, r)
+		}
+	}
 	return k
+}
+
+// evicted reports whether a person drains the Mac of a replica.
+func evicted(r *v1alpha1.ModelReplica) bool {
+	return r.Spec.NodeName != "" && r.Annotations[v1alpha1.AnnotationEvict] != ""
+}
+
+// evict picks the evicted replicas of living ones that may go: those that do not serve, and others
+// as far as enough remain. It returns how many replicas are missing, without the evicted: their
+// successors are created while they serve, as many at a time as a rollout surges, at least one.
+func evict(w desiredState, living []*v1alpha1.ModelReplica) (gone []*v1alpha1.ModelReplica, missing int) {
+	spare, kept := availableOf(living...)-(w.count-w.unavailable), 0
+	for _, r := range living {
+		switch {
+		case !evicted(r):
+			kept++
+		case !available(r):
+			gone = append(gone, r)
+		case spare > 0:
+			gone = append(gone, r)
+			spare--
+		}
+	}
+	missing = w.count - kept
+	if left := len(living) - len(gone) - kept; left > 0 {
+		missing = min(missing, w.count+max(1, w.surge)-kept-left)
+	}
+	return gone, missing
 }
 
 // plan decides which replicas to create and which to remove. It has no memory: the same
@@ -91,11 +126,18 @@ func plan(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) chang
 	}
 	out := changes{remove: k.failed}
 	current, old := k.current, k.old
-	if surplus := len(current) - w.count; surplus > 0 {
+	kept := len(slices.DeleteFunc(slices.Clone(current), evicted))
+	if surplus := kept - w.count; surplus > 0 {
 		gone := removable(w, current, surplus)
 		out.remove = append(out.remove, gone...)
-		current = slices.DeleteFunc(current, func(r *v1alpha1.ModelReplica) bool { return slices.Contains(gone, r) })
+		current = without(current, gone)
 	}
+	gone, room := evict(w, slices.Concat(current, old))
+	if len(k.evicted) == 0 || len(old) > 0 {
+		gone, room = nil, w.count-len(current) // the rollout replaces the old ones anyway
+	}
+	out.remove = append(out.remove, gone...)
+	current = without(current, gone)
 	removedOld := retire(w, current, old)
 	out.remove = append(out.remove, removedOld...)
 	// Fewer are wanted than when the rollout began: remove those that do not serve yet.
@@ -104,7 +146,6 @@ func plan(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) chang
 		current = current[1:]
 	}
 
-	room := w.count - len(current)
 	if len(old) > 0 {
 		room = min(room, w.count+w.surge-len(current)-(len(old)-len(removedOld)))
 	}
@@ -116,12 +157,16 @@ func plan(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) chang
 	return out
 }
 
+func without(replicas, gone []*v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
+	return slices.DeleteFunc(replicas, func(r *v1alpha1.ModelReplica) bool { return slices.Contains(gone, r) })
+}
+
 // removable picks the surplus replicas that may be removed, from replicas in the order of
 // their removal.
 func removable(w desiredState, current []*v1alpha1.ModelReplica, surplus int) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for _, r := range current {
-		if len(out) < surplus && (w.mayRemove == nil || w.mayRemove(r)) {
+		if len(out) < surplus && !evicted(r) && (w.mayRemove == nil || w.mayRemove(r)) {
 			out = append(out, r)
 		}
 	}
@@ -148,10 +193,17 @@ func (w desiredState) hold(k partition, existing []v1alpha1.ModelReplica, now ti
 		most += w.surge // what was begun stays
 	}
 	sortForRemoval(living)
-	if surplus := len(living) - most; surplus > 0 {
+	if surplus := len(slices.DeleteFunc(slices.Clone(living), evicted)) - most; surplus > 0 {
 		gone := removable(w, living, surplus)
 		out.remove = append(out.remove, gone...)
-		living = slices.DeleteFunc(living, func(r *v1alpha1.ModelReplica) bool { return slices.Contains(gone, r) })
+		living = without(living, gone)
+	}
+	missing := w.count - len(living)
+	if len(k.evicted) > 0 {
+		var gone []*v1alpha1.ModelReplica
+		gone, missing = evict(w, living)
+		out.remove = append(out.remove, gone...)
+		living = without(living, gone)
 	}
 	revision := w.served
 	if revision == "" {
@@ -166,7 +218,7 @@ func (w desiredState) hold(k partition, existing []v1alpha1.ModelReplica, now ti
 			same = append(same, r)
 		}
 	}
-	out.create = fillSlots(w, revision, w.count-len(living), same, existing, now)
+	out.create = fillSlots(w, revision, missing, same, existing, now)
 	return out
 }
 
@@ -282,7 +334,7 @@ func readyReason(r *v1alpha1.ModelReplica) string {
 }
 
 // sortForRemoval puts the least useful first: not ready before ready, not loaded before
-// loaded, unplaced before placed, the newest before the oldest.
+// loaded, unplaced before placed, evicted before others, the newest before the oldest.
 func sortForRemoval(replicas []*v1alpha1.ModelReplica) {
 	rank := func(r *v1alpha1.ModelReplica) int {
 		switch {
@@ -297,9 +349,20 @@ func sortForRemoval(replicas []*v1alpha1.ModelReplica) {
 		}
 	}
 	slices.SortFunc(replicas, func(a, b *v1alpha1.ModelReplica) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)),
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), -boolCompare(evicted(a), evicted(b)),
 			b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Spec.Slot, a.Spec.Slot), cmp.Compare(b.Name, a.Name))
 	})
+}
+
+// boolCompare orders false before true.
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // maxUnplaced is how many replicas of a revision may wait for a Mac at once: more would

@@ -52,6 +52,8 @@ func have(words string) v1alpha1.ModelReplica {
 		case "nofetch":
 			ready.Reason, ready.Message = v1alpha1.ReasonDownloadFailed, "the hub is away"
 			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionDownloaded, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDownloadFailed, Message: "the hub is away"})
+		case "evicted":
+			r.Annotations = map[string]string{v1alpha1.AnnotationEvict: "true"}
 		case "swap":
 			r.Spec.Swap = true
 		case "unplaced":
@@ -89,27 +91,36 @@ func TestPlan(t *testing.T) {
 		// create as "slot/epoch", remove as the text of the replica.
 		create, remove []string
 	}{
-		"from nothing":                          {desired: desiredState{count: 2, surge: 1}, create: []string{"0/1", "1/1"}},
-		"all is well":                           {desired: desiredState{count: 2, surge: 1}, have: []string{"new#0 ready", "new#1"}},
-		"a free slot is filled":                 {desired: desiredState{count: 3, surge: 1}, have: []string{"new#0 ready", "new#2 ready"}, create: []string{"1/1"}},
-		"not ready is removed before ready":     {desired: desiredState{count: 1}, have: []string{"new#0", "new#1 ready"}, remove: []string{"new#0"}},
-		"unplaced is removed before placed":     {desired: desiredState{count: 1}, have: []string{"new#0", "new#1 unplaced"}, remove: []string{"new#1 unplaced"}},
-		"the newest is removed first":           {desired: desiredState{count: 1}, have: []string{"new#0 ready", "new#1 ready"}, remove: []string{"new#1 ready"}},
-		"to zero":                               {desired: desiredState{count: 0}, have: []string{"new#0 ready", "old#0 ready"}, remove: []string{"new#0 ready", "old#0 ready"}},
-		"a terminating one counts for nothing":  {desired: desiredState{count: 1}, have: []string{"new#0 ready deleting"}, create: []string{"0/2"}},
-		"a refused one is replaced":             {desired: desiredState{count: 1}, have: []string{"new#0 refused"}, create: []string{"0/2"}, remove: []string{"new#0 refused"}},
-		"a refused one on demand waits":         {desired: desiredState{count: 1}, have: []string{"new#0 OnDemand refused"}},
-		"not loaded is removed before loaded":   {desired: desiredState{count: 1}, have: []string{"new#0 OnDemand ready", "new#1 OnDemand ready loaded"}, remove: []string{"new#0 OnDemand ready"}},
-		"one that waits for admission is not":   {desired: desiredState{count: 1}, have: []string{"new#0 waits"}},
-		"one on a gone Mac is replaced":         {desired: desiredState{count: 2}, have: []string{"new#0 gone", "new#1 ready"}, create: []string{"0/2"}, remove: []string{"new#0 gone"}},
-		"a third attempt has the third epoch":   {desired: desiredState{count: 1}, have: []string{"new#0 second refused", "new#0 refused deleting"}, create: []string{"0/3"}, remove: []string{"new#0 second refused"}},
-		"a rollout surges first":                {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}},
-		"old ones stay until new ones serve":    {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0"}},
-		"then one old is replaced by one new":   {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0 ready"}, create: []string{"1/1"}, remove: []string{"old#1 ready"}},
-		"the last old one is removed":           {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "new#0 ready", "new#1 ready"}, remove: []string{"old#0 ready"}},
-		"without surge one is removed first":    {desired: desiredState{count: 2, surge: 0, unavailable: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}, remove: []string{"old#1 ready"}},
-		"an old one that never served may go":   {desired: desiredState{count: 1, surge: 1}, have: []string{"old#0"}, create: []string{"0/1"}, remove: []string{"old#0"}},
-		"draining old ones do not stop a surge": {desired: desiredState{count: 1, surge: 1}, have: []string{"old#0 ready", "old#1 ready deleting"}, create: []string{"0/1"}},
+		"from nothing":                                 {desired: desiredState{count: 2, surge: 1}, create: []string{"0/1", "1/1"}},
+		"all is well":                                  {desired: desiredState{count: 2, surge: 1}, have: []string{"new#0 ready", "new#1"}},
+		"a free slot is filled":                        {desired: desiredState{count: 3, surge: 1}, have: []string{"new#0 ready", "new#2 ready"}, create: []string{"1/1"}},
+		"not ready is removed before ready":            {desired: desiredState{count: 1}, have: []string{"new#0", "new#1 ready"}, remove: []string{"new#0"}},
+		"unplaced is removed before placed":            {desired: desiredState{count: 1}, have: []string{"new#0", "new#1 unplaced"}, remove: []string{"new#1 unplaced"}},
+		"the newest is removed first":                  {desired: desiredState{count: 1}, have: []string{"new#0 ready", "new#1 ready"}, remove: []string{"new#1 ready"}},
+		"to zero":                                      {desired: desiredState{count: 0}, have: []string{"new#0 ready", "old#0 ready"}, remove: []string{"new#0 ready", "old#0 ready"}},
+		"a terminating one counts for nothing":         {desired: desiredState{count: 1}, have: []string{"new#0 ready deleting"}, create: []string{"0/2"}},
+		"a refused one is replaced":                    {desired: desiredState{count: 1}, have: []string{"new#0 refused"}, create: []string{"0/2"}, remove: []string{"new#0 refused"}},
+		"a refused one on demand waits":                {desired: desiredState{count: 1}, have: []string{"new#0 OnDemand refused"}},
+		"not loaded is removed before loaded":          {desired: desiredState{count: 1}, have: []string{"new#0 OnDemand ready", "new#1 OnDemand ready loaded"}, remove: []string{"new#0 OnDemand ready"}},
+		"one that waits for admission is not":          {desired: desiredState{count: 1}, have: []string{"new#0 waits"}},
+		"one on a gone Mac is replaced":                {desired: desiredState{count: 2}, have: []string{"new#0 gone", "new#1 ready"}, create: []string{"0/2"}, remove: []string{"new#0 gone"}},
+		"a third attempt has the third epoch":          {desired: desiredState{count: 1}, have: []string{"new#0 second refused", "new#0 refused deleting"}, create: []string{"0/3"}, remove: []string{"new#0 second refused"}},
+		"a rollout surges first":                       {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}},
+		"old ones stay until new ones serve":           {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0"}},
+		"then one old is replaced by one new":          {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "old#1 ready", "new#0 ready"}, create: []string{"1/1"}, remove: []string{"old#1 ready"}},
+		"the last old one is removed":                  {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready", "new#0 ready", "new#1 ready"}, remove: []string{"old#0 ready"}},
+		"without surge one is removed first":           {desired: desiredState{count: 2, surge: 0, unavailable: 1}, have: []string{"old#0 ready", "old#1 ready"}, create: []string{"0/1"}, remove: []string{"old#1 ready"}},
+		"an old one that never served may go":          {desired: desiredState{count: 1, surge: 1}, have: []string{"old#0"}, create: []string{"0/1"}, remove: []string{"old#0"}},
+		"an evicted one has a successor first":         {desired: desiredState{count: 1, surge: 1}, have: []string{"new#0 ready evicted"}, create: []string{"1/1"}},
+		"an evicted one serves until then":             {desired: desiredState{count: 1, surge: 1}, have: []string{"new#0 ready evicted", "new#1 unplaced noroom"}},
+		"then it is removed":                           {desired: desiredState{count: 1, surge: 1}, have: []string{"new#0 ready evicted", "new#1 ready"}, remove: []string{"new#0 ready evicted"}},
+		"an evicted one that serves nothing":           {desired: desiredState{count: 1, surge: 1}, have: []string{"new#0 evicted"}, create: []string{"0/2"}, remove: []string{"new#0 evicted"}},
+		"two evicted, one after the other":             {desired: desiredState{count: 2}, have: []string{"new#0 ready evicted", "new#1 ready evicted"}, create: []string{"2/1"}},
+		"two evicted, one successor serves":            {desired: desiredState{count: 2}, have: []string{"new#0 ready evicted", "new#1 ready evicted", "new#2 ready"}, create: []string{"1/2"}, remove: []string{"new#1 ready evicted"}},
+		"fewer are wanted, the evicted one is removed": {desired: desiredState{count: 1, surge: 1}, have: []string{"new#0 ready evicted", "new#1 ready", "new#2 ready"}, remove: []string{"new#2 ready", "new#0 ready evicted"}},
+		"a rollout replaces the evicted first":         {desired: desiredState{count: 2, surge: 1}, have: []string{"old#0 ready evicted", "old#1 ready", "new#0 ready"}, create: []string{"1/1"}, remove: []string{"old#0 ready evicted"}},
+		"a paused rollout replaces the evicted":        {desired: desiredState{count: 1, surge: 1, paused: true, served: "old"}, have: []string{"old#0 ready evicted"}, create: []string{"1/1"}},
+		"draining old ones do not stop a surge":        {desired: desiredState{count: 1, surge: 1}, have: []string{"old#0 ready", "old#1 ready deleting"}, create: []string{"0/1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var existing []v1alpha1.ModelReplica

@@ -127,17 +127,20 @@ func (c *checks) bound(r *replica, m *mac) {
 
 // rollout: a revision that generates no token never takes over, nothing of
 // it serves, and there are never more replicas than wanted, or busy, and the
-// surge.
+// surge, of which there is one at least for the successor of an evicted replica.
 func (c *checks) rollout(d *deployment) {
 	if d.bad[d.Status.CurrentRevision] {
 		c.broken("%s/%s: the revision %s took over and generates no token", d.Namespace, d.Name, d.Status.CurrentRevision)
 	}
 	wanted := int(fleet.Wanted(&d.ModelDeployment))
 	surge, _ := d.Spec.Rollout.Bounds(wanted)
-	living, stay := 0, 0
+	living, stay, evicted := 0, 0, 0
 	for _, r := range c.w.replicas {
 		if r.Spec.DeploymentRef.UID == string(d.UID) && !r.gone && r.DeletionTimestamp.IsZero() {
 			living++
+			if r.Annotations[v1alpha1.AnnotationEvict] != "" {
+				evicted = 1
+			}
 			if !fleet.MayRemove(&d.ModelDeployment, &r.ModelReplica) {
 				stay++
 			}
@@ -146,9 +149,32 @@ func (c *checks) rollout(d *deployment) {
 			}
 		}
 	}
-	if living > max(wanted, stay)+surge {
+	if surge = max(surge, evicted); living > max(wanted, stay)+surge {
 		c.broken("%s/%s has %d replicas of %d with a surge of %d, and %d that must stay", d.Namespace, d.Name, living, wanted, surge, stay)
 	}
+}
+
+// evicted wants a replica on a drained Mac to serve until enough others do.
+func (c *checks) evicted(r *replica) {
+	if r.Annotations[v1alpha1.AnnotationEvict] == "" || !readyReplica(r) {
+		return
+	}
+	i := slices.IndexFunc(c.w.deployments, func(d *deployment) bool { return string(d.UID) == r.Spec.DeploymentRef.UID })
+	if i < 0 || !c.w.deployments[i].DeletionTimestamp.IsZero() {
+		return
+	}
+	d := &c.w.deployments[i].ModelDeployment
+	wanted, others := int(fleet.Wanted(d)), 0
+	_, unavailable := d.Spec.Rollout.Bounds(wanted)
+	for _, x := range c.w.replicas {
+		if x != r && x.Spec.DeploymentRef.UID == r.Spec.DeploymentRef.UID && !x.gone && x.DeletionTimestamp.IsZero() && readyReplica(x) {
+			others++
+		}
+	}
+	if others < wanted-unavailable {
+		c.broken("%s is evicted, and %d of %d others serve", r.Name, others, wanted)
+	}
+	c.w.counts["evictions after which enough serve"]++
 }
 
 // victim wants no replica to give its room to one of the same priority, but

@@ -33,6 +33,7 @@ func (w *world) script() {
 		w.in(at(0.1, 0.9), func() {
 			m := w.macs[w.rng.IntN(len(w.macs))]
 			m.node.Spec.Unschedulable = !m.node.Spec.Unschedulable
+			w.evict(m)
 			w.due()
 		})
 	}
@@ -51,6 +52,20 @@ func (w *world) script() {
 			}
 		}
 	})
+}
+
+// evict is what a person who drains a cordoned Mac does, and ends when it is uncordoned.
+func (w *world) evict(m *mac) {
+	for _, r := range w.replicas {
+		if r.Spec.NodeName != m.node.Name || r.gone {
+			continue
+		}
+		delete(r.Annotations, v1alpha1.AnnotationEvict)
+		if m.node.Spec.Unschedulable {
+			metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationEvict, "true")
+			w.counts["replicas that are evicted"]++
+		}
+	}
 }
 
 // kill has a Mac vanish, and come back after a while.

@@ -142,6 +142,16 @@ func TestEachCheckFindsItsBreach(t *testing.T) {
 			next.Spec.Model = record("hf://org/another", 77, gib)
 			w.checks.victim(&next, r, w.byName[r.Spec.NodeName])
 		},
+		"an evicted replica before its successor": func(w *world, r *replica) {
+			metav1.SetMetaDataAnnotation(&r.ObjectMeta, v1alpha1.AnnotationEvict, "true")
+			for _, x := range w.replicas {
+				if x != r && x.Spec.DeploymentRef.UID == r.Spec.DeploymentRef.UID {
+					x.gone = true
+				}
+			}
+			r.set(v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+			w.checks.evicted(r)
+		},
 		"a move while most are away": func(w *world, r *replica) {
 			for _, m := range w.macs {
 				m.alive = false

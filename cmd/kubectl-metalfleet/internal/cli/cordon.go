@@ -58,17 +58,56 @@ func (a macCommand) setCordoned(ctx context.Context, c *cluster, name string, co
 	if err := c.Patch(ctx, mac, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager)); err != nil {
 		return a.apiError("set spec.unschedulable of Mac "+name, err)
 	}
+	if !cordoned {
+		if err := a.keepReplicas(ctx, c, name); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintf(a.Out, "Mac %s is %s\n", name, word)
 	return nil
 }
 
-const drainLong = `Empties a Mac: cordons it, then deletes its replicas one at a time, so that their
-deployments create replacements on other Macs, and waits until these are ready
-and all engines on the Mac have ended. Running requests may continue for
-rollout.drainSeconds of their deployment.
+// keepReplicas ends the evictions that an unfinished drain began.
+func (a macCommand) keepReplicas(ctx context.Context, c *cluster, mac string) error {
+	var replicas v1alpha1.ModelReplicaList
+	if err := c.List(ctx, &replicas); err != nil {
+		return a.apiError("list replicas", err)
+	}
+	for i := range replicas.Items {
+		x := &replicas.Items[i]
+		if x.Spec.NodeName != mac || x.Annotations[v1alpha1.AnnotationEvict] == "" {
+			continue
+		}
+		if err := a.mark(ctx, c, x, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-A replica stays if no other Mac can hold it, or if it is the last ready replica of
-its model, unless rollout.maxUnavailable of its deployment allows its removal.
+// mark begins or ends the eviction of a replica.
+func (a *app) mark(ctx context.Context, c *cluster, x *v1alpha1.ModelReplica, evict bool) error {
+	value := any(nil)
+	if evict {
+		value = "true"
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": x.UID, "annotations": map[string]any{v1alpha1.AnnotationEvict: value}}})
+	if err != nil {
+		return err
+	}
+	err = c.Patch(ctx, x.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager))
+	if client.IgnoreNotFound(err) != nil {
+		return a.apiError("evict replica "+x.Namespace+"/"+x.Name, err)
+	}
+	return nil
+}
+
+const drainLong = `Empties a Mac: cordons it, has a successor of each replica start on another Mac,
+and waits until these serve and all engines on the Mac have ended. A replica serves
+until its successor does, unless rollout.maxUnavailable of its deployment allows
+otherwise. Running requests may continue for rollout.drainSeconds.
+
+A replica stays if no other Mac can hold its successor.
 The command lists such replicas with the next step and exits with code 1. The Mac
 stays cordoned in any case; run the command again to continue.`
 
@@ -87,7 +126,7 @@ func (a macCommand) drain() *cobra.Command {
 		Example:           "  kubectl metalfleet drain mac-mini-2\n  kubectl metalfleet drain mac-mini-2 --timeout 5m --allow-unserved",
 		ValidArgsFunction: a.complete(macNames),
 	}
-	c.Flags().BoolVar(&allow, "allow-unserved", false, "also remove the last ready replica of a model, and replicas that no other Mac can hold")
+	c.Flags().BoolVar(&allow, "allow-unserved", false, "also remove replicas before their successors serve, and replicas that no other Mac can hold")
 	c.Flags().DurationVar(&timeout, "timeout", drainPatience, "maximum time to wait; 0 waits forever")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if timeout < 0 {
@@ -178,6 +217,12 @@ func (r *draining) step(ctx context.Context) (done bool, err error) {
 			return false, r.apiError("delete replica "+x.Namespace+"/"+x.Name, err)
 		}
 		r.once(fmt.Sprintf("Draining %s/%s (measured footprint %s)", x.Namespace, x.Name, v1alpha1.FormatBytes(x.Status.Memory.FootprintBytes)))
+	}
+	for _, x := range move.Evict {
+		if err := r.mark(ctx, r.c, x, true); err != nil {
+			return false, err
+		}
+		r.once(fmt.Sprintf("Replacing %s/%s (measured footprint %s)", x.Namespace, x.Name, v1alpha1.FormatBytes(x.Status.Memory.FootprintBytes)))
 	}
 	switch {
 	case move.Done:

@@ -206,19 +206,47 @@ func (p *person) asksWhy(t *testing.T, ns string) {
 	contains(t, "plan", out, "it fits", "placed on mac-1: reserved an estimated 10.6 GiB")
 }
 
-func TestTheOnlyReplicaStaysUnlessAPersonAllows(t *testing.T) {
+// fewestReady watches a deployment; the function that it returns reports the fewest ready
+// replicas that there were.
+func (p *person) fewestReady(d *v1alpha1.ModelDeployment) (fewest func() int32) {
+	p.t.Helper()
+	events, err := p.c.Watch(context.Background(), &v1alpha1.ModelDeploymentList{}, client.InNamespace(d.Namespace))
+	p.must(err)
+	seen := make(chan int32, 1)
+	go func() {
+		low := int32(1 << 20)
+		for e := range events.ResultChan() {
+			if now, ok := e.Object.(*v1alpha1.ModelDeployment); ok && now.Name == d.Name {
+				low = min(low, now.Status.ReadyReplicas)
+			}
+		}
+		seen <- low
+	}()
+	return func() int32 {
+		events.Stop()
+		return <-seen
+	}
+}
+
+// The only replica of a model serves until its successor does; without memory for one it stays.
+func TestTheOnlyReplicaIsReplacedBeforeItGoes(t *testing.T) {
 	p := newPerson(t)
 	p.operator()
 	p.joined("mac-1", holding(64*gib))
 	ns := p.namespace("team-e")
 	one := p.deploys(ns, "one", 1)
 	p.ready(one, 1)
-	p.joined("mac-2", holding(64*gib))
 	_, errs := p.wants(exitFailed, "drain", "mac-1")
-	contains(t, "drain", errs, "the last ready replica of one", "kubectl scale mdep one -n team-e --replicas=2", "kubectl metalfleet uncordon mac-1")
+	contains(t, "drain", errs, "no other Mac can hold it", "kubectl metalfleet uncordon mac-1")
 	p.ready(one, 1)
-	out, _ := p.wants(exitOK, "drain", "mac-1", "--allow-unserved", "--timeout", "4m")
+	p.joined("mac-2", holding(64*gib))
+	fewest := p.fewestReady(one)
+	out, _ := p.wants(exitOK, "drain", "mac-1", "--timeout", "4m")
 	contains(t, "drain", out, "Mac mac-1 is drained: 1 replica moved, 10.0 GiB freed")
+	if n := fewest(); n < 1 {
+		t.Errorf("there were %d ready replicas during the drain", n)
+	}
+	p.ready(one, 1)
 }
 
 func TestDrainGivesUpInTime(t *testing.T) {

@@ -1,14 +1,14 @@
 // Package drain decides how a Mac is drained: which of its replicas may be
-// deleted now, and what the others wait for.
+// deleted or evicted now, and what the others wait for.
 //
 // It owns the decision, as a pure function over API objects; the caller deletes
-// replicas and asks again. There is no eviction in the API: the deployment
-// replaces a deleted replica of a cordoned Mac, and placement puts the new one on
-// another Mac.
+// or evicts replicas and asks again. The operator creates the successor of an
+// evicted replica, placement puts it on another Mac, and the operator removes the
+// evicted one once the successor serves.
 //
-// It does not delete a replica that no other Mac can hold, and the last ready one
-// of a model, unless its deployment's rollout.maxUnavailable or the user allows
-// it.
+// It deletes a replica that serves only where its deployment's
+// rollout.maxUnavailable or the user allows that, and does not evict one that no
+// other Mac can hold.
 //
 // Start reading at Drain.Next.
 package drain
@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -38,8 +39,8 @@ type World struct {
 type Drain struct {
 	// Mac that is emptied. It is cordoned.
 	Mac string
-	// AllowUnserved lets the last ready replica of a model go, and one that no
-	// other Mac can hold.
+	// AllowUnserved lets replicas go before their successors serve, and one that
+	// no other Mac can hold.
 	AllowUnserved bool
 	// before is how many replicas of a deployment were ready when one of them
 	// was first met here, by UID.
@@ -50,6 +51,8 @@ type Drain struct {
 type Move struct {
 	// Delete are the replicas to delete now.
 	Delete []*v1alpha1.ModelReplica
+	// Evict are the replicas to mark with v1alpha1.AnnotationEvict now.
+	Evict []*v1alpha1.ModelReplica
 	// Waits are the other reasons to wait, sorted.
 	Waits []string
 	// Stuck: no replica makes progress, and only a person can help; Waits explain
@@ -97,7 +100,7 @@ func (d *Drain) Next(w World) Move {
 	p.successors()
 	slices.Sort(p.out.Waits)
 	p.out.Done = len(here) == 0 && !p.moving
-	p.out.Stuck = !p.out.Done && !p.moving && len(p.out.Delete) == 0
+	p.out.Stuck = !p.out.Done && !p.moving && len(p.out.Delete)+len(p.out.Evict) == 0
 	return p.out
 }
 
@@ -131,7 +134,9 @@ func (p *pass) consider(r *v1alpha1.ModelReplica) {
 		p.wait("%s is being removed with its deployment", name)
 		return
 	}
-	if !p.mayGo(r, deployment) {
+	first := !p.mayGo(r, deployment)
+	if first && r.Annotations[v1alpha1.AnnotationEvict] != "" {
+		p.replaced(r, deployment)
 		return
 	}
 	asked := *r.DeepCopy()
@@ -142,6 +147,11 @@ func (p *pass) consider(r *v1alpha1.ModelReplica) {
 		return
 	}
 	p.s.Assume(&asked, decision.Mac)
+	if first {
+		p.moving = true
+		p.out.Evict = append(p.out.Evict, r)
+		return
+	}
 	if fleet.ReplicaReady(r) {
 		p.ready[r.Spec.DeploymentRef.UID]--
 	}
@@ -157,31 +167,36 @@ func (p *pass) deploymentOf(r *v1alpha1.ModelReplica) *v1alpha1.ModelDeployment 
 	return &p.w.Deployments[i]
 }
 
-// mayGo says whether requests are served without a replica: within the
-// deployment's own budget, or while another one is ready and all that were
-// ready before are again.
+// mayGo reports whether a replica may be removed before its successor serves: it serves nothing, its
+// deployment's own budget allows it, or the user does while all that were ready before are.
 func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool {
 	if !fleet.ReplicaReady(r) || r.Spec.Residency.OnDemand() && !fleet.Loaded(r) {
 		return true // it is unused; the next request loads its successor
 	}
 	uid := string(d.UID)
 	wanted := int(fleet.Wanted(d))
-	left := p.ready[uid] - 1
 	_, unavailable := d.Spec.Rollout.Bounds(wanted)
-	if left >= wanted-unavailable {
-		return true
+	return p.ready[uid]-1 >= wanted-unavailable || p.AllowUnserved && p.ready[uid] >= min(wanted, p.before[uid])
+}
+
+// replaced waits for the successor of an evicted replica, unless placement finds no Mac for it.
+func (p *pass) replaced(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) {
+	waits := ""
+	for i := range p.w.Replicas {
+		x := &p.w.Replicas[i]
+		if x.Spec.DeploymentRef.UID != string(d.UID) || !x.DeletionTimestamp.IsZero() || x.Spec.NodeName != "" {
+			continue
+		}
+		if placed := meta.FindStatusCondition(x.Status.Conditions, v1alpha1.ConditionPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
+			waits = placed.Message
+		}
 	}
-	whole := p.ready[uid] >= min(wanted, p.before[uid])
-	switch {
-	case whole && (left >= 1 || p.AllowUnserved):
-		return true
-	case !whole:
-		return false // its successor is listed later
+	if waits != "" {
+		p.wait("%s/%s stays, because its successor has no Mac: %s; free memory there, or remove it with --allow-unserved", r.Namespace, r.Name, waits)
+		return
 	}
-	p.wait("%s/%s stays, because it is the last ready replica of %s and requests would fail until its replacement is ready: "+
-		"scale up first (kubectl scale mdep %s -n %s --replicas=%d), or remove it with --allow-unserved",
-		r.Namespace, r.Name, d.Name, d.Name, d.Namespace, wanted+1)
-	return false
+	p.moving = true
+	p.wait("%s/%s serves until its successor does%s", r.Namespace, r.Name, p.unready(d))
 }
 
 // successors are waited for: what was ready before is to be ready again.
