@@ -90,7 +90,7 @@ func variants() []variant {
 		{name: "placed", set: []string{
 			"image.registry=registry.example/fleet", "image.tag=v1", "imagePullSecrets={pull}", "operator.nodeSelector.disk=ssd",
 			"gateway.tolerations[0].key=edge", "gateway.tolerations[0].operator=Exists", "gateway.service.type=LoadBalancer", "gateway.service.port=8000",
-			"gateway.service.annotations.team=models", "gateway.verbose=true", "gateway.strictFields=true", "operator.verbose=true", "gateway.drainSeconds=30",
+			"gateway.service.annotations.team=models", "gateway.verbose=true", "gateway.logFormat=json", "gateway.strictFields=true", "operator.verbose=true", "operator.logFormat=json", "gateway.drainSeconds=30",
 			"operator.certificateLife=10m", "operator.authoritySpread=1m30s",
 			"gateway.podDisruptionBudget.maxUnavailable=25%",
 		}, has: []string{"Service/metalfleet-gateway"}},

@@ -37,6 +37,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/logs"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -53,6 +54,7 @@ type flags struct {
 	downloadsAtOnce, diskHigh, diskLow, givesAtOnce                int
 	probeInterval, grace                                           time.Duration
 	verbose, version, upgrades                                     bool
+	format                                                         logs.Format
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -96,6 +98,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.BoolVar(&f.upgrades, "upgrades", true, "upgrade this agent when the cluster's administrator requests another version")
 	set.StringVar(&f.releaseKeys, "release-keys", "", "PEM `file` with the public keys of the releases that this Mac installs; an upgrade without a signature of one of them is refused (default: no signature is required)")
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
+	set.Var(&f.format, "log-format", logs.Usage)
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if len(args) > 0 && args[0] == "run" {
 		args = args[1:]

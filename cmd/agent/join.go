@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/agent"
 	"metalfleet.dev/metalfleet/agent/join"
 	contract "metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/logs"
 )
 
 // maxTokenBytes is far beyond a join token.
@@ -61,7 +62,7 @@ func runJoin(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 	log := logr.Discard()
 	if *verbose {
-		log, _ = newLogger(stderr, true)
+		log, _ = newLogger(stderr, true, logs.Text)
 	}
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)

@@ -25,6 +25,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent"
 	"metalfleet.dev/metalfleet/agent/upgrade"
+	"metalfleet.dev/metalfleet/api/logs"
 )
 
 // version is set by the linker.
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		_, err := fmt.Fprintln(stdout, "agent", version)
 		return err
 	}
-	log, debug := newLogger(stderr, f.verbose)
+	log, debug := newLogger(stderr, f.verbose, f.format)
 	program, launched, err := f.enter(log, args)
 	if err != nil {
 		return err
@@ -124,7 +125,7 @@ func (f flags) enter(log logr.Logger, args []string) (upgrade.Program, *upgrade.
 }
 
 // newLogger also returns what turns details on and off.
-func newLogger(to io.Writer, verbose bool) (logr.Logger, func(debug bool)) {
+func newLogger(to io.Writer, verbose bool, format logs.Format) (logr.Logger, func(debug bool)) {
 	level := &slog.LevelVar{}
 	set := func(debug bool) {
 		level.Set(slog.LevelInfo)
@@ -133,7 +134,7 @@ func newLogger(to io.Writer, verbose bool) (logr.Logger, func(debug bool)) {
 		}
 	}
 	set(verbose)
-	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})), set
+	return logr.FromSlogHandler(format.Handler(to, level)), set
 }
 
 func userAgent() string { return "metalfleet-agent/" + version }

@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"metalfleet.dev/metalfleet/api/logs"
 	"metalfleet.dev/metalfleet/gateway"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/heap"
@@ -53,6 +54,7 @@ type flags struct {
 	pick                                                                             pick.Policy
 	strictFields, accessLog, keepAttribution, verbose, version                       bool
 	origins, watch                                                                   []string
+	format                                                                           logs.Format
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -77,7 +79,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "maximum number of requests that wait for a replica; 0 refuses requests that find none")
 	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "maximum `bytes` of the bodies of all waiting requests together")
 	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long a request may wait, unless its client sets a shorter time in X-Metalfleet-Timeout")
-	set.DurationVar(&f.tryTimeout, "try-timeout", 0, "how long a replica may take to begin its response before the gateway tries another one; 0 means no limit, as loading a model may take minutes")
+	set.DurationVar(&f.tryTimeout, "try-timeout", 0, "how long a replica may take to begin its response before the gateway tries another one; 0 means no limit")
 	set.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long a request may take in total; 0 means no limit")
 	f.pick = pick.Choose
 	set.Func("pick", "how to choose a replica: prefix (the one that served requests with the same prefix, unless it is much busier; the default), least-load or round-robin", func(name string) (err error) {
@@ -86,12 +88,13 @@ func parse(args []string, out io.Writer) (flags, error) {
 	})
 	set.BoolVar(&f.strictFields, "strict-fields", false, "refuse request fields that have no effect, instead of ignoring them and naming them in X-Metalfleet-Ignored")
 	set.BoolVar(&f.accessLog, "access-log", false, "log each request when it ends: API key, client address, model, status, tokens and time, never its text")
-	set.BoolVar(&f.keepAttribution, "keep-attribution", false, "leave the block x-anthropic-billing-header of Anthropic's clients in the system prompt; by default it is removed, because it differs from session to session and defeats the prefix cache")
-	set.Func("cors-origins", "comma-separated `origins` of web pages that may use the API from a browser, such as https://chat.example.com or http://localhost:3000, or * for all; by default none may", func(list string) (err error) {
+	set.BoolVar(&f.keepAttribution, "keep-attribution", false, "leave the block x-anthropic-billing-header of Anthropic's clients in the system prompt, which differs from session to session and defeats the prefix cache")
+	set.Func("cors-origins", "comma-separated `origins` of web pages that may use the API from a browser, such as https://chat.example.com, or * for all", func(list string) (err error) {
 		f.origins, err = proxy.ParseOrigins(list)
 		return err
 	})
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
+	set.Var(&f.format, "log-format", logs.Usage)
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
 		return f, err
@@ -142,7 +145,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		_, err := fmt.Fprintln(stdout, "gateway", version)
 		return err
 	}
-	log := newLogger(stderr, f.verbose)
+	log := newLogger(stderr, f.verbose, f.format)
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
 	config, err := restConfig(f.kubeconfig)
@@ -173,12 +176,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		Origins: f.origins, Operator: f.operator, Connections: f.connections, ConnectionsPerAddress: f.connectionsPerAddress, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, AccessLog: f.accessLog, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
 }
 
-func newLogger(to io.Writer, verbose bool) logr.Logger {
+func newLogger(to io.Writer, verbose bool, format logs.Format) logr.Logger {
 	level := slog.LevelInfo
 	if verbose {
 		level = slog.LevelDebug
 	}
-	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
+	return logr.FromSlogHandler(format.Handler(to, level))
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

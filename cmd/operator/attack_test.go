@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"metalfleet.dev/metalfleet/api/logs"
 )
 
 // TestAttackLogInjection: names from tenants and reports from Macs stay inside one quoted
@@ -22,7 +24,7 @@ import (
 func TestAttackLogInjection(t *testing.T) {
 	const evil = "x\ntime=2000 level=ERROR msg=forged\r\u2028\x1b[2J\x07\" key=root"
 	var out bytes.Buffer
-	log := newLogger(&out, true)
+	log := newLogger(&out, true, logs.Text)
 	log.Info(evil, "MacNode", evil, "list", []string{evil}, "struct", struct{ Message string }{Message: evil})
 	log.Error(errors.New(evil), "Reconcile", "reason", evil)
 	log.V(1).WithName(evil).WithValues("source", evil).Info("seen", "map", map[string]string{evil: evil})

@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"metalfleet.dev/metalfleet/api/demand"
+	"metalfleet.dev/metalfleet/api/logs"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
 )
@@ -70,6 +71,7 @@ type settings struct {
 	gatewayService        string
 	leaderElect, version  bool
 	verbose, requireRules bool
+	format                logs.Format
 	lease, renew, retry   time.Duration
 	certificateLife       time.Duration
 	authoritySpread       time.Duration
@@ -89,7 +91,7 @@ func main() {
 		fmt.Println("operator", version)
 		return
 	}
-	err = run(ctx, logger(s.verbose), s)
+	err = run(ctx, logger(s.verbose, s.format), s)
 	if errors.Is(err, errLeadLost) {
 		fmt.Fprintln(os.Stderr, "operator: restarting:", err)
 		err = startOver()
@@ -131,10 +133,11 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long other operators wait for a silent leader before they take over")
 	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew its Lease continues to act; must be less than the lease duration")
 	f.DurationVar(&s.retry, "leader-elect-retry-period", leaderRetry, "interval between attempts to acquire or renew the Lease")
-	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "lifetime of the certificates of Macs and gateways, 10m to 2160h; a certificate is renewed after 70 % of it, and a replaced root stays trusted for as long")
+	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "lifetime of the certificates of Macs and gateways, 10m to 2160h; renewed after 70 % of it")
 	f.DurationVar(&s.authoritySpread, "authority-spread", controllers.DefaultAuthoritySpread, "how long gateways have to read a new root certificate before it signs, 10s to 24h")
 	f.BoolVar(&s.requireRules, "require-namespace-rules", false, "place no new replica while there are no NamespaceRules")
 	f.BoolVar(&s.verbose, "verbose", false, "log details for debugging")
+	f.Var(&s.format, "log-format", logs.Usage)
 	f.BoolVar(&s.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {
 		return s, err
@@ -175,20 +178,20 @@ func (s settings) checkAuthority(out io.Writer) error {
 }
 
 // logger returns the logger of the whole process, including libraries.
-func logger(verbose bool) logr.Logger {
-	log := newLogger(os.Stderr, verbose)
+func logger(verbose bool, format logs.Format) logr.Logger {
+	log := newLogger(os.Stderr, verbose, format)
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 	return log
 }
 
 // newLogger writes one line for each record, and quotes foreign text.
-func newLogger(to io.Writer, verbose bool) logr.Logger {
+func newLogger(to io.Writer, verbose bool, format logs.Format) logr.Logger {
 	level := slog.LevelInfo
 	if verbose {
 		level = slog.LevelDebug
 	}
-	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
+	return logr.FromSlogHandler(format.Handler(to, level))
 }
 
 // run starts the manager and returns when it has ended.

@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/logs"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda"
@@ -212,7 +213,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	logger(false)
+	logger(false, logs.Text)
 	os.Exit(m.Run())
 }
 
