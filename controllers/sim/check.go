@@ -154,8 +154,8 @@ func (c *checks) rollout(d *deployment) {
 	}
 }
 
-// evicted wants a replica on a drained Mac to serve until enough others do.
-func (c *checks) evicted(r *replica) {
+// replaced wants a replica on a drained Mac to serve until enough others do.
+func (c *checks) replaced(r *replica) {
 	if r.Annotations[v1alpha1.AnnotationEvict] == "" || !readyReplica(r) {
 		return
 	}

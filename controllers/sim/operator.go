@@ -122,7 +122,7 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 	}
 	for _, old := range step.Remove {
 		if r := w.find(old.UID); r != nil {
-			w.checks.evicted(r)
+			w.checks.replaced(r)
 			w.remove(r)
 		}
 	}

@@ -33,7 +33,7 @@ func (w *world) script() {
 		w.in(at(0.1, 0.9), func() {
 			m := w.macs[w.rng.IntN(len(w.macs))]
 			m.node.Spec.Unschedulable = !m.node.Spec.Unschedulable
-			w.evict(m)
+			w.evictFrom(m)
 			w.due()
 		})
 	}
@@ -54,8 +54,8 @@ func (w *world) script() {
 	})
 }
 
-// evict is what a person who drains a cordoned Mac does, and ends when it is uncordoned.
-func (w *world) evict(m *mac) {
+// evictFrom is what a person who drains a cordoned Mac does, and ends when it is uncordoned.
+func (w *world) evictFrom(m *mac) {
 	for _, r := range w.replicas {
 		if r.Spec.NodeName != m.node.Name || r.gone {
 			continue

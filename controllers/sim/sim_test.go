@@ -150,7 +150,7 @@ func TestEachCheckFindsItsBreach(t *testing.T) {
 				}
 			}
 			r.set(v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-			w.checks.evicted(r)
+			w.checks.replaced(r)
 		},
 		"a move while most are away": func(w *world, r *replica) {
 			for _, m := range w.macs {
