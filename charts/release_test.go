@@ -91,7 +91,7 @@ func TestAnUpgradeTurnsConfigMapsOfRulesIntoNamespaceRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	values := "image.tag=0.1.0,tenants.namespaces.team-a.memory="
-	if err := c.release(t, "upgrade", chartDir, "--set", values+"256Gi,placement.onDemandOvercommit=1.15"); err != nil {
+	if err := c.release(t, "upgrade", chartDir, "--set", values+"256Gi", "--set-json", "placement.onDemandOvercommit=1.15"); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(old), old); !apierrors.IsNotFound(err) {

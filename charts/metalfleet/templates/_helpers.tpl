@@ -186,5 +186,7 @@ volumes: {{- toYaml . | nindent 0 }}
 {{- with $rules.macSelector }}
 {{- $_ := set $out "macSelector" . }}
 {{- end }}
-{{- toYaml $out }}
+{{- with $out }}
+{{- toYaml . }}
+{{- end }}
 {{- end }}
