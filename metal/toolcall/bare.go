@@ -2,15 +2,15 @@ package toolcall
 
 import "strings"
 
-// Markers of Gemma 4, in the order of their tags (its chat template; vLLM,
-// gemma4_tool_parser.py; mlx-lm, tool_parsers/gemma4.py).
+// Markers of Gemma 4, in the order of their tags (its chat template; vLLM 0.33,
+// parser/gemma4.py; mlx-lm, tool_parsers/gemma4.py).
 const (
 	gemmaCall    = "<|tool_call>"
 	gemmaCallEnd = "<tool_call|>"
 	gemmaQuote   = `<|"|>`
 )
 
-// Markers of LFM2 (its chat template; vLLM, lfm2_tool_parser.py).
+// Markers of LFM2 (its chat template; vLLM 0.33, tool_parsers/lfm2_tool_parser.py).
 const (
 	lfmCalls    = "<|tool_call_start|>"
 	lfmCallsEnd = "<|tool_call_end|>"

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Markers of Kimi K2 (its chat template; vLLM, kimi_k2_tool_parser.py).
+// Markers of Kimi K2 (its chat template; vLLM 0.33, parser/kimi_k2.py).
 const (
 	kimiCalls    = "<|tool_calls_section_begin|>"
 	kimiCallsEnd = "<|tool_calls_section_end|>"
@@ -14,7 +14,7 @@ const (
 	kimiCallEnd  = "<|tool_call_end|>"
 )
 
-// Markers of DeepSeek V3 and V3.1 (their chat templates; vLLM, deepseekv3_tool_parser.py and
+// Markers of DeepSeek V3 and V3.1 (their chat templates; vLLM 0.33, deepseekv3_tool_parser.py and
 // deepseekv31_tool_parser.py).
 const (
 	deepCalls    = "<｜tool▁calls▁begin｜>"

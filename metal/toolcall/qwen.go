@@ -10,8 +10,8 @@ const (
 	closeParameter = "</parameter>"
 )
 
-// Tags of MiniMax M2 (its chat template; vLLM, minimax_m2_tool_parser.py) and of DeepSeek V3.2
-// (its encoding; vLLM, deepseekv32_tool_parser.py): the same with names as attributes.
+// Tags of MiniMax M2 (its chat template; vLLM 0.33, parser/minimax_m2.py) and of DeepSeek V3.2
+// (its encoding; vLLM 0.33, parser/deepseek_v32.py): the same with names as attributes.
 const (
 	miniCall, miniCallEnd           = "<minimax:tool_call>", "</minimax:tool_call>"
 	miniFunction, miniFunctionEnd   = "<invoke name=", "</invoke>"
@@ -21,8 +21,8 @@ const (
 	dsmlParameter, dsmlParameterEnd = "<｜DSML｜parameter name=", "</｜DSML｜parameter>"
 )
 
-// Tags of GLM-4.5 to 4.7 (their chat templates; vLLM, glm4_moe_tool_parser.py and
-// glm47_moe_tool_parser.py): a name, then pairs of a key and a value.
+// Tags of GLM-4.5 to 4.7 (their chat templates; vLLM 0.33,
+// parser/glm47_moe.py): a name, then pairs of a key and a value.
 const (
 	openKey, closeKey     = "<arg_key>", "</arg_key>"
 	openValue, closeValue = "<arg_value>", "</arg_value>"
