@@ -43,7 +43,7 @@ func der(t *testing.T, text []byte) []byte {
 func says(err error, part string) bool { return strings.Contains(err.Error(), part) }
 
 // forged returns a request with any content.
-func (w *world) forged(change func(*x509.CertificateRequest)) []byte {
+func (w joins) forged(change func(*x509.CertificateRequest)) []byte {
 	w.t.Helper()
 	key, err := join.NewKey()
 	w.must(err)
@@ -57,7 +57,7 @@ func (w *world) forged(change func(*x509.CertificateRequest)) []byte {
 // TestAttackAJoinTokenIsUsedTwice: a second user of the token is too late, and receives
 // nothing of what the first one received.
 func TestAttackAJoinTokenIsUsedTwice(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(gib))
 	c := w.as(w.mint("mac-a").Credential)
 	_, request := w.request("mac-a")
@@ -92,7 +92,7 @@ func TestAttackAJoinTokenIsUsedTwice(t *testing.T) {
 // worthless requires that a join token without its Secret is useless. The API server learns
 // of the deletion by a watch, and may accept the token for 10 s more: until then the
 // operator refuses its requests.
-func (w *world) worthless(what string, c client.Client, request *certificatesv1.CertificateSigningRequest, refusal string) {
+func (w joins) worthless(what string, c client.Client, request *certificatesv1.CertificateSigningRequest, refusal string) {
 	w.t.Helper()
 	w.eventually(what+" is worthless", func() error {
 		err := c.Create(w.ctx, request.DeepCopy())
@@ -114,7 +114,7 @@ func (w *world) worthless(what string, c client.Client, request *certificatesv1.
 // TestAttackAJoinTokenThatEnded: its Secret is deleted when it expires, and the token
 // becomes invalid with it.
 func TestAttackAJoinTokenThatEnded(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(gib))
 	token := w.mint("mac-a")
 	var anchor corev1.Secret
@@ -134,7 +134,7 @@ func TestAttackAJoinTokenThatEnded(t *testing.T) {
 
 // TestAttackAJoinTokenThatWasReplaced also covers a token that the operator did not mint.
 func TestAttackAJoinTokenThatWasReplaced(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(gib))
 	old := w.mint("mac-a")
 	w.mint("mac-a")
@@ -153,7 +153,7 @@ func TestAttackAJoinTokenThatWasReplaced(t *testing.T) {
 // TestAttackForgedRequests: each is refused, and a valid one with the same token is signed
 // afterwards.
 func TestAttackForgedRequests(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(gib))
 	w.mac("mac-ab", holding(gib))
 	c := w.as(w.mint("mac-a").Credential)
@@ -189,7 +189,7 @@ func TestAttackForgedRequests(t *testing.T) {
 
 // TestAttackRequestsThatPolicyRefuses: these are never stored as objects.
 func TestAttackRequestsThatPolicyRefuses(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(gib))
 	w.mac("mac-ab", holding(gib))
 	_, request := w.request("mac-a")
@@ -224,7 +224,7 @@ func TestAttackRequestsThatPolicyRefuses(t *testing.T) {
 // TestAttackOthersAskOurSigner: neither permission to create requests nor another
 // approver's approval gives a Mac's certificate.
 func TestAttackOthersAskOurSigner(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(gib))
 	_, request := w.request("mac-a")
 	mine := asked("mac-mac-a", request)
@@ -251,7 +251,7 @@ func TestAttackOthersAskOurSigner(t *testing.T) {
 
 // TestAttackAnOldAccountAsks: a Mac was deleted, and a new one has its name.
 func TestAttackAnOldAccountAsks(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	first := w.mac("mac-a", holding(gib))
 	old := w.asAgent("mac-a")
 	_, request := w.request("mac-a")
@@ -280,7 +280,7 @@ func TestAttackAnOldAccountAsks(t *testing.T) {
 
 // asAccount returns a client that the API server authenticates as a ServiceAccount,
 // including its UID.
-func (w *world) asAccount(a *corev1.ServiceAccount) client.Client {
+func (w joins) asAccount(a *corev1.ServiceAccount) client.Client {
 	w.t.Helper()
 	config := env.Config()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + a.Namespace + ":" + a.Name, UID: string(a.UID),
@@ -293,7 +293,7 @@ func (w *world) asAccount(a *corev1.ServiceAccount) client.Client {
 // TestAttackAnAgentWithTooManyRights: regardless of the roles that are bound to its
 // account, the admission policies restrict it to its own status and conditions.
 func TestAttackAnAgentWithTooManyRights(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(60*gib))
 	w.mac("mac-ab", holding(60*gib))
 	d := w.deploy("small", nil)
@@ -333,11 +333,11 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 		},
 		"delete a deployment": func() error { return a.Delete(w.ctx, d.DeepCopy()) },
 		"set its own Ready": func() error {
-			return a.Status().Patch(w.ctx, mac("mac-a"), edited(w, "mac-a", v1alpha1.ConditionReady))
+			return a.Status().Patch(w.ctx, mac("mac-a"), edited(w.world, "mac-a", v1alpha1.ConditionReady))
 		},
 		"drop all conditions":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`)) },
-		"make up a condition":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), made(w, "mac-a", "Blessed")) },
-		"make up an assignment's":     func() error { return a.Status().Patch(w.ctx, mac("mac-a"), staged(w, "mac-a", "Ready")) },
+		"make up a condition":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", "Blessed")) },
+		"make up an assignment's":     func() error { return a.Status().Patch(w.ctx, mac("mac-a"), staged(w.world, "mac-a", "Ready")) },
 		"make a token of another Mac": func() error { return a.SubResource("token").Create(w.ctx, account("mac-mac-ab"), accountToken(3600)) },
 		"make a token of the operator": func() error {
 			return a.SubResource("token").Create(w.ctx, account("metalfleet-operator"), accountToken(3600))
@@ -352,7 +352,7 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	}
 	// Until the operator has written nothing between the read and the patch.
 	w.eventually("it may set its own condition", func() error {
-		return a.Status().Patch(w.ctx, mac("mac-a"), made(w, "mac-a", v1alpha1.ConditionGuardInactive), client.DryRunAll)
+		return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", v1alpha1.ConditionGuardInactive), client.DryRunAll)
 	})
 }
 

@@ -100,7 +100,7 @@ func TestDeleteANamespaceWhoseSecretsWentFirst(t *testing.T) {
 	if !testenv.HasControllers() {
 		t.Fatal("this test needs kube-controller-manager among the assets: run `make kube`")
 	}
-	w := newWorld(t)
+	w := hubTokens{newWorld(t)}
 	w.mac("mac-1", onTheHub())
 	dead := w.mac("mac-2", onTheHub())
 	w.letReadSecrets()

@@ -21,13 +21,13 @@ import (
 
 // enrolling is an enrolment token, and a client that has it.
 type enrolling struct {
-	*world
+	joins
 	name string
 	c    client.Client
 }
 
 // enrolment creates an enrolment token as an administrator.
-func (w *world) enrolment(name string, change func(*jointoken.EnrolmentOptions)) enrolling {
+func (w joins) enrolment(name string, change func(*jointoken.EnrolmentOptions)) enrolling {
 	w.t.Helper()
 	server, ca, err := jointoken.Endpoint(env.Config())
 	w.must(err)
@@ -40,14 +40,14 @@ func (w *world) enrolment(name string, change func(*jointoken.EnrolmentOptions))
 	token, err := join.Parse(text)
 	w.must(err)
 	w.t.Cleanup(func() { w.must(client.IgnoreNotFound(w.revoke(name))) })
-	e := enrolling{world: w, name: name, c: w.as(token.Credential)}
+	e := enrolling{joins: w, name: name, c: w.as(token.Credential)}
 	w.eventually("the token may read its requests", func() error {
 		return client.IgnoreNotFound(e.c.Get(w.ctx, client.ObjectKey{Name: join.EnrolmentRequest(name, 0)}, &certificatesv1.CertificateSigningRequest{}))
 	})
 	return e
 }
 
-func (w *world) revoke(enrolment string) error {
+func (w joins) revoke(enrolment string) error {
 	return w.c.Delete(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: join.EnrolmentAccount(enrolment)}})
 }
 
@@ -101,7 +101,7 @@ func (e enrolling) access(csr *certificatesv1.CertificateSigningRequest, key *ec
 }
 
 // forgetsMac deletes a MacNode and waits until it is gone.
-func (w *world) forgetsMac(mac string) {
+func (w joins) forgetsMac(mac string) {
 	w.t.Helper()
 	w.must(client.IgnoreNotFound(w.declareLost(mac)))
 	node := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: mac}}
@@ -125,7 +125,7 @@ func (e enrolling) uses() map[string]join.Use {
 }
 
 func TestMacsEnrolWithOneToken(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	e := w.enrolment("lab", nil)
 	t.Cleanup(func() { w.forgetsMac("lab-1") })
 	key := e.asks(3, "lab-1")
@@ -154,7 +154,7 @@ func TestMacsEnrolWithOneToken(t *testing.T) {
 }
 
 func TestAMacWaitsForAPersonsApproval(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	e := w.enrolment("guarded", func(o *jointoken.EnrolmentOptions) { o.Approval = true })
 	t.Cleanup(func() { w.forgetsMac("guarded-1") })
 	e.asks(0, "guarded-1")
@@ -177,7 +177,7 @@ func TestAMacWaitsForAPersonsApproval(t *testing.T) {
 // TestAttackTwoMachinesEnrolUnderOneName: one of them gets the name, and nothing that the other
 // could read helps it.
 func TestAttackTwoMachinesEnrolUnderOneName(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	e := w.enrolment("twins", func(o *jointoken.EnrolmentOptions) { o.Count = 10 })
 	t.Cleanup(func() { w.forgetsMac("twins-1") })
 	keys := make([]*ecdsa.PrivateKey, 4)
@@ -211,7 +211,7 @@ func TestAttackTwoMachinesEnrolUnderOneName(t *testing.T) {
 // TestAttackAStolenEnrolmentToken: it admits new Macs within its pattern and count, and does
 // nothing else.
 func TestAttackAStolenEnrolmentToken(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("stolen-old", holding(gib)) // matches the pattern, and did not enrol
 	e := w.enrolment("stolen", nil)
 	t.Cleanup(func() { w.forgetsMac("stolen-1"); w.forgetsMac("stolen-2") })
@@ -261,7 +261,7 @@ func TestAttackAStolenEnrolmentToken(t *testing.T) {
 // TestAttackAnEnrolmentTokenThatEnded: it expired or was revoked; the API server may accept it
 // for 10 s more, and the operator refuses its requests.
 func TestAttackAnEnrolmentTokenThatEnded(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	for _, name := range []string{"revoked", "expired"} {
 		e := w.enrolment(name, nil)
 		if name == "revoked" {
@@ -299,7 +299,7 @@ func TestAttackAnEnrolmentTokenThatEnded(t *testing.T) {
 }
 
 // refusedOrGone waits until the operator denied a request, or deleted it with its enrolment.
-func (w *world) refusedOrGone(csr *certificatesv1.CertificateSigningRequest) {
+func (w joins) refusedOrGone(csr *certificatesv1.CertificateSigningRequest) {
 	w.t.Helper()
 	w.eventually("request "+csr.Name+" is refused", func() error {
 		err := w.c.Get(w.ctx, client.ObjectKeyFromObject(csr), csr)
@@ -318,7 +318,7 @@ func (w *world) refusedOrGone(csr *certificatesv1.CertificateSigningRequest) {
 }
 
 // wakeEnrolment has the operator look at an enrolment again: its requeues follow the real clock.
-func (w *world) wakeEnrolment(name string) {
+func (w joins) wakeEnrolment(name string) {
 	var anchor corev1.Secret
 	if err := w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: join.EnrolmentAccount(name)}, &anchor); err == nil {
 		w.wake(&anchor)

@@ -25,8 +25,11 @@ func onTheHub() fleettest.Script {
 	return fleettest.Script{Capacity: 12 * gib, Sources: map[string]fleettest.Source{hubSource: {Model: &m}}}
 }
 
+// hubTokens is the world with Secrets that models need.
+type hubTokens struct{ *world }
+
 // withToken deploys a model of the hub on one Mac, with a Secret.
-func (w *world) withToken(name, mac, secret string) *v1alpha1.ModelDeployment {
+func (w hubTokens) withToken(name, mac, secret string) *v1alpha1.ModelDeployment {
 	w.t.Helper()
 	return w.deploy(name, func(s *v1alpha1.ModelDeploymentSpec) {
 		s.Model = v1alpha1.ModelSource{Source: hubSource, SecretRef: &v1alpha1.SecretReference{Name: secret}}
@@ -35,7 +38,7 @@ func (w *world) withToken(name, mac, secret string) *v1alpha1.ModelDeployment {
 }
 
 // dataOf returns the data of a Mac's Secret.
-func (w *world) dataOf(mac string) map[string][]byte {
+func (w hubTokens) dataOf(mac string) map[string][]byte {
 	w.t.Helper()
 	var s corev1.Secret
 	key := client.ObjectKey{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}
@@ -44,7 +47,7 @@ func (w *world) dataOf(mac string) map[string][]byte {
 }
 
 // tokensOf returns the hub tokens in a Mac's Secret, by reference.
-func (w *world) tokensOf(mac string) map[string]string {
+func (w hubTokens) tokensOf(mac string) map[string]string {
 	w.t.Helper()
 	out := map[string]string{}
 	for k, v := range w.dataOf(mac) {
@@ -56,7 +59,7 @@ func (w *world) tokensOf(mac string) map[string]string {
 }
 
 // holds waits until a Mac has exactly the tokens wanted.
-func (w *world) holds(mac string, want map[string]string) {
+func (w hubTokens) holds(mac string, want map[string]string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s holds %d hub tokens", mac, len(want)), func() error {
 		if got := w.tokensOf(mac); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -67,7 +70,7 @@ func (w *world) holds(mac string, want map[string]string) {
 }
 
 func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
-	w := newWorld(t)
+	w := hubTokens{newWorld(t)}
 	w.mac("mac-1", onTheHub())
 	w.mac("mac-2", onTheHub())
 	w.withToken("private", "mac-1", "hub")
@@ -112,7 +115,7 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 // TestAttackASecretOfAnotherNamespace: a name refers to a Secret in the deployment's own
 // namespace, even if the operator's namespace has one too.
 func TestAttackASecretOfAnotherNamespace(t *testing.T) {
-	w := newWorld(t)
+	w := hubTokens{newWorld(t)}
 	w.mac("mac-1", onTheHub())
 	other := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "other-"}}
 	w.must(w.c.Create(w.ctx, other))
@@ -131,7 +134,7 @@ func TestAttackASecretOfAnotherNamespace(t *testing.T) {
 
 // letReadSecrets allows the operator to get the Secrets of the test's namespace, as an
 // administrator does.
-func (w *world) letReadSecrets() {
+func (w hubTokens) letReadSecrets() {
 	w.t.Helper()
 	w.must(w.c.Create(w.ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "metalfleet-secrets"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "metalfleet-secret-reader"},
@@ -141,7 +144,7 @@ func (w *world) letReadSecrets() {
 // TestTheOperatorReadsNoSecretsByDefault: an administrator grants get per namespace, and no
 // role lists or watches the Secrets of users.
 func TestTheOperatorReadsNoSecretsByDefault(t *testing.T) {
-	w := newWorld(t)
+	w := hubTokens{newWorld(t)}
 	for name, want := range map[string]string{"metalfleet-operator": "", "metalfleet-secret-reader": "[get]"} {
 		var role rbacv1.ClusterRole
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: name}, &role))
@@ -156,7 +159,7 @@ func TestTheOperatorReadsNoSecretsByDefault(t *testing.T) {
 }
 
 // saysNowhere requires that a text is in no object but Secrets.
-func (w *world) saysNowhere(text string) {
+func (w hubTokens) saysNowhere(text string) {
 	w.t.Helper()
 	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}, &corev1.EventList{}} {
 		w.must(w.c.List(w.ctx, list))
@@ -170,7 +173,7 @@ func (w *world) saysNowhere(text string) {
 
 // An accepted deployment is inspected again when its files or revision change.
 func TestAnotherChoiceOfFilesIsLookedAt(t *testing.T) {
-	w := newWorld(t)
+	w := hubTokens{newWorld(t)}
 	w.mac("mac-1", onTheHub())
 	w.deploy("chosen", func(s *v1alpha1.ModelDeploymentSpec) { s.Model = v1alpha1.ModelSource{Source: hubSource} })
 	w.deployment("chosen", v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)

@@ -50,7 +50,7 @@ func (w *world) as(token string) client.WithWatch {
 }
 
 func TestAttackAnAgentLooksAround(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-1", holding(60*gib))
 	w.mac("mac-2", holding(60*gib))
 	w.deploy("small", nil)
@@ -197,7 +197,7 @@ func (w *world) secretOf(name string) (tls.Certificate, *x509.CertPool, *corev1.
 }
 
 func TestCertificatesSpeakForTheirNameAlone(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-1", holding(gib))
 	w.mac("mac-2", holding(gib))
 	gateway, roots, _ := w.secretOf(identity.SecretGateway)
@@ -243,7 +243,7 @@ func ask(config *tls.Config, addr net.Addr) error {
 }
 
 func TestIdentityIsKeptAndTakenBack(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	mac := w.mac("mac-1", holding(gib))
 	key := client.ObjectKey{Namespace: system, Name: "mac-mac-1"}
 	_, roots, _ := w.secretOf(identity.SecretGateway)
@@ -298,7 +298,7 @@ func TestIdentityIsKeptAndTakenBack(t *testing.T) {
 
 // An operator of an old version created the Mac's key.
 func TestAKeyInASecretGoes(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	_, _, old := w.secretOf(identity.SecretGateway) // of that type, with a key
 	w.stop()
 	key := client.ObjectKey{Namespace: system, Name: "mac-mac-1"}

@@ -24,8 +24,11 @@ import (
 	"metalfleet.dev/metalfleet/controllers/identity/jointoken"
 )
 
+// joins is the world with Macs that join by a token or by a forged request.
+type joins struct{ *world }
+
 // mint creates a join token, as an administrator.
-func (w *world) mint(mac string) join.Token {
+func (w joins) mint(mac string) join.Token {
 	w.t.Helper()
 	server, ca, err := jointoken.Endpoint(env.Config())
 	w.must(err)
@@ -46,7 +49,7 @@ func asked(account string, request []byte) *certificatesv1.CertificateSigningReq
 }
 
 // request returns a key and the request that a Mac's agent creates with it.
-func (w *world) request(mac string) (*ecdsa.PrivateKey, []byte) {
+func (w joins) request(mac string) (*ecdsa.PrivateKey, []byte) {
 	w.t.Helper()
 	key, err := join.NewKey()
 	w.must(err)
@@ -57,13 +60,13 @@ func (w *world) request(mac string) (*ecdsa.PrivateKey, []byte) {
 
 // create creates a request; the API server learns of roles by a watch, so that permissions
 // take effect within a moment.
-func (w *world) create(c client.Client, csr *certificatesv1.CertificateSigningRequest) {
+func (w joins) create(c client.Client, csr *certificatesv1.CertificateSigningRequest) {
 	w.t.Helper()
 	w.eventually("request "+csr.Name+" is taken", func() error { return c.Create(w.ctx, csr.DeepCopy()) })
 }
 
 // outcome waits until a request is signed (""), or denied for a reason.
-func (w *world) outcome(name string) (*certificatesv1.CertificateSigningRequest, string) {
+func (w joins) outcome(name string) (*certificatesv1.CertificateSigningRequest, string) {
 	w.t.Helper()
 	csr, reason := &certificatesv1.CertificateSigningRequest{}, ""
 	w.eventually("request "+name+" is judged", func() error {
@@ -91,12 +94,12 @@ type joined struct {
 }
 
 // joined lets a Mac join, as its agent does.
-func (w *world) joined(mac string) joined {
+func (w joins) joined(mac string) joined {
 	w.t.Helper()
 	return w.joinedWith(w.mint(mac))
 }
 
-func (w *world) joinedWith(token join.Token) joined {
+func (w joins) joinedWith(token join.Token) joined {
 	w.t.Helper()
 	mac, c := token.Mac, w.as(token.Credential)
 	key, request := w.request(mac)
@@ -121,7 +124,7 @@ func (w *world) joinedWith(token join.Token) joined {
 }
 
 func TestAMacJoinsAndItsTokenBurns(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	_, roots, _ := w.secretOf(identity.SecretGateway)
 	j := w.joined("new") // no MacNode before
 	var mac v1alpha1.MacNode
@@ -175,7 +178,7 @@ func TestAMacJoinsAndItsTokenBurns(t *testing.T) {
 
 // joinRights requires all or none of the permissions of a Mac's join account. The account
 // itself stays: tokens are requested for it.
-func (w *world) joinRights(mac string, want bool) error {
+func (w joins) joinRights(mac string, want bool) error {
 	here := client.ObjectKey{Namespace: system, Name: "join-" + mac}
 	everywhere := client.ObjectKey{Name: "metalfleet-join-" + mac}
 	for o, key := range map[client.Object]client.ObjectKey{&rbacv1.Role{}: here, &rbacv1.RoleBinding{}: here,
@@ -189,7 +192,7 @@ func (w *world) joinRights(mac string, want bool) error {
 
 // The token is invalidated after the time to collect.
 func TestAMacThatNeverSaysSoHasItsTokenBurned(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-1", holding(gib))
 	c := w.as(w.mint("mac-1").Credential)
 	_, request := w.request("mac-1")
@@ -217,7 +220,7 @@ func TestAMacThatNeverSaysSoHasItsTokenBurned(t *testing.T) {
 // If the API server's clock is slow, the token must not be invalidated before the Mac has
 // collected everything.
 func TestAMacHasItsTimeToCollectByTheOperatorsClock(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-1", holding(gib))
 	w.clock.jump(10 * time.Minute)
 	c := w.as(w.mint("mac-1").Credential)
@@ -238,7 +241,7 @@ func TestAMacHasItsTimeToCollectByTheOperatorsClock(t *testing.T) {
 }
 
 func TestMintSaysWhatIsWrong(t *testing.T) {
-	w := newWorld(t)
+	w := joins{newWorld(t)}
 	w.mac("mac-1", holding(gib))
 	server, ca, err := jointoken.Endpoint(env.Config())
 	w.must(err)

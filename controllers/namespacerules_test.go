@@ -11,8 +11,11 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
+// governed is the world with NamespaceRules.
+type governed struct{ *world }
+
 // rules creates the NamespaceRules of the cluster.
-func (w *world) rules(spec v1alpha1.NamespaceRulesSpec) *v1alpha1.NamespaceRules {
+func (w governed) rules(spec v1alpha1.NamespaceRulesSpec) *v1alpha1.NamespaceRules {
 	w.t.Helper()
 	r := &v1alpha1.NamespaceRules{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NamespaceRulesName}, Spec: spec}
 	w.shared(r)
@@ -20,12 +23,12 @@ func (w *world) rules(spec v1alpha1.NamespaceRulesSpec) *v1alpha1.NamespaceRules
 }
 
 // limited are the rules of the namespace of a test.
-func (w *world) limited(r v1alpha1.NamespaceRule) v1alpha1.NamespaceRulesSpec {
+func (w governed) limited(r v1alpha1.NamespaceRule) v1alpha1.NamespaceRulesSpec {
 	return v1alpha1.NamespaceRulesSpec{Namespaces: []v1alpha1.RulesOfNamespace{{Name: w.ns, NamespaceRule: r}}}
 }
 
 // changeRules writes another spec.
-func (w *world) changeRules(spec v1alpha1.NamespaceRulesSpec) {
+func (w governed) changeRules(spec v1alpha1.NamespaceRulesSpec) {
 	w.t.Helper()
 	r := &v1alpha1.NamespaceRules{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NamespaceRulesName}}
 	w.change(r, func() { r.Spec = spec })
@@ -33,7 +36,7 @@ func (w *world) changeRules(spec v1alpha1.NamespaceRulesSpec) {
 
 // accepted waits until the operator has judged the rules with a reason, and used until the
 // namespace of the test has this use.
-func (w *world) accepted(reason string) *v1alpha1.NamespaceRules {
+func (w governed) accepted(reason string) *v1alpha1.NamespaceRules {
 	w.t.Helper()
 	r := &v1alpha1.NamespaceRules{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NamespaceRulesName}}
 	w.eventually("the rules have the reason "+reason, func() error {
@@ -48,7 +51,7 @@ func (w *world) accepted(reason string) *v1alpha1.NamespaceRules {
 	return r
 }
 
-func (w *world) used(want v1alpha1.NamespaceUse) {
+func (w governed) used(want v1alpha1.NamespaceUse) {
 	w.t.Helper()
 	w.eventually("the rules report the use of the namespace", func() error {
 		for _, u := range w.accepted(v1alpha1.ReasonAccepted).Status.Namespaces {
@@ -65,7 +68,7 @@ func (w *world) used(want v1alpha1.NamespaceUse) {
 
 // They take effect, also after changes, and report what is used of them.
 func TestTheRulesOfAnAdministratorBoundANamespace(t *testing.T) {
-	w := newWorld(t)
+	w := governed{newWorld(t)}
 	w.mac("mac-1", holding(100*gib))
 	limit := func(text string) v1alpha1.NamespaceRulesSpec {
 		return w.limited(v1alpha1.NamespaceRule{MemoryLimit: quantity(text)})
@@ -90,7 +93,7 @@ func TestTheRulesOfAnAdministratorBoundANamespace(t *testing.T) {
 
 // A replica stays off the Macs of others, and rules that cannot work are named.
 func TestTheRulesOfANamespaceSelectItsMacs(t *testing.T) {
-	w := newWorld(t)
+	w := governed{newWorld(t)}
 	w.mac("mac-1", holding(100*gib))
 	w.mac("mac-2", holding(100*gib))
 	named := func(mac string) v1alpha1.NamespaceRulesSpec {

@@ -24,8 +24,11 @@ func spoilt(s *fleettest.Script) {
 	}
 }
 
+// rollouts is the world in which a revision replaces another.
+type rollouts struct{ *world }
+
 // rollout waits until a deployment's rollout is in a state.
-func (w *world) rollout(name string, state v1alpha1.RolloutState) *v1alpha1.ModelDeployment {
+func (w rollouts) rollout(name string, state v1alpha1.RolloutState) *v1alpha1.ModelDeployment {
 	w.t.Helper()
 	var d *v1alpha1.ModelDeployment
 	w.eventually(fmt.Sprintf("the rollout of %s is %s", name, state), func() error {
@@ -39,7 +42,7 @@ func (w *world) rollout(name string, state v1alpha1.RolloutState) *v1alpha1.Mode
 
 // This includes a swap, which took the old one's memory; a corrected spec continues.
 func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
-	w := newWorld(t)
+	w := rollouts{newWorld(t)}
 	roomy, tight := holding(60*gib), holding(3*gib)
 	spoilt(&roomy)
 	spoilt(&tight)
@@ -93,7 +96,7 @@ func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 
 // It swaps one replica after the other, or waits if the spec says so.
 func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
-	w := newWorld(t)
+	w := rollouts{newWorld(t)}
 	for _, name := range []string{"mac-1", "mac-2"} {
 		w.mac(name, holding(3*gib))
 	}
@@ -123,7 +126,7 @@ func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
 }
 
 func TestAPausedRolloutReplacesNothingUntilItIsResumed(t *testing.T) {
-	w := newWorld(t)
+	w := rollouts{newWorld(t)}
 	w.mac("mac-1", holding(60*gib))
 	w.deploy("small", nil)
 	w.rollout("small", v1alpha1.RolloutComplete)
@@ -148,7 +151,7 @@ func TestAPausedRolloutReplacesNothingUntilItIsResumed(t *testing.T) {
 
 // swapped deploys a model of a hub on a Mac without memory for two, and changes its
 // weights, which the Mac does not get.
-func (w *world) swapped(name, why string, old fleettest.Behaviour) *fleettest.Agent {
+func (w rollouts) swapped(name, why string, old fleettest.Behaviour) *fleettest.Agent {
 	w.t.Helper()
 	const one, two = "hf://org/one", "hf://org/two"
 	script := holding(3 * gib)
@@ -173,7 +176,7 @@ func (w *world) swapped(name, why string, old fleettest.Behaviour) *fleettest.Ag
 }
 
 // ordered waits until a Mac has these assignments.
-func (w *world) ordered(mac, want string) {
+func (w rollouts) ordered(mac, want string) {
 	w.t.Helper()
 	w.eventually("the orders of "+mac, func() error {
 		got := ""
@@ -190,7 +193,7 @@ func (w *world) ordered(mac, want string) {
 // The old replica serves until they are on the disk, regardless of failures; a pause ends
 // the prefetch.
 func TestWeightsAreFetchedBeforeASwap(t *testing.T) {
-	w := newWorld(t)
+	w := rollouts{newWorld(t)}
 	mac := w.swapped("tight", v1alpha1.ReasonDownloading, fleettest.Serve)
 	const serves, fetches = "hf://org/one Running; ", "hf://org/two Downloaded; "
 	d := w.rollout("tight", v1alpha1.RolloutPrefetching)
@@ -224,7 +227,7 @@ func TestWeightsAreFetchedBeforeASwap(t *testing.T) {
 
 // The message mentions it.
 func TestASwapGoesOnWhereTheWeightsDoNotFitBefore(t *testing.T) {
-	w := newWorld(t)
+	w := rollouts{newWorld(t)}
 	w.swapped("full", v1alpha1.ReasonDiskFull, fleettest.KeepsBusy)
 	w.eventually("the message of a swap without prefetch", func() error {
 		d := w.get("full")
@@ -236,7 +239,7 @@ func TestASwapGoesOnWhereTheWeightsDoNotFitBefore(t *testing.T) {
 }
 
 func TestARestartReplacesEveryReplica(t *testing.T) {
-	w := newWorld(t)
+	w := rollouts{newWorld(t)}
 	w.mac("roomy", holding(60*gib))
 	w.looked()
 	w.deploy("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })

@@ -40,16 +40,19 @@ func freshAuthority(t *testing.T) {
 	t.Cleanup(forget)
 }
 
+// rotations is the world whose authority is replaced.
+type rotations struct{ joins }
+
 // touch annotates the authority's Secret; any change triggers the operator before its own
 // timers.
-func (w *world) touch(key, value string) {
+func (w rotations) touch(key, value string) {
 	w.t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: identity.SecretCA}}
 	w.change(s, func() { metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value) })
 }
 
 // rotationSays waits for the annotation about the rotation.
-func (w *world) rotationSays(parts ...string) {
+func (w rotations) rotationSays(parts ...string) {
 	w.t.Helper()
 	w.eventually("the rotation says "+strings.Join(parts, " and "), func() error {
 		var s corev1.Secret
@@ -66,7 +69,7 @@ func (w *world) rotationSays(parts ...string) {
 }
 
 // rootsOf returns the fingerprints of the trusted roots in a Secret.
-func (w *world) rootsOf(name string) ([]string, error) {
+func (w rotations) rootsOf(name string) ([]string, error) {
 	var s corev1.Secret
 	if err := w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: name}, &s); err != nil {
 		return nil, err
@@ -75,7 +78,7 @@ func (w *world) rootsOf(name string) ([]string, error) {
 	return fingerprints, err
 }
 
-func (w *world) wantRoots(n int, names ...string) (roots []string) {
+func (w rotations) wantRoots(n int, names ...string) (roots []string) {
 	w.t.Helper()
 	for _, name := range names {
 		w.eventually(fmt.Sprintf("Secret %s names %d roots", name, n), func() error {
@@ -90,7 +93,7 @@ func (w *world) wantRoots(n int, names ...string) (roots []string) {
 }
 
 // signedBy returns which root of the gateways' Secret has signed.
-func (w *world) signedBy(leaf *x509.Certificate) string {
+func (w rotations) signedBy(leaf *x509.Certificate) string {
 	w.t.Helper()
 	var s corev1.Secret
 	w.must(w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: identity.SecretGateway}, &s))
@@ -107,12 +110,12 @@ func (w *world) signedBy(leaf *x509.Certificate) string {
 	return "a root that gateways do not trust"
 }
 
-func (w *world) confirm(a *fleettest.Agent, roots []string) {
+func (w rotations) confirm(a *fleettest.Agent, roots []string) {
 	w.t.Helper()
 	w.play(a, func(s *fleettest.Script) { s.Roots = slices.Clone(roots) })
 }
 
-func (w *world) forgetMac(name string) {
+func (w rotations) forgetMac(name string) {
 	w.t.Helper()
 	mac := macNamed(name)
 	w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, mac)))
@@ -128,7 +131,7 @@ func (w *world) forgetMac(name string) {
 // came, and two operators in succession.
 func TestTheAuthorityRotates(t *testing.T) {
 	freshAuthority(t)
-	w := newWorld(t)
+	w := rotations{joins{newWorld(t)}}
 	a, b := w.mac("mac-1", holding(gib)), w.mac("mac-2", holding(gib))
 	w.must(w.c.Create(w.ctx, macNamed("never-came")))
 	defer w.forgetMac("never-came")
@@ -178,7 +181,7 @@ func TestTheAuthorityRotates(t *testing.T) {
 }
 
 // retires advances the time until the old root is dropped.
-func (w *world) retires(old string) {
+func (w rotations) retires(old string) {
 	w.t.Helper()
 	w.clock.jump(27 * time.Hour)
 	w.touch("test/wake", "2")
@@ -197,7 +200,7 @@ func (w *world) retires(old string) {
 }
 
 // wantEvents requires Events about the current Secret of the authority.
-func (w *world) wantEvents(reasons ...string) {
+func (w rotations) wantEvents(reasons ...string) {
 	w.t.Helper()
 	var s corev1.Secret
 	w.must(w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: identity.SecretCA}, &s))

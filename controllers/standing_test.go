@@ -35,9 +35,12 @@ func tools(o client.Object) kstatus.Status {
 	return result.Status
 }
 
+// standings is the world seen by tools that read kstatus.
+type standings struct{ *world }
+
 // becomes waits until tools see a deployment in a state, with reasons of Ready and
 // Available.
-func (w *world) becomes(name string, want kstatus.Status, ready, available string) *v1alpha1.ModelDeployment {
+func (w standings) becomes(name string, want kstatus.Status, ready, available string) *v1alpha1.ModelDeployment {
 	w.t.Helper()
 	var d *v1alpha1.ModelDeployment
 	w.eventually(fmt.Sprintf("%s is %s", name, want), func() error {
@@ -52,7 +55,7 @@ func (w *world) becomes(name string, want kstatus.Status, ready, available strin
 
 // mistaken watches a deployment until it is stopped, and returns the times at which tools
 // called it current although the spec was not served.
-func (w *world) mistaken(name string) (stop func() []string) {
+func (w standings) mistaken(name string) (stop func() []string) {
 	w.t.Helper()
 	watch, err := w.c.Watch(w.ctx, &v1alpha1.ModelDeploymentList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
 	w.must(err)
@@ -81,7 +84,7 @@ func (w *world) mistaken(name string) (stop func() []string) {
 // It covers a first start, a rollout, a halted one, and a missing source. Meanwhile no tool
 // may see the new spec as served, while Available counts the old one.
 func TestToolsWaitUntilTheCurrentSpecIsServed(t *testing.T) {
-	w := newWorld(t)
+	w := standings{newWorld(t)}
 	script := holding(60 * gib)
 	spoilt(&script)
 	w.mac("mac-1", script)
@@ -114,7 +117,7 @@ func TestToolsWaitUntilTheCurrentSpecIsServed(t *testing.T) {
 }
 
 // wantEventsOf waits for one Event of each reason about an object.
-func (w *world) wantEventsOf(uid any, reasons ...string) {
+func (w standings) wantEventsOf(uid any, reasons ...string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("Events %v", reasons), func() error {
 		var events corev1.EventList
@@ -138,7 +141,7 @@ func (w *world) wantEventsOf(uid any, reasons ...string) {
 
 // The waiting deployment is not called stable; once the quota is raised, it continues.
 func TestAQuotaIsToldInTheWordsOfTheAPIServer(t *testing.T) {
-	w := newWorld(t)
+	w := standings{newWorld(t)}
 	w.mac("mac-1", holding(60*gib))
 	const counted = "count/modelreplicas.metalfleet.dev"
 	of := func(n string) corev1.ResourceList { return corev1.ResourceList{counted: resource.MustParse(n)} }
@@ -179,7 +182,7 @@ func TestAQuotaIsToldInTheWordsOfTheAPIServer(t *testing.T) {
 
 // As kubectl prints them.
 func TestColumnsSayWhatAPersonLooksFor(t *testing.T) {
-	w := newWorld(t)
+	w := standings{newWorld(t)}
 	w.mac("mac-1", holding(60*gib))
 	w.deploy("small", nil)
 	w.deploy("large", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("90Gi") })

@@ -14,7 +14,7 @@ import (
 
 // Its replicas drain, and everything else stays: names, revision, the number of replicas.
 func TestASuspendedDeploymentHasNoReplicas(t *testing.T) {
-	w := newWorld(t)
+	w := standings{newWorld(t)}
 	w.mac("mac-1", holding(60*gib))
 	for name, change := range map[string]func(*v1alpha1.ModelDeploymentSpec){
 		"fixed": func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) },
