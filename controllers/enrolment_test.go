@@ -268,6 +268,7 @@ func TestAttackAnEnrolmentTokenThatEnded(t *testing.T) {
 			w.must(w.revoke(name))
 		} else {
 			w.clock.jump(25 * time.Hour)
+			w.wakeEnrolment(name)
 		}
 		w.eventually("the token "+name+" is worthless", func() error {
 			_, request := w.request(name + "-1")

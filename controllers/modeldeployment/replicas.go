@@ -91,7 +91,7 @@ func evicted(r *v1alpha1.ModelReplica) bool {
 	return r.Spec.NodeName != "" && r.Annotations[v1alpha1.AnnotationEvict] != ""
 }
 
-// evict picks the evicted replicas of living ones that may go: those that do not serve, and others
+// evict picks the evicted replicas of living ones that may be removed: those that do not serve, and others
 // as far as enough remain. It returns how many replicas are missing, without the evicted: their
 // successors are created while they serve, as many at a time as a rollout surges, at least one.
 func evict(w desiredState, living []*v1alpha1.ModelReplica) (gone []*v1alpha1.ModelReplica, missing int) {

@@ -236,7 +236,7 @@ func flagsOf(words []string) []string {
 func (c *checker) plugin(words []string) error {
 	command := []string{"kubectl-metalfleet"}
 	for len(words) > 0 && !strings.HasPrefix(words[0], "-") && len(command) < 3 {
-		if len(command) == 2 && command[1] != "rollout" && command[1] != "completion" {
+		if len(command) == 2 && !slices.Contains([]string{"completion", "enrolment", "rollout"}, command[1]) {
 			break
 		}
 		command = append(command, words[0])

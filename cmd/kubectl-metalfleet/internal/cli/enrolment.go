@@ -27,8 +27,9 @@ type enrolmentCommand struct{ *app }
 func (a enrolmentCommand) enrolment() *cobra.Command {
 	c := &cobra.Command{
 		Use: "enrolment", Short: "Tokens with which many Macs join", Args: none(),
-		Long: "Creates, lists and revokes enrolment tokens, with which a management system lets many Macs\njoin. For one Mac, use join-token.",
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long:    "Creates, lists and revokes enrolment tokens, with which a management system lets many Macs\njoin. For one Mac, use join-token.",
+		Example: "  umask 077; kubectl metalfleet enrolment create lab --count 50 > lab.token\n  kubectl metalfleet enrolment list",
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(a.create(), a.list(), a.approve(), a.revoke())
 	return c
