@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -240,6 +241,13 @@ func TestTheOnlyReplicaIsReplacedBeforeItGoes(t *testing.T) {
 	contains(t, "drain", errs, "no other Mac can hold it", "kubectl metalfleet uncordon mac-1")
 	p.ready(one, 1)
 	p.joined("mac-2", holding(64*gib))
+	p.eventually("mac-2 confirms the source", func() error {
+		mac, err := p.macNow("mac-2")
+		if err == nil && !slices.ContainsFunc(mac.Status.Inspections, func(i v1alpha1.InspectionStatus) bool { return i.State == v1alpha1.InspectionResolved }) {
+			err = errors.New("it has inspected nothing")
+		}
+		return err
+	})
 	fewest := p.fewestReady(one)
 	out, _ := p.wants(exitOK, "drain", "mac-1", "--timeout", "4m")
 	contains(t, "drain", out, "Mac mac-1 is drained: 1 replica moved, 10.0 GiB freed")
