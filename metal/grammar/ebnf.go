@@ -197,7 +197,9 @@ func (p *ebnf) times(e expr) (expr, error) {
 		case '+':
 			e = repeat{p.b.define(e), 1, -1}
 		case '?':
-			e = repeat{e, 0, 1}
+			if r, ok := e.(repeat); !ok || r.min > 0 {
+				e = repeat{e, 0, 1} // optional already: else a row of ? is a tree as deep, and emit recurses
+			}
 		case '{':
 			end := strings.IndexByte(p.in[p.at:], '}')
 			if end < 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -433,5 +434,32 @@ func TestAnAnswerPaysForItsMasks(t *testing.T) {
 	n, err := masks(func(a *account) int64 { return a.token + answerWork/50 })
 	if !errors.Is(err, ErrWork) || n < 45 || n > 55 {
 		t.Errorf("masks that take a fiftieth of the budget more than their tokens bring end the answer at token %d: %v", n, err)
+	}
+}
+
+// A row of question marks makes no tree of repetitions: emit recurses over it, and its stack
+// would be memory that nothing bounds, held while the constraint waits for its turn.
+func TestAttackARowOfRepetitions(t *testing.T) {
+	for name, row := range map[string]string{"?": "?", "*?": "*?", "+?": "+?"} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, err := compiled(t.Context(), Spec{Kind: EBNF, Source: `root ::= "a"` + strings.Repeat(row, 250_000/len(row))})
+		runtime.ReadMemStats(&after)
+		if err != nil && !errors.Is(err, errLimit) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if grown := int64(after.StackInuse) - int64(before.StackInuse); grown > 4<<20 {
+			t.Errorf("%s: the stack grew by %d MiB", name, grown>>20)
+		}
+	}
+	g, _, err := compiled(t.Context(), Spec{Kind: EBNF, Source: `root ::= "a"??*??`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _ := vocabularyOf(300)
+	for text, want := range map[string]bool{"": true, "a": true, "aa": true, "b": false} {
+		if got := accepts(NewTable(g, v), text); got != want {
+			t.Errorf("%q is accepted: %v", text, got)
+		}
 	}
 }
