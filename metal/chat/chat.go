@@ -193,6 +193,9 @@ func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error)
 	if len(messages) == 0 {
 		return nil, fmt.Errorf("%w: a conversation needs at least one message", ErrMessages)
 	}
+	if err := checkValues(messages, o); err != nil {
+		return nil, err
+	}
 	vars := jinja.NewDict()
 	list := jinja.NewList()
 	for i, m := range messages {
