@@ -149,6 +149,7 @@ func TestMutatedTranscriptsAreReadSafely(t *testing.T) {
 		written := mutated(rng, from.written, originals[rng.IntN(len(originals))].written)
 		o := Options{Held: rng.IntN(2) == 0}
 		if rng.IntN(3) == 0 {
+			written = strings.ToValidUTF8(written, "\ufffd") // as decoders write it: no bytes around a mark make another
 			for _, m := range from.format.Markers() {
 				o.Tokens = append(o.Tokens, m)
 				written = strings.ReplaceAll(written, m, from.format.Mark(m))
