@@ -206,7 +206,7 @@ func whenThereIsAnAccount(ctx context.Context, c client.Client, anchor *corev1.S
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limited.Done():
-			return fmt.Errorf("Secret %s exists, but after %s %w; see `kubectl -n %s get deployment metalfleet-operator`", anchor.Name, accountWithin, errNoAccount, anchor.Namespace)
+			return fmt.Errorf("the Secret %s exists, but after %s %w; see `kubectl -n %s get deployment metalfleet-operator`", anchor.Name, accountWithin, errNoAccount, anchor.Namespace)
 		case <-tick.C:
 		}
 	}
