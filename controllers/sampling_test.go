@@ -57,9 +57,12 @@ func TestSamplingAndTemplateReachTheMac(t *testing.T) {
 		}
 		return nil
 	})
-	for _, a := range w.assigned("mac-1").Assignments {
-		if a.Desired == v1alpha1.DesiredRunning && (a.Sampling != sampling || a.ChatTemplate != "{{ messages }}") {
-			t.Errorf("the Mac is assigned %+v and the template %q", a.Sampling, a.ChatTemplate)
+	w.eventually("the Mac runs nothing else", func() error { // the old replica drains after the new one serves
+		for _, a := range w.assigned("mac-1").Assignments {
+			if a.Desired == v1alpha1.DesiredRunning && (a.Sampling != sampling || a.ChatTemplate != "{{ messages }}") {
+				return fmt.Errorf("it is assigned %+v and the template %q", a.Sampling, a.ChatTemplate)
+			}
 		}
-	}
+		return nil
+	})
 }
