@@ -217,7 +217,7 @@ func submit(t *testing.T, s *Scheduler, all ...Request) {
 
 func TestWhoFitsMayOvertakeButOnlySoOften(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 60, CacheTokens: 60, BlockTokens: 10, Sequences: 2, Queue: 50})
-	submit(t, s, Request{ID: 1, Prompt: 20}, Request{ID: 2, Prompt: 60})
+	submit(t, s, Request{ID: 1, Prompt: 20}, Request{ID: 2, Prompt: 60}, Request{ID: 50, Prompt: 60})
 	for id := ID(3); id < 30; id++ {
 		submit(t, s, Request{ID: id, Prompt: 10})
 	}
@@ -240,7 +240,7 @@ func TestWhoFitsMayOvertakeButOnlySoOften(t *testing.T) {
 	}
 	s.Remove(1)
 	if got := s.Admit(); !slices.Equal(got, []ID{2}) {
-		t.Errorf("%v was admitted once nothing ran, want 2", got)
+		t.Errorf("%v was admitted once nothing ran, want 2, the earlier of the two that were overtaken", got)
 	}
 }
 
@@ -455,7 +455,10 @@ func TestAPromptIsProposedBeforeItIsPlannedAndMayBeHeldBack(t *testing.T) {
 		t.Errorf("proposed %+v", rows)
 	}
 	cut := s.ProposeChunks(12)[:1]
-	cut[0].Length = 4
+	if other := (Row{ID: 1, Start: 3, Length: 6}); s.Shorten(other, 4) != other {
+		t.Error("a row that begins elsewhere was shortened")
+	}
+	cut[0] = s.Shorten(cut[0], 4)
 	step := s.Plan(cut...)
 	if !slices.Equal(step.Rows, []Row{{ID: 1, Length: 4}}) {
 		t.Errorf("planned %+v, want the piece that was cut", step.Rows)
@@ -696,6 +699,9 @@ func TestARunOfAPromptIsInOneRow(t *testing.T) {
 					continue
 				}
 				end := r.Start + r.Length
+				if r.Length > prefill && !slices.Contains(whole, Span{From: r.Start, To: end}) {
+					t.Fatalf("row %+v has more than %d tokens and is no run", r, prefill)
+				}
 				for _, w := range whole {
 					if w.From < end && end < w.To || w.From < r.Start && r.Start < w.To {
 						t.Fatalf("%d tokens at a time: row %+v divides %+v", prefill, r, w)
