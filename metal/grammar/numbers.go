@@ -26,7 +26,7 @@ func (s *document) bounds(c oneCase) (low, high bound, err error) {
 	for _, o := range c {
 		for _, k := range []struct {
 			name         string
-			upper, stict bool
+			upper, strict bool
 		}{{"minimum", false, false}, {"exclusiveMinimum", false, true}, {"maximum", true, false}, {"exclusiveMaximum", true, true}} {
 			v, ok := o.get(k.name)
 			if !ok {
@@ -45,8 +45,8 @@ func (s *document) bounds(c oneCase) (low, high bound, err error) {
 			if k.upper {
 				to, sign = &high, -1
 			}
-			if to.at == nil || r.Cmp(to.at)*sign > 0 || r.Cmp(to.at) == 0 && k.stict {
-				*to = bound{r, k.stict}
+			if to.at == nil || r.Cmp(to.at)*sign > 0 || r.Cmp(to.at) == 0 && k.strict {
+				*to = bound{r, k.strict}
 			}
 		}
 	}
