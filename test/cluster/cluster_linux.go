@@ -166,6 +166,29 @@ func (c *Cluster) Failed() error {
 	return errors.Join(errs...)
 }
 
+// Offline stops the control plane and the node's agents, calls do, and starts them again.
+// Containers run on. etcd's data are in EtcdDir, whole while do runs.
+func (c *Cluster) Offline(ctx context.Context, do func() error) error {
+	for i := len(c.programs) - 1; i >= 0; i-- {
+		if p := c.programs[i]; p != c.containerd {
+			if err := p.Stop(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	c.programs = nil
+	if err := do(); err != nil {
+		return err
+	}
+	if err := c.controlPlane(ctx); err != nil {
+		return err
+	}
+	return c.node(ctx)
+}
+
+// EtcdDir is the folder of etcd's data.
+func (c *Cluster) EtcdDir() string { return c.file("etcd") }
+
 // Stop ends Pods and programs. What it does not reach ends with the sandbox.
 func (c *Cluster) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

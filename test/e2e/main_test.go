@@ -130,7 +130,7 @@ func (w *world) end() error {
 func (w *world) evidence() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	for _, args := range [][]string{{"get", "pods,md,mr,mac", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"}, {"-n", namespace, "logs", "-l", "app.kubernetes.io/name=metalfleet", "--tail=30", "--prefix"}} {
+	for _, args := range [][]string{{"get", "pods,mdep,mr,mac", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"}, {"-n", namespace, "logs", "-l", "app.kubernetes.io/name=metalfleet", "--tail=30", "--prefix"}} {
 		out, err := w.cluster.Kubectl(ctx, args...)
 		fmt.Printf("--- kubectl %s (%v)\n%s\n", strings.Join(args, " "), err, out)
 	}

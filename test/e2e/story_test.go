@@ -27,6 +27,10 @@ func TestStory(t *testing.T) {
 		step{name: "a Mac's link is cut", do: w.cut},
 		step{name: "the link is back", do: w.mend},
 		step{name: "an uninstall is refused", do: w.refused},
+		step{name: "a backup", do: w.backup},
+		step{name: "everything is lost", do: w.lose},
+		step{name: "the backup is restored", do: w.restore},
+		step{name: "a Pod asks the restored model", do: w.ask},
 		step{name: "the model is deleted", do: w.remove},
 		step{name: "helm uninstall", do: w.uninstall},
 		// The way back: the same Macs serve without another join.
@@ -35,6 +39,8 @@ func TestStory(t *testing.T) {
 		step{name: "the model again", do: w.deploy},
 		step{name: "a Pod asks again", do: w.ask},
 		step{name: "the model is deleted again", do: w.remove},
+		step{name: "a GitOps tool syncs", do: w.gitops},
+		step{name: "helm waits for a model", do: w.wait},
 	)
 }
 
@@ -194,6 +200,12 @@ func (w *world) refused(t *testing.T) {
 // remove deletes the model: its engines end, and their bytes are reported.
 func (w *world) remove(t *testing.T) {
 	w.kubectl(t, "-n", team, "delete", "mdep", model, "--timeout=120s")
+	w.reclaimed(t)
+}
+
+// reclaimed: no Mac runs an engine, and each reports what the last one freed.
+func (w *world) reclaimed(t *testing.T) {
+	t.Helper()
 	for _, m := range w.macs {
 		freed := w.kubectl(t, "get", "mac", m.machine.Name, "-o", "jsonpath={.status.reclaims[-1:].freedBytes}")
 		if left := m.engines(t); len(left) > 0 || len(freed) < 7 {
