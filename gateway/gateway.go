@@ -63,6 +63,9 @@ type Options struct {
 	// Tunnels accepts connections from Macs that the gateway cannot reach; nil accepts
 	// none. Run closes it.
 	Tunnels net.Listener
+	// Logs serves the logs of Macs, on the loopback interface (package maclogs); nil serves
+	// none. Run closes it.
+	Logs net.Listener
 	// Connections is the maximum number of client connections, and ConnectionsPerAddress
 	// the maximum per address; 0 means no limit.
 	Connections, ConnectionsPerAddress int
@@ -149,6 +152,7 @@ func Run(ctx context.Context, o Options) error {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
 	s.background = front.Drain
+	s.logs = intake.PortServer(front.MacLogs(), s.metrics.ErrorLog)
 	return s.run(ctx, failed)
 }
 
@@ -171,6 +175,9 @@ func (o Options) bounded(metrics prometheus.Registerer) net.Listener {
 func (o Options) closeListeners(err error) error {
 	if o.Tunnels != nil {
 		err = errors.Join(err, o.Tunnels.Close())
+	}
+	if o.Logs != nil {
+		err = errors.Join(err, o.Logs.Close())
 	}
 	return errors.Join(err, o.Front.Close(), o.Health.Close(), o.Metrics.Close())
 }
@@ -239,6 +246,7 @@ func newRegistry() *prometheus.Registry {
 type servers struct {
 	Options
 	front, health, metrics *http.Server
+	logs                   *http.Server
 	// background waits for the responses that run without a client, until ctx ends.
 	background     func(context.Context)
 	requests       *drainHandler
@@ -282,6 +290,9 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 	serve(s.health, intake.Port(s.Health))
 	serve(s.metrics, s.Metrics)
 	serve(s.front, s.Front)
+	if s.Logs != nil {
+		serve(s.logs, intake.Port(s.Logs))
+	}
 	var err error
 	select {
 	case <-ctx.Done():
@@ -289,7 +300,7 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 	}
 	s.draining.Store(true)
 	s.drain()
-	err = errors.Join(err, s.metrics.Close(), s.health.Close())
+	err = errors.Join(err, s.logs.Close(), s.metrics.Close(), s.health.Close())
 	wg.Wait()
 	return err
 }

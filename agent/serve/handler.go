@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strconv"
 	"strings"
@@ -108,6 +109,8 @@ func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error
 		return h.health(w, r)
 	case path == agentapi.PathMetrics && h.Metrics != nil:
 		return h.metrics(w, r)
+	case h.Logs != nil && (path == agentapi.PathLogs || strings.HasPrefix(path, agentapi.PathLogs+"/")):
+		return h.logs(w, r)
 	}
 	return openai.RouteNotFound(r.Method, path)
 }
@@ -128,6 +131,29 @@ func (h *handler) metrics(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	h.Metrics.ServeHTTP(w, r)
+	return nil
+}
+
+// logs serves the end of the agent's log or of an engine's.
+func (h *handler) logs(w http.ResponseWriter, r *http.Request) error {
+	if err := front.AllowMethods(w, r, http.MethodGet); err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(r.URL.Query().Get("bytes"))
+	if err != nil || n < 1 || n > agentapi.MaxLogBytes {
+		return openai.Invalid("bytes", "bytes must be a number from 1 to %d", agentapi.MaxLogBytes)
+	}
+	log, err := h.Logs(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, agentapi.PathLogs), "/"), n)
+	if errors.Is(err, fs.ErrNotExist) {
+		return openai.RouteNotFound(r.Method, r.URL.Path)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if _, err := w.Write(log); err != nil {
+		return front.Gone(err)
+	}
 	return nil
 }
 

@@ -93,6 +93,9 @@ type Config struct {
 	Trusts func(*tls.ConnectionState) bool
 	// Metrics serves the agent's metrics to gateways; nil serves none.
 	Metrics http.Handler
+	// Logs returns at most n of the last bytes of the agent's log, or of an engine's if name
+	// is not empty; fs.ErrNotExist if there is none. nil returns none.
+	Logs func(name string, n int) ([]byte, error)
 	// Weights serves peers, which speak only agentapi.ProtoWeights; nil serves
 	// none.
 	Weights http.Handler

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -428,6 +430,12 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		c.MaxBodyBytes = 200
 		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "figures") })
 		c.Accepting = func() bool { return accepting }
+		c.Logs = func(name string, n int) ([]byte, error) {
+			if name == "" {
+				return nil, fs.ErrNotExist
+			}
+			return fmt.Appendf(nil, "%s %d", name, n), nil
+		}
 	})
 	p.wantRefusal(p.do("POST", "/v1/chat/completions", `{"model":`), refusal{status: 400, code: openai.CodeMalformedJSON, retry: "", retryable: false})
 	p.wantRefusal(p.chat(`,"suffix":1,"seed":"x"`), refusal{status: 400, code: openai.CodeInvalidValue, retry: "", retryable: false})
@@ -453,6 +461,14 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}
 	if r := p.do("GET", agentapi.PathMetrics, ""); r.StatusCode != 200 || read(t, r) != "figures" {
 		t.Errorf("metrics: %d", r.StatusCode)
+	}
+	if r := p.do("GET", agentapi.PathLogs+"/0123456789ab?bytes=9", ""); r.StatusCode != 200 || read(t, r) != "0123456789ab 9" {
+		t.Errorf("log of an engine: %d", r.StatusCode)
+	}
+	for path, want := range map[string]int{agentapi.PathLogs + "?bytes=9": 404, agentapi.PathLogs + "/x": 400, agentapi.PathLogs + "/x?bytes=1048577": 400} {
+		if r := p.do("GET", path, ""); r.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, r.StatusCode, want)
+		}
 	}
 	accepting = false
 	p.wantRefusal(p.do("GET", agentapi.PathHealth, ""), refusal{status: 503, code: agentapi.CodeReplicaNotReady, retry: "1", retryable: true})

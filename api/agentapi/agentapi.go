@@ -176,6 +176,14 @@ const PathHealth = "/metalfleet/v1/health"
 // PathMetrics returns the agent's metrics in Prometheus' text format to gateways.
 const PathMetrics = "/metalfleet/v1/metrics"
 
+// PathLogs returns the end of the agent's log to gateways, as text, and PathLogs/NAME that of
+// the log of an engine, where NAME is v1alpha1.EngineFile. The query parameter bytes is the
+// number of bytes, at most MaxLogBytes.
+const PathLogs = "/metalfleet/v1/logs"
+
+// MaxLogBytes is how much of a log an agent returns.
+const MaxLogBytes = 1 << 20
+
 // KeepAlive is how long a stream may be idle before an event keeps it open. Clients
 // are promised one every ten seconds, delays on the way included.
 const KeepAlive = 9 * time.Second

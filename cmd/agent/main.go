@@ -25,6 +25,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent"
 	"metalfleet.dev/metalfleet/agent/upgrade"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/logs"
 )
 
@@ -66,7 +67,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		_, err := fmt.Fprintln(stdout, "agent", version)
 		return err
 	}
-	log, debug := newLogger(stderr, f.verbose, f.format)
+	tail := logs.NewTail(agentapi.MaxLogBytes)
+	log, debug := newLogger(io.MultiWriter(stderr, tail), f.verbose, f.format)
 	program, launched, err := f.enter(log, args)
 	if err != nil {
 		return err
@@ -80,7 +82,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.Verbose, c.LogDebug = f.verbose, debug
+	c.Verbose, c.LogDebug, c.LogTail = f.verbose, debug, tail
 	if err := testHooks(&c, os.Getenv); err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/heap"
+	"metalfleet.dev/metalfleet/gateway/maclogs"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 )
@@ -47,14 +48,14 @@ func main() {
 }
 
 type flags struct {
-	kubeconfig, namespace, keysNamespace, listen, health, metrics, operator, tunnels string
-	drain, tryTimeout, requestTimeout                                                time.Duration
-	connections, connectionsPerAddress                                               int
-	waiting                                                                          fairqueue.Limits
-	pick                                                                             pick.Policy
-	strictFields, accessLog, keepAttribution, verbose, version                       bool
-	origins, watch                                                                   []string
-	format                                                                           logs.Format
+	kubeconfig, namespace, keysNamespace, listen, health, metrics, operator, tunnels, logs string
+	drain, tryTimeout, requestTimeout                                                      time.Duration
+	connections, connectionsPerAddress                                                     int
+	waiting                                                                                fairqueue.Limits
+	pick                                                                                   pick.Policy
+	strictFields, accessLog, keepAttribution, verbose, version                             bool
+	origins, watch                                                                         []string
+	format                                                                                 logs.Format
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -73,6 +74,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.metrics, "metrics", ":8082", "`address` of /metrics, which needs TLS and the bearer token of an account that may get it; open on a loopback address")
 	set.StringVar(&f.operator, "operator", "", "`HOST:PORT` of the operator, which receives the demand for each model for autoscaling; the host name may resolve to several addresses")
 	set.StringVar(&f.tunnels, "tunnels", "", "`address` for tunnels from Macs that gateways cannot reach; empty disables tunnels")
+	set.StringVar(&f.logs, "logs", "", "loopback `address` at which those who may forward ports of this Pod read the logs of Macs; empty serves none")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "time for running requests to finish after SIGTERM")
 	set.IntVar(&f.connections, "max-connections", 4096, "maximum `number` of client connections; 0 means no limit")
 	set.IntVar(&f.connectionsPerAddress, "max-connections-per-address", 2048, "maximum `number` of connections from one client address (for IPv6, one /64 network); 0 means no limit")
@@ -153,28 +155,48 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	heap.Keep(ctx)
-	front, err := net.Listen("tcp", f.listen)
+	o, err := f.open()
 	if err != nil {
-		return fmt.Errorf("listen for clients (--listen): %w", err)
+		return err
 	}
-	health, err := net.Listen("tcp", f.health)
-	if err != nil {
-		return errors.Join(fmt.Errorf("listen for probes (--health): %w", err), front.Close())
-	}
-	metrics, err := net.Listen("tcp", f.metrics)
-	if err != nil {
-		return errors.Join(fmt.Errorf("listen for scrapes (--metrics): %w", err), front.Close(), health.Close())
-	}
-	var tunnels net.Listener
-	if f.tunnels != "" {
-		if tunnels, err = net.Listen("tcp", f.tunnels); err != nil {
-			return errors.Join(fmt.Errorf("listen for tunnels (--tunnels): %w", err), front.Close(), health.Close(), metrics.Close())
-		}
-	}
-	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
-	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, Watch: f.watch, KeysNamespace: f.keysNamespace, Front: front, Health: health, Metrics: metrics, Tunnels: tunnels,
-		Origins: f.origins, Operator: f.operator, Connections: f.connections, ConnectionsPerAddress: f.connectionsPerAddress, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, StrictFields: f.strictFields, AccessLog: f.accessLog, KeepAttribution: f.keepAttribution, Drain: f.drain, Log: log})
+	log.Info("Gateway started", "version", version, "listen", o.Front.Addr().String(), "health", o.Health.Addr().String())
+	o.REST, o.Namespace, o.Watch, o.KeysNamespace, o.Log = config, f.namespace, f.watch, f.keysNamespace, log
+	o.Origins, o.Operator, o.Connections, o.ConnectionsPerAddress, o.Waiting, o.Pick = f.origins, f.operator, f.connections, f.connectionsPerAddress, f.waiting, f.pick
+	o.TryTimeout, o.RequestTimeout, o.Drain = f.tryTimeout, f.requestTimeout, f.drain
+	o.StrictFields, o.AccessLog, o.KeepAttribution = f.strictFields, f.accessLog, f.keepAttribution
+	return gateway.Run(ctx, o)
 }
+
+// open opens all listeners, or none.
+func (f flags) open() (o gateway.Options, err error) {
+	var opened []net.Listener
+	for _, l := range []struct {
+		to                  *net.Listener
+		flag, address, what string
+		listen              func(address string) (net.Listener, error)
+	}{
+		{to: &o.Front, flag: "listen", address: f.listen, what: "clients", listen: tcp},
+		{to: &o.Health, flag: "health", address: f.health, what: "probes", listen: tcp},
+		{to: &o.Metrics, flag: "metrics", address: f.metrics, what: "scrapes", listen: tcp},
+		{to: &o.Tunnels, flag: "tunnels", address: f.tunnels, what: "tunnels", listen: tcp},
+		{to: &o.Logs, flag: "logs", address: f.logs, what: "readers of logs", listen: maclogs.Listen},
+	} {
+		if l.address == "" && (l.to == &o.Tunnels || l.to == &o.Logs) {
+			continue
+		}
+		if *l.to, err = l.listen(l.address); err != nil {
+			err = fmt.Errorf("listen for %s (--%s): %w", l.what, l.flag, err)
+			for _, other := range opened {
+				err = errors.Join(err, other.Close())
+			}
+			return gateway.Options{}, err
+		}
+		opened = append(opened, *l.to)
+	}
+	return o, nil
+}
+
+func tcp(address string) (net.Listener, error) { return net.Listen("tcp", address) }
 
 func newLogger(to io.Writer, verbose bool, format logs.Format) logr.Logger {
 	level := slog.LevelInfo

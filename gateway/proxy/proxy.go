@@ -36,6 +36,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/maclogs"
 	"metalfleet.dev/metalfleet/gateway/macmetrics"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/reach"
@@ -135,6 +136,9 @@ func (p *Proxy) Tunnels() *tunnel.Hub { return p.macs.Tunnels() }
 func (p *Proxy) MacMetrics() http.Handler {
 	return &macmetrics.Handler{Macs: p.gate.table.Macs, To: p.toMac}
 }
+
+// MacLogs serves the logs of the Macs.
+func (p *Proxy) MacLogs() http.Handler { return maclogs.New(p.gate.table.Macs, p.toMac) }
 
 // Probe checks until ctx ends whether this gateway can connect to each Mac.
 func (p *Proxy) Probe(ctx context.Context) { p.prober.Run(ctx) }

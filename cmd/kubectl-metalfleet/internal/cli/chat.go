@@ -100,7 +100,7 @@ func (a *app) forward(ctx context.Context, t *talk) error {
 			return a.apiError("read deployment "+t.model, err)
 		}
 	}
-	t.Way, err = front.Forward(ctx, c.config, c, a.flags.system)
+	t.Way, err = front.Forward(ctx, c.config, c, a.flags.system, "")
 	if err != nil && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
 		return a.apiError("find the gateway", err)
 	}

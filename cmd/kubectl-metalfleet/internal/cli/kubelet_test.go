@@ -131,7 +131,7 @@ func (p *person) gatewayPod(kubeletPort int32, port string) {
 	for name, ready := range map[string]corev1.ConditionStatus{"gateway-a": corev1.ConditionFalse, "gateway-b": corev1.ConditionTrue} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: selector}, Spec: corev1.PodSpec{
 			NodeName: "node-1", AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](0),
-			Containers: []corev1.Container{{Name: "gateway", Image: "gateway", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: int32(number)}}}},
+			Containers: []corev1.Container{{Name: "gateway", Image: "gateway", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: int32(number)}, {Name: front.PortLogs, ContainerPort: int32(number)}}}},
 		}, Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
 		p.make(pod)
 	}

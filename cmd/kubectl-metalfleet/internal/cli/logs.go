@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,34 +18,70 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/front"
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
 const logsLong = `Prints the Events of a model (its deployment, its replicas and their Macs), or of a
 Mac and its replicas, in chronological order; -f follows new Events. The API
-server keeps Events for an hour by default.
+server keeps Events for an hour by default. -o json prints one JSON object per
+line.
 
-The logs of engines are not available through the API: they are on the Macs, in
-the state folder of the agent (agent --state). This command prints the paths of
-the files to standard error. -o json prints one JSON object per line.`
+--of engines prints the end of the log of each engine instead, and --of agents
+that of the agent of each Mac. They come through a port-forward to a Pod of the
+gateway, with your own permissions (pods/portforward); --url reads them from the
+address in the gateway's flag --logs. Logs have no prompts and no answers.`
 
-// logsCommand prints the Events of a replica, a Mac or a model, and where the logs are.
+// What logs prints.
+const (
+	ofEvents  = "events"
+	ofEngines = "engines"
+	ofAgents  = "agents"
+)
+
+// logsCommand prints the Events of a replica, a Mac or a model, or logs from its Macs.
 type logsCommand struct{ *app }
 
+// logsFlags are the flags of logs.
+type logsFlags struct {
+	follow  bool
+	of, url string
+	bytes   int
+}
+
+func (f *logsFlags) check() error {
+	switch {
+	case f.of != ofEvents && f.of != ofEngines && f.of != ofAgents:
+		return usagef("--of is %q: want %s, %s or %s", f.of, ofEvents, ofEngines, ofAgents)
+	case f.of != ofEvents && f.follow:
+		return usagef("--follow is for Events; run the command again for newer lines of a log")
+	case f.bytes < 1 || f.bytes > agentapi.MaxLogBytes:
+		return usagef("--bytes is %d: want 1 to %d", f.bytes, agentapi.MaxLogBytes)
+	}
+	return nil
+}
+
 func (a logsCommand) logs() *cobra.Command {
-	var follow bool
+	var f logsFlags
 	c := &cobra.Command{
-		Use: "logs MODEL|MAC", Short: "Print the Events of a model or a Mac, and the location of engine logs", Long: logsLong, Args: exactly(1, "one MODEL or MAC"),
-		Example: "  kubectl metalfleet logs qwen3-8b -f\n  kubectl metalfleet logs mac-mini-2",
+		Use: "logs MODEL|MAC", Short: "Print the Events of a model or a Mac, or the logs of its engines and agents", Long: logsLong, Args: exactly(1, "one MODEL or MAC"),
+		Example: "  kubectl metalfleet logs qwen3-8b -f\n  kubectl metalfleet logs qwen3-8b --of engines\n  kubectl metalfleet logs mac-mini-2 --of agents",
 		ValidArgsFunction: a.complete(func(ctx context.Context, c *cluster) ([]string, error) {
 			macs, err := macNames(ctx, c)
 			models, err2 := modelNames(ctx, c)
 			return append(macs, models...), errors.Join(err, err2)
 		}),
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow new Events until Ctrl-C")
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "follow new Events until Ctrl-C")
+	c.Flags().StringVar(&f.of, "of", ofEvents, "what to print: events, engines or agents")
+	c.Flags().IntVar(&f.bytes, "bytes", 64<<10, "maximum length of the end of each log")
+	c.Flags().StringVar(&f.url, "url", "", "URL of a gateway's address for logs; default: use a port-forward")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
 		cl, err := a.connect()
 		if err != nil {
 			return err
@@ -53,10 +90,63 @@ func (a logsCommand) logs() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.printEvents(cmd.Context(), cl, s, follow)
+		if f.of == ofEvents {
+			return a.printEvents(cmd.Context(), cl, s, f.follow)
+		}
+		return a.printLogs(cmd.Context(), cl, s, f)
 	}
 	a.outputFlag(c)
 	return c
+}
+
+// macLog is a log of an agent or an engine.
+type macLog struct{ title, mac, engine string }
+
+// printLogs prints the end of each log. One that cannot be read is an error after the others.
+func (a logsCommand) printLogs(ctx context.Context, c *cluster, s *subject, f logsFlags) error {
+	all := s.engines
+	if f.of == ofAgents {
+		all = nil
+		for _, mac := range slices.Sorted(maps.Keys(s.macs)) {
+			all = append(all, macLog{title: "agent of Mac " + mac, mac: mac})
+		}
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(a.Err, "No replica is bound to a Mac.")
+		return nil
+	}
+	way, err := a.toLogs(ctx, c, f.url)
+	if err != nil {
+		return err
+	}
+	defer way.Close()
+	var failed []error
+	for _, l := range all {
+		text, err := way.Log(ctx, l.mac, l.engine, f.bytes)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", l.title, err))
+			continue
+		}
+		if len(all) > 1 {
+			fmt.Fprintf(a.Out, "==> %s <==\n", l.title)
+		}
+		if _, err := fmt.Fprint(a.Out, picture.Lines(text)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// toLogs returns the way to the address of a gateway that serves logs.
+func (a logsCommand) toLogs(ctx context.Context, c *cluster, url string) (*front.Way, error) {
+	if url != "" {
+		return front.Direct(url)
+	}
+	way, err := front.Forward(ctx, c.config, c, a.flags.system, front.PortLogs)
+	if err != nil && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
+		return nil, a.apiError("find the gateway", err)
+	}
+	return way, err
 }
 
 // subject is what Events are about.
@@ -67,8 +157,7 @@ type subject struct {
 	macs       map[string]bool
 	// replicas that are there, by namespace/name.
 	replicas map[string]bool
-	// files of engines, each with its Mac.
-	files []string
+	engines  []macLog
 }
 
 // subject finds a model, else a Mac, of that name.
@@ -103,10 +192,11 @@ func (a logsCommand) subject(ctx context.Context, c *cluster, named string) (*su
 		s.namespaces = append(s.namespaces, r.Namespace)
 		if r.Spec.NodeName != "" {
 			s.macs[r.Spec.NodeName] = true
-			s.files = append(s.files, fmt.Sprintf("%s on Mac %s: STATE/logs/%s.log", r.Name, r.Spec.NodeName, v1alpha1.EngineFile(string(r.UID), r.Spec.Epoch)))
+			s.engines = append(s.engines, macLog{title: "engine of " + r.Namespace + "/" + r.Name + " on Mac " + r.Spec.NodeName, mac: r.Spec.NodeName,
+				engine: v1alpha1.EngineFile(string(r.UID), r.Spec.Epoch)})
 		}
 	}
-	slices.Sort(s.files)
+	slices.SortFunc(s.engines, func(x, y macLog) int { return cmp.Compare(x.title, y.title) })
 	slices.Sort(s.namespaces)
 	s.namespaces = slices.Compact(s.namespaces)
 	return s, nil
@@ -165,7 +255,6 @@ func (a logsCommand) printEvents(ctx context.Context, c *cluster, s *subject, fo
 	if printed == 0 && !follow {
 		fmt.Fprintln(a.Err, "No Events found.")
 	}
-	a.whereLogsLie(s)
 	return a.tellOn(ctx, s, watches)
 }
 
@@ -213,15 +302,6 @@ func (a logsCommand) tellOn(ctx context.Context, s *subject, watches []watch.Int
 			}
 		}
 	}
-}
-
-// whereLogsLie names files on Macs, on standard error, so that standard output
-// has only the logs.
-func (a logsCommand) whereLogsLie(s *subject) {
-	if len(s.files) == 0 || a.json() {
-		return
-	}
-	fmt.Fprintf(a.Err, "Engine logs are not available through the API; they are in the state folder of the agent (agent --state):\n  %s\n", strings.Join(s.files, "\n  "))
 }
 
 // when an Event happened the last time.

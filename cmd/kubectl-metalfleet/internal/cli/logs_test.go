@@ -3,6 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +43,6 @@ func TestLogsAreEventsInTheOrderOfTime(t *testing.T) {
 	p.happens("MacNode", "", "mac-mini-1", "SoftPressure", "of another Mac", time.Minute)
 	out, errs := p.wants(exitOK, "logs", "team-a/chat")
 	golden(t, "logs", out)
-	contains(t, "logs", errs, "Engine logs are not available through the API", "chat-0a1b2c3d on Mac mac-studio-1: STATE/logs/")
 
 	out, _ = p.wants(exitOK, "logs", "mac-mini-1", "-o", "json")
 	var told told
@@ -72,5 +74,32 @@ func (p *person) followsLogs(t *testing.T) {
 	stop()
 	if code := <-ended; code != exitOK || strings.Contains(o.String(), "elsewhere") {
 		t.Errorf("ended with %d: %s%s", code, o.String(), e.String())
+	}
+}
+
+// TestLogsComeThroughTheGateway, by a port-forward to its Pod.
+func TestLogsComeThroughTheGateway(t *testing.T) {
+	p := newPerson(t)
+	p.office()
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "mac-mini-1") {
+			http.Error(w, "this gateway knows no Mac mac-mini-1", http.StatusNotFound)
+			return
+		}
+		fmt.Fprintf(w, "%s\nof\x1b[31m %s\n", r.URL.Path, r.URL.RawQuery)
+	}))
+	t.Cleanup(gateway.Close)
+	k, port := startKubelet(t)
+	p.gatewayPod(port, strings.TrimPrefix(gateway.URL, "http://127.0.0.1:"))
+	out, _ := p.wants(exitOK, "logs", "mac-studio-1", "--of", "agents", "--bytes", "500")
+	if out != "/logs/mac-studio-1\nof?[31m bytes=500\n" || k.count() == 0 {
+		t.Errorf("%d forwards; printed %q", k.count(), out)
+	}
+	out, _ = p.wants(exitOK, "logs", "team-a/chat", "--of", "engines", "--url", gateway.URL)
+	contains(t, "logs", out, "/logs/mac-studio-1/", "bytes=65536")
+	_, errs := p.wants(exitFailed, "logs", "mac-mini-1", "--of", "agents")
+	contains(t, "logs", errs, "agent of Mac mac-mini-1: this gateway knows no Mac mac-mini-1")
+	for _, bad := range [][]string{{"--of", "prompts"}, {"--of", "agents", "-f"}, {"--bytes", "0"}, {"--bytes", "9999999"}} {
+		p.wants(exitUsage, append([]string{"logs", "mac-mini-1"}, bad...)...)
 	}
 }

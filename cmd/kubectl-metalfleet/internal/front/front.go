@@ -65,9 +65,10 @@ func newClient() *http.Client {
 }
 
 // Forward opens a port-forward to a ready Pod of the gateway, through the API
-// server, as kubectl port-forward does.
-func Forward(ctx context.Context, config *rest.Config, c client.Reader, namespace string) (*Way, error) {
-	pod, port, err := findPod(ctx, c, namespace)
+// server, as kubectl port-forward does. port is the name of a port of the Pod; empty
+// means that of the Service.
+func Forward(ctx context.Context, config *rest.Config, c client.Reader, namespace, port string) (*Way, error) {
+	pod, number, err := findPod(ctx, c, namespace, port)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func Forward(ctx context.Context, config *rest.Config, c client.Reader, namespac
 	ctx, stop := context.WithCancel(ctx)
 	ready := make(chan struct{})
 	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{"127.0.0.1"},
-		[]string{fmt.Sprintf("0:%d", port)}, ready, io.Discard, io.Discard)
+		[]string{fmt.Sprintf("0:%d", number)}, ready, io.Discard, io.Discard)
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("port-forward to %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -125,8 +126,8 @@ func dial(config *rest.Config, pod *corev1.Pod) (httpstream.Dialer, error) {
 }
 
 // findPod picks a ready Pod behind the gateway's Service, the first by name,
-// and the port that requests go to.
-func findPod(ctx context.Context, c client.Reader, namespace string) (*corev1.Pod, int32, error) {
+// and the number of a port.
+func findPod(ctx context.Context, c client.Reader, namespace, port string) (*corev1.Pod, int32, error) {
 	var service corev1.Service
 	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Service}, &service)
 	if apierrors.IsNotFound(err) {
@@ -145,8 +146,12 @@ func findPod(ctx context.Context, c client.Reader, namespace string) (*corev1.Po
 	if len(ready) == 0 || len(service.Spec.Ports) == 0 {
 		return nil, 0, fmt.Errorf("no gateway Pod is ready in namespace %q; check with `kubectl get pods -n %s`", namespace, namespace)
 	}
-	port, err := targetPort(service.Spec.Ports[0], &ready[0])
-	return &ready[0], port, err
+	at := service.Spec.Ports[0]
+	if port != "" {
+		at.TargetPort = intstr.FromString(port)
+	}
+	number, err := targetPort(at, &ready[0])
+	return &ready[0], number, err
 }
 
 func answers(p *corev1.Pod) bool {

@@ -31,12 +31,15 @@ func TestOnlyAReadyPod(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: Service},
 		Spec: corev1.ServiceSpec{Selector: map[string]string{"of": "gateway"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString("http")}}}}
 	c := fake.NewClientBuilder().WithScheme(s).WithObjects(service, pod("a", corev1.ConditionFalse), pod("b", corev1.ConditionTrue), pod("c", corev1.ConditionTrue)).Build()
-	p, port, err := findPod(context.Background(), c, "system")
+	p, port, err := findPod(context.Background(), c, "system", "")
 	if err != nil || p.Name != "b" || port != 8080 {
 		t.Errorf("got %v, port %d, %v", p, port, err)
 	}
+	if _, _, err := findPod(context.Background(), c, "system", PortLogs); err == nil || !strings.Contains(err.Error(), "no port called logs") {
+		t.Errorf("a gateway that serves no logs: %v", err)
+	}
 	c = fake.NewClientBuilder().WithScheme(s).WithObjects(service, pod("a", corev1.ConditionFalse)).Build()
-	if _, _, err := findPod(context.Background(), c, "system"); err == nil || !strings.Contains(err.Error(), "no gateway Pod is ready") {
+	if _, _, err := findPod(context.Background(), c, "system", ""); err == nil || !strings.Contains(err.Error(), "no gateway Pod is ready") {
 		t.Errorf("no Pod is ready: %v", err)
 	}
 }
