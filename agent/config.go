@@ -20,6 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/tunnel"
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/logs"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -154,6 +155,8 @@ type Config struct {
 	// Launched describes the launcher of this agent and whether the agent is on
 	// trial; nil: it has no launcher.
 	Launched *upgrade.Launched
+	// Tracer sends the spans of requests; nil sends none.
+	Tracer *tracing.Tracer
 	// LogTail has the end of this agent's log, which gateways may read; nil: they may not.
 	LogTail *logs.Tail
 	// Verbose is true if the agent was started with debug logging, and LogDebug

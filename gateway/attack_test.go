@@ -48,7 +48,7 @@ func (p *pipes) dial() net.Conn {
 func edge(t *testing.T, test func(t *testing.T, dial func() net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "in") })
-		s := newServers(Options{Log: logr.Discard()}, handler, http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
+		s := newServers(Options{Log: logr.Discard()}, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
 		p := newPipes()
 		ended := make(chan error, 1)
 		go func() { ended <- s.front.Serve(p) }()

@@ -47,7 +47,7 @@ func startLastWords(t *testing.T, drain time.Duration, hold <-chan struct{}) *la
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	l := &lastWords{url: "http://" + listeners[0].Addr().String(), stop: stop, ended: make(chan error, 1)}
-	l.servers = newServers(Options{Front: listeners[0], Health: listeners[1], Metrics: listeners[2], Drain: drain, Log: testr.New(t)}, answer, http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
+	l.servers = newServers(Options{Front: listeners[0], Health: listeners[1], Metrics: listeners[2], Drain: drain, Log: testr.New(t)}, answer, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
 	// A single kept-alive connection, as in a client's pool.
 	l.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		l.dials++

@@ -36,6 +36,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/scrape"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/demand"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
@@ -78,6 +79,8 @@ type Options struct {
 	StrictFields bool
 	// AccessLog logs one line per finished request, without prompt or completion.
 	AccessLog bool
+	// Tracer sends the spans of requests; nil sends none.
+	Tracer *tracing.Tracer
 	// KeepAttribution keeps the attribution block that Anthropic's clients add to prompts.
 	KeepAttribution bool
 	// Origins of web pages that may call the API from a browser; see proxy.Config.
@@ -126,7 +129,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return o.closeListeners(err)
 	}
-	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
+	front := proxy.New(proxy.Config{Tracer: o.Tracer, TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, AccessLog: o.AccessLog, KeepAttribution: o.KeepAttribution,
 		Origins: o.Origins, Draining: draining.Load})
 	defer front.Close()
@@ -148,11 +151,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Metrics = listener
 	o.Front = o.bounded(registry)
-	s := newServers(o, front, figures, draining, func() bool {
+	s := newServers(o, front, figures, front.MacLogs(), draining, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
 	s.background = front.Drain
-	s.logs = intake.PortServer(front.MacLogs(), s.metrics.ErrorLog)
 	return s.run(ctx, failed)
 }
 
@@ -245,8 +247,7 @@ func newRegistry() *prometheus.Registry {
 // servers are the HTTP servers of the three listeners.
 type servers struct {
 	Options
-	front, health, metrics *http.Server
-	logs                   *http.Server
+	front, health, metrics, logs *http.Server
 	// background waits for the responses that run without a client, until ctx ends.
 	background     func(context.Context)
 	requests       *drainHandler
@@ -254,7 +255,7 @@ type servers struct {
 	cancelRequests context.CancelCauseFunc
 }
 
-func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, ready func() bool) *servers {
+func newServers(o Options, front, figures, logs http.Handler, draining *atomic.Bool, ready func() bool) *servers {
 	requests, cancel := context.WithCancelCause(context.Background())
 	s := &servers{Options: o, requests: &drainHandler{next: front}, draining: draining, cancelRequests: cancel,
 		background: func(context.Context) {}}
@@ -269,7 +270,7 @@ func newServers(o Options, front, figures http.Handler, draining *atomic.Bool, r
 	s.front = &http.Server{Handler: intake.Guard(s.requests), ConnContext: intake.Context, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return requests }}
-	s.health, s.metrics = intake.PortServer(mux, errorLog), intake.PortServer(figures, errorLog)
+	s.health, s.metrics, s.logs = intake.PortServer(mux, errorLog), intake.PortServer(figures, errorLog), intake.PortServer(logs, errorLog)
 	return s
 }
 

@@ -59,6 +59,8 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	log := h.Log.WithValues("requestID", id, "path", r.URL.Path)
+	r, end := h.trace(w, r)
+	defer end()
 	err := h.route(w, r, id)
 	switch {
 	case err == nil:

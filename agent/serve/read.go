@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/rerank"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -167,9 +168,14 @@ func (h *handler) acquire(r *http.Request, model string) (Hold, error) {
 	if !h.Accepting() {
 		return nil, fmt.Errorf("%w: the agent is not accepting requests", ErrNotReady)
 	}
-	hold, err := h.Engines.Acquire(r.Context(), target)
+	ctx, span := tracing.Begin(r.Context(), "acquire the engine")
+	hold, err := h.Engines.Acquire(ctx, target)
 	if err != nil {
+		span.End("no engine")
 		return nil, ended(r.Context(), err)
+	}
+	if span.End(""); span != nil {
+		hold = &tracedHold{Hold: hold}
 	}
 	return hold, nil
 }

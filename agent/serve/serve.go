@@ -27,6 +27,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -96,6 +97,8 @@ type Config struct {
 	// Logs returns at most n of the last bytes of the agent's log, or of an engine's if name
 	// is not empty; fs.ErrNotExist if there is none. nil returns none.
 	Logs func(name string, n int) ([]byte, error)
+	// Tracer sends the spans of requests; nil sends none.
+	Tracer *tracing.Tracer
 	// Weights serves peers, which speak only agentapi.ProtoWeights; nil serves
 	// none.
 	Weights http.Handler

@@ -38,6 +38,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/logs"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -55,6 +56,7 @@ type flags struct {
 	probeInterval, grace                                           time.Duration
 	verbose, version, upgrades                                     bool
 	format                                                         logs.Format
+	traces                                                         tracing.Flags
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -99,6 +101,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.releaseKeys, "release-keys", "", "PEM `file` with the public keys of the releases that this Mac installs; an upgrade without a signature of one of them is refused (default: no signature is required)")
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.Var(&f.format, "log-format", logs.Usage)
+	f.traces.Bind(set)
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if len(args) > 0 && args[0] == "run" {
 		args = args[1:]

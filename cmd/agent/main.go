@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -27,6 +28,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/logs"
+	"metalfleet.dev/metalfleet/api/tracing"
 )
 
 // version is set by the linker.
@@ -86,6 +88,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := testHooks(&c, os.Getenv); err != nil {
 		return err
 	}
+	if c.Tracer, err = f.traces.New("metalfleet-agent", version, log); err != nil {
+		return err
+	}
+	defer closeTracer(c.Tracer, log)
 	a, err := agent.New(c)
 	if err != nil {
 		return err
@@ -124,6 +130,15 @@ func (f flags) enter(log logr.Logger, args []string) (upgrade.Program, *upgrade.
 		return p, nil, exitCode(ended)
 	}
 	return p, launched, err
+}
+
+// closeTracer sends the last traces.
+func closeTracer(t *tracing.Tracer, log logr.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := t.Close(ctx); err != nil {
+		log.Info("Traces were lost", "reason", err.Error())
+	}
 }
 
 // newLogger also returns what turns details on and off.

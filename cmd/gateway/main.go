@@ -27,6 +27,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/api/logs"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/gateway"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/heap"
@@ -34,6 +35,9 @@ import (
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 )
+
+// traceTime is how long the last traces may take.
+const traceTime = 5 * time.Second
 
 // version is set by the linker.
 var version = "unversioned"
@@ -56,6 +60,7 @@ type flags struct {
 	strictFields, accessLog, keepAttribution, verbose, version                             bool
 	origins, watch                                                                         []string
 	format                                                                                 logs.Format
+	traces                                                                                 tracing.Flags
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -97,6 +102,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	})
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.Var(&f.format, "log-format", logs.Usage)
+	f.traces.Bind(set)
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
 		return f, err
@@ -126,7 +132,7 @@ func (f flags) check() error {
 	if f.keysNamespace != "" && f.keysNamespace == f.namespace {
 		return fmt.Errorf("--api-keys-namespace %s is the gateway's own namespace: anyone who can write keys there could also replace its identity; use another namespace", f.keysNamespace)
 	}
-	return nil
+	return f.traces.Check()
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -155,16 +161,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	heap.Keep(ctx)
+	tracer, err := f.traces.New("metalfleet-gateway", version, log)
+	if err != nil {
+		return err
+	}
 	o, err := f.open()
 	if err != nil {
 		return err
 	}
+	o.Tracer = tracer
 	log.Info("Gateway started", "version", version, "listen", o.Front.Addr().String(), "health", o.Health.Addr().String())
 	o.REST, o.Namespace, o.Watch, o.KeysNamespace, o.Log = config, f.namespace, f.watch, f.keysNamespace, log
 	o.Origins, o.Operator, o.Connections, o.ConnectionsPerAddress, o.Waiting, o.Pick = f.origins, f.operator, f.connections, f.connectionsPerAddress, f.waiting, f.pick
 	o.TryTimeout, o.RequestTimeout, o.Drain = f.tryTimeout, f.requestTimeout, f.drain
 	o.StrictFields, o.AccessLog, o.KeepAttribution = f.strictFields, f.accessLog, f.keepAttribution
-	return gateway.Run(ctx, o)
+	err = gateway.Run(ctx, o)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceTime)
+	defer cancel()
+	return errors.Join(err, tracer.Close(ending))
 }
 
 // open opens all listeners, or none.

@@ -34,7 +34,9 @@ func TestLogsComeFromTheirMac(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(m.Name + " " + r.URL.Path + " " + r.URL.RawQuery))}, nil
 		})
 	}
-	h := New(func() []route.Mac { return []route.Mac{{Name: "a"}, {Name: "b"}, {Name: "away"}, {Name: "fails"}, {Name: "endless"}} }, answer)
+	h := New(func() []route.Mac {
+		return []route.Mac{{Name: "a"}, {Name: "b"}, {Name: "away"}, {Name: "fails"}, {Name: "endless"}}
+	}, answer)
 	get := func(path string) (int, string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))

@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 	"metalfleet.dev/metalfleet/gateway/upstream"
 )
@@ -62,10 +63,13 @@ type forwarder struct {
 // received the first byte of a response.
 func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 	for {
-		lease, err := f.dispatcher.Acquire(ctx, &req.Request)
+		waiting, span := tracing.Begin(ctx, "acquire a replica")
+		lease, err := f.dispatcher.Acquire(waiting, &req.Request)
 		if err != nil {
+			span.End("no replica")
 			return err
 		}
+		span.End("")
 		w.deployment = lease.Model.Key.String()
 		if lease.After != nil {
 			f.metrics.retries.WithLabelValues(lease.After.Reason).Inc()
@@ -100,11 +104,13 @@ func verdict(status int, failed *dispatch.Failure, err error) (bad, known bool) 
 // try sends the request to one Mac and delivers its response. A failure means that the
 // client received nothing. Otherwise the request has ended, with an error if the client has
 // not received that. It releases the lease.
-func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (*dispatch.Failure, error) {
+func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (failed *dispatch.Failure, err error) {
 	defer lease.Release() // also if a panic aborts the response
 	running, cancel := context.WithCancelCause(w.meter.following(ctx))
 	defer cancel(nil) // always, so that the agent notices the end
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
+	span := tracing.Call(ctx, out.Header, "request to a replica")
+	defer func() { endOfTry(span, lease, failed, err) }()
 	if req.Routed {
 		w.model = lease.Model.Key.String()
 	}
@@ -143,6 +149,20 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 		return d.stream(ctx)
 	}
 	return d.whole(ctx)
+}
+
+// endOfTry ends the span of a request to one Mac.
+func endOfTry(span *tracing.Span, lease *dispatch.Lease, failed *dispatch.Failure, err error) {
+	span.Text(tracing.Mac, lease.Mac)
+	span.Text(tracing.Replica, lease.Replica)
+	switch {
+	case failed != nil:
+		span.End(failed.Reason)
+	case err != nil:
+		span.End("the response was not delivered")
+	default:
+		span.End("")
+	}
 }
 
 // boundTry cancels an attempt whose response does not begin in time.

@@ -32,6 +32,7 @@ import (
 	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/identity"
@@ -57,6 +58,8 @@ type Config struct {
 	Keys *keys.Store
 	// Pick chooses among replicas; nil means pick.Choose.
 	Pick pick.Policy
+	// Tracer sends the spans of requests; nil sends none.
+	Tracer *tracing.Tracer
 	// Registry receives the metrics.
 	Registry prometheus.Registerer
 	// Log receives failures; never prompts or responses.
@@ -100,6 +103,7 @@ type Proxy struct {
 	background *background
 	metrics    *metrics
 	prober     *reach.Prober
+	tracer     *tracing.Tracer
 }
 
 // New returns a front. Close it when no request runs.
@@ -114,7 +118,7 @@ func New(c Config) *Proxy {
 	m := newMetrics(c.Registry, c.Table)
 	bodies := &intake.Bodies{Max: c.MaxHeldBytes}
 	c.Registry.MustRegister(bodies)
-	p := &Proxy{log: c.Log, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m),
+	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m),
 		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
 	p.dispatcher = dispatch.New(dispatch.Config{Queue: c.Waiting, Pick: c.Pick, KeepAlive: c.KeepAlive, Registry: c.Registry,
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})
@@ -172,6 +176,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	r = dialect.CanonicalRequest(r)
 	to := p.routes.of(r)
 	of := dialect.Of(r.URL.Path)
+	ctx, span := p.tracer.Serve(r.Context(), r.Header, r.Method+" "+to.name)
 	if asksAnthropic(r) {
 		of = dialect.Anthropic
 	}
@@ -187,9 +192,10 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		if p.accessLog {
 			about.access(w, r.RemoteAddr)
 		}
+		about.trace(span, w)
 	}()
 
-	err := p.serve(about.in(r.Context()), to, w, r)
+	err := p.serve(about.in(ctx), to, w, r)
 	if err == nil {
 		return
 	}

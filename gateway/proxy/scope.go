@@ -2,9 +2,13 @@ package proxy
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/tracing"
 )
 
 // scope holds the logging context of one request. Most requests log nothing.
@@ -42,4 +46,24 @@ func tenantOf(ctx context.Context) string { return scopeOf(ctx).tenant }
 func (s *scope) access(w *reply, address string) {
 	s.log().WithName("access").Info("Request ended", "key", s.key, "client", address, "model", s.model,
 		"status", w.Status(), "tokens", w.tokens.Sum(), "seconds", time.Since(w.Began()).Seconds())
+}
+
+// trace ends the span of a finished request, with what the access log has.
+func (s *scope) trace(span *tracing.Span, w *reply) {
+	if span == nil {
+		return
+	}
+	span.Text(tracing.RequestID, s.id)
+	span.Text(tracing.Route, s.route)
+	span.Text(tracing.Key, s.key)
+	span.Text(tracing.Model, s.model)
+	span.Text(tracing.Mac, w.Header().Get(agentapi.HeaderMac))
+	span.Number(tracing.Status, int64(w.Status()))
+	span.Number(tracing.InputTokens, w.tokens.Prompt)
+	span.Number(tracing.OutputTokens, w.tokens.Generated)
+	failure := ""
+	if w.failed >= http.StatusInternalServerError {
+		failure = http.StatusText(w.failed)
+	}
+	span.End(failure)
 }

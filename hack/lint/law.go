@@ -60,6 +60,8 @@ func law() []room {
 			why: "api/scrape protects metrics and knows nothing of the fleet"},
 		{path: "api/intake", own: []string{"api/..."}, libs: []string{"github.com/prometheus/client_golang/prometheus"},
 			why: "api/intake bounds what clients use and knows nothing of the fleet"},
+		{path: "api/tracing", own: []string{"api/tracing/..."}, libs: []string{"github.com/go-logr/logr", "go.opentelemetry.io/...", "google.golang.org/protobuf/proto"},
+			why: "api/tracing sends spans and knows nothing of the fleet"},
 		{path: "metal", own: []string{"metal/...", "api/model"}, libs: goLibs(),
 			why: "metal knows models, not Kubernetes or fleets: itself, api/model and the chosen libraries only"},
 		{path: "gateway", own: []string{"gateway/...", "api/..."}, kube: every, libs: every,
