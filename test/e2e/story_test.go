@@ -147,6 +147,9 @@ func (w *world) ask(t *testing.T) {
 
 // look is what an administrator looks at.
 func (w *world) look(t *testing.T) {
+	if out := w.documented(t, "how-to/troubleshoot.md", "logs", false); !strings.Contains(out, "Agent started") || !strings.Contains(out, `"msg":`) {
+		t.Errorf("the logs of agent and engines are %q", out)
+	}
 	for _, test := range []struct {
 		args []string
 		want string
