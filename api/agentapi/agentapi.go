@@ -57,6 +57,9 @@ const (
 	// response, when the client addressed another deployment. On a response to
 	// a client it is the deployment that answered, as NAMESPACE/NAME.
 	HeaderModel = "X-Metalfleet-Model"
+	// HeaderAdapter on a request to an agent is the adapter of the replica's model
+	// that answers. Without it the name in the body selects one.
+	HeaderAdapter = "X-Metalfleet-Adapter"
 	// HeaderQueuePosition and HeaderQueueETA (seconds) on a response are the
 	// position of the request when it entered the gateway's queue, and the
 	// estimated wait. HeaderQueueSeconds is the actual wait.

@@ -74,6 +74,12 @@ type Record struct {
 	// files.
 	// +required
 	Facts Facts `json:"facts"`
+	// adapters are the adapters of the deployment.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Adapters []Adapter `json:"adapters,omitempty"`
 	// vouchedBy are the MacNodes whose inspections found this record, as the
 	// operator noted them when it accepted the model. A Mac that is not listed
 	// downloads the files only if at least two are, or once two Macs report
@@ -83,6 +89,91 @@ type Record struct {
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:items:MaxLength=64
 	VouchedBy []string `json:"vouchedBy,omitempty"`
+}
+
+// Adapter is what the inspection of an adapter's source found.
+type Adapter struct {
+	// name is the name of the adapter.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// source is the URL of the files.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Source string `json:"source"`
+	// commit is the commit of a Hugging Face repository.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit,omitempty"`
+	// digest identifies the files, as that of the model.
+	// +required
+	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +kubebuilder:validation:MaxLength=71
+	Digest string `json:"digest"`
+	// files are the files of the adapter, sorted by path.
+	// +required
+	// +listType=map
+	// +listMapKey=path
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	Files []File `json:"files"`
+}
+
+// Record is the record of the adapter's own files, which have no facts.
+func (a Adapter) Record() Record {
+	return Record{Source: a.Source, Commit: a.Commit, Digest: a.Digest, Format: FormatSafetensors, Files: a.Files}
+}
+
+// Shared reports whether the credentials for the source of a model are also those for
+// that of an adapter: a server gets only what was meant for it. Both are on the hub, in
+// the same registry, or in buckets of the same endpoint and region.
+func (a Adapter) Shared(source string) bool {
+	scheme, rest, _ := strings.Cut(source, "://")
+	own, ours, _ := strings.Cut(a.Source, "://")
+	switch {
+	case scheme != own:
+		return false
+	case scheme == "oci":
+		host, _, _ := strings.Cut(rest, "/")
+		other, _, _ := strings.Cut(ours, "/")
+		return host == other
+	case scheme == "s3":
+		_, query, _ := strings.Cut(rest, "?")
+		_, other, _ := strings.Cut(ours, "?")
+		return query == other
+	}
+	return scheme == "hf"
+}
+
+// SameFiles reports whether two adapters have the same files from the same source.
+func (a Adapter) SameFiles(b Adapter) bool { return a.Source == b.Source && a.Digest == b.Digest }
+
+// Bytes is the size of the files.
+func (a Adapter) Bytes() int64 { return a.Record().Bytes() }
+
+// Parts are the records of everything that a replica needs on its Mac's disk: of the model
+// itself, then of its adapters. Each part is stored on its own, under its digest.
+func (r Record) Parts() []Record {
+	out := []Record{r}
+	for _, a := range r.Adapters {
+		out = append(out, a.Record())
+	}
+	return out
+}
+
+// DiskBytes is the size of the files of all parts.
+func (r Record) DiskBytes() int64 { return r.Bytes() + r.AdapterBytes() }
+
+// AdapterBytes is the size of the files of all adapters, which is at least that of their
+// weights in memory.
+func (r Record) AdapterBytes() (n int64) {
+	for _, a := range r.Adapters {
+		n += a.Bytes()
+	}
+	return n
 }
 
 // MaxVouchers is how many entries vouchedBy has at most.
@@ -381,7 +472,7 @@ func (f Facts) validateLayers() error {
 	return nil
 }
 
-// Bytes returns the total size of the files.
+// Bytes returns the total size of the model's own files.
 func (r Record) Bytes() int64 {
 	var sum int64
 	for _, f := range r.Files {
@@ -421,6 +512,11 @@ func (r Record) Validate() error {
 	}
 	if want := DigestOf(r.Files); r.Digest != want {
 		return fmt.Errorf("model record: digest %q does not match its files (%s)", r.Digest, want)
+	}
+	for _, a := range r.Adapters {
+		if err := a.Record().Validate(); err != nil {
+			return fmt.Errorf("adapter %q: %w", a.Name, err)
+		}
 	}
 	return nil
 }

@@ -57,3 +57,29 @@ func TestFactsNameWhatIsMissing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestAdaptersShareCredentialsWithTheModelsServerAlone(t *testing.T) {
+	for _, c := range []struct {
+		model, adapter string
+		shared         bool
+	}{
+		{"hf://a/b", "hf://c/d", true},
+		{"hf://a/b", "oci://h/r:t", false},
+		{"hf://a/b", "s3://b/x", false},
+		{"file://a", "hf://a/b", false},
+		{"file://a", "file://b", false},
+		{"https://h/m.gguf", "hf://a/b", false},
+		{"oci://h/r:t", "oci://h/other:t", true},
+		{"oci://h/r:t", "oci://evil/r:t", false},
+		{"oci://h/r:t", "oci://h.evil/r:t", false},
+		{"s3://b/x", "s3://c/y", true},
+		{"s3://b/x?endpoint=https://h", "s3://c/y?endpoint=https://h", true},
+		{"s3://b/x?endpoint=https://h", "s3://c/y", false},
+		{"s3://b/x", "s3://c/y?endpoint=https://evil", false},
+		{"s3://b/x?region=r", "s3://c/y?region=r&endpoint=https://evil", false},
+	} {
+		if got := (Adapter{Source: c.adapter}).Shared(c.model); got != c.shared {
+			t.Errorf("an adapter from %s with a model from %s: shared %v", c.adapter, c.model, got)
+		}
+	}
+}

@@ -135,8 +135,8 @@ type Assignment struct {
 	// servedNames are the model names that clients may use for the replica.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=9
-	// +kubebuilder:validation:items:MaxLength=320
+	// +kubebuilder:validation:MaxItems=153
+	// +kubebuilder:validation:items:MaxLength=384
 	ServedNames []string `json:"servedNames,omitempty"`
 	// model is the model to serve.
 	// +required
@@ -258,6 +258,11 @@ type Inspection struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	// +kubebuilder:validation:MaxLength=64
 	TokenRef string `json:"tokenRef,omitempty"`
+	// adapters are the adapters to inspect with the model.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Adapters []AdapterSpec `json:"adapters,omitempty"`
 }
 
 // MacNodeList is a list of MacNodes.

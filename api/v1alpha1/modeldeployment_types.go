@@ -40,11 +40,24 @@ type ModelDeployment struct {
 
 // ModelDeploymentSpec is the desired state of a deployment.
 // +kubebuilder:validation:XValidation:rule="!has(self.model.source) || !self.model.source.startsWith('https://') || has(self.model.sha256)",message="model.sha256 is required for an https:// source, to verify the download; set it to the SHA-256 of the file in hex"
+// +kubebuilder:validation:XValidation:rule="!has(self.adapters) || !self.adapters.exists(a, a.source.startsWith('file://')) || has(self.model.local) || has(self.model.source) && self.model.source.startsWith('file://')",message="an adapter with a file:// source needs a model with one, because only then placement looks for Macs that have the files; publish the adapter on the hub, in a bucket or in a registry"
+// +kubebuilder:validation:XValidation:rule="!has(self.adapters) || !has(self.servedNames) || !self.servedNames.exists(n, self.adapters.exists(a, n.endsWith(':' + a.name)))",message="servedNames must not end in :ADAPTER of an adapter, which such a name selects; remove the name, or rename the adapter"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1 || oldSelf.hasValue() && has(oldSelf.value().replicas) && oldSelf.value().replicas == self.replicas",optionalOldSelf=true,message="replicas and autoscaling are mutually exclusive: remove replicas, or remove autoscaling if you, an HPA or KEDA set the number of replicas"
 type ModelDeploymentSpec struct {
 	// model is the source of the weights.
 	// +required
 	Model ModelSource `json:"model"`
+	// adapters are LoRA adapters of the model. It must be in safetensors and
+	// generate text. A request for NAME:ADAPTER, for each NAME of the
+	// deployment, is answered with that adapter, and one for NAME without any;
+	// both run in the same batch. Adapters are inspected, downloaded and loaded
+	// with the model, and count in its disk space and memory. A change creates a
+	// new revision. Default: none.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Adapters []AdapterSpec `json:"adapters,omitempty"`
 	// servedNames are the names that clients use in the request field "model",
 	// for example qwen3-8b or Qwen/Qwen3-8B. Default: metadata.name. The name
 	// NAMESPACE/NAME always works as well, and belongs to that deployment.
@@ -71,7 +84,7 @@ type ModelDeploymentSpec struct {
 	// replicas.
 	// +optional
 	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`
-	// suspend, when true, removes all replicas until it is false again: running
+	// suspend, when true, removes all replicas until it is false again. Running
 	// requests finish, and new ones are refused, or answered by
 	// routing.fallbacks. Names, revisions, the number of replicas and weights on
 	// disk are kept. Default: false.
@@ -81,12 +94,12 @@ type ModelDeploymentSpec struct {
 	// is reserved accordingly.
 	// +optional
 	Context ContextSpec `json:"context,omitzero"`
-	// sampling sets how tokens are chosen where a request does not state it, and
-	// limits what it may state. A change creates a new revision. Default: none.
+	// sampling sets how tokens are chosen where a request does not state it. It
+	// also limits what a request may state. A change creates a new revision. Default: none.
 	// +optional
 	Sampling SamplingSpec `json:"sampling,omitzero"`
 	// chatTemplate is a Jinja template that replaces the chat templates of the
-	// model, for example one with a fixed system prompt. Its text is part of the
+	// model. An example is one with a fixed system prompt. Its text is part of the
 	// object, so keep no secret in it. One that cannot be rendered halts the
 	// rollout. A change creates a new revision. Default: the template of the
 	// model.
@@ -277,9 +290,16 @@ type ModelDeploymentStatus struct {
 	// accepted spec, then NAMESPACE/NAME.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=9
-	// +kubebuilder:validation:items:MaxLength=320
+	// +kubebuilder:validation:MaxItems=153
+	// +kubebuilder:validation:items:MaxLength=384
 	ServedNames []string `json:"servedNames,omitempty"`
+	// adapters are the names of adapters that servedNames select. Such a name is
+	// NAME:ADAPTER.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=63
+	Adapters []string `json:"adapters,omitempty"`
 	// reservedBytesPerReplica is the memory reserved for each replica, in
 	// bytes: an estimate from the headers of the model's files.
 	// +optional

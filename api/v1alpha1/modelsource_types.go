@@ -246,3 +246,32 @@ type SecretReference struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="secretRef.name must be the name of a Secret in this namespace: lower-case letters, digits, '-' and '.'"
 	Name string `json:"name"`
 }
+
+// AdapterSpec is a LoRA adapter, as peft or mlx-lm saves it: a folder with
+// adapter_config.json, and adapter_model.safetensors or adapters.safetensors.
+type AdapterSpec struct {
+	// name is the part of a model name after the colon. An example is sql in
+	// qwen3-8b:sql.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
+	Name string `json:"name"`
+	// source is the URL of the adapter's folder. It is written as model.source,
+	// for example hf://OWNER/REPOSITORY, s3://, oci:// or file://, and the same
+	// rules apply to it. The credential of model.secretRef is used if
+	// both are on the hub, in the same registry, or in buckets of the same
+	// endpoint and region; otherwise none is. Each Mac downloads an adapter from
+	// its source, never from another Mac.
+	// +required
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^(hf|s3|oci|file)://[^\s]+$`
+	Source string `json:"source"`
+	// revision is a branch, a tag or a commit of a Hugging Face repository.
+	// Default: main.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9._/-]*$`
+	Revision string `json:"revision,omitempty"`
+}

@@ -562,6 +562,9 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 		{name: "a foreign file in disguise", who: mallory, object: deployment("a", "file://tenant/%2E%2e/team-a/private.gguf", own), refused: "may not use the source"},
 		{name: "a folder whose name begins alike", who: mallory, object: deployment("a", "file://tenant2/private.gguf", own), refused: "may not use the source"},
 		{name: "its own file", who: mallory, object: deployment("a", "file://tenant/a.gguf", own)},
+		{name: "a foreign adapter", who: mallory, object: deployment("a", "file://tenant/a", own+", adapters: [{name: one, source: file://team-a/private}]"), refused: "may not use the source file://team-a/private"},
+		{name: "a foreign adapter in disguise", who: mallory, object: deployment("a", "file://tenant/a", own+", adapters: [{name: one, source: file://tenant/%2E%2e/team-a/private}]"), refused: "may not use the source"},
+		{name: "its own adapter", who: mallory, object: deployment("a", "file://tenant/a", own+", adapters: [{name: one, source: file://tenant/one}]")},
 		{name: "a model of the hub", who: mallory, object: deployment("a", hub, own)},
 		{name: "a priority to stay in memory", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, evictionPriority: 1}"), refused: "may not use a residency.evictionPriority above 0"},
 		{name: "the lowest priority", who: mallory, object: deployment("a", hub, own+", residency: {policy: OnDemand, evictionPriority: -1000}")},
@@ -583,6 +586,8 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 		{name: "what only the default allows", who: mallory, object: deployment("gpt-4o", "file://tenant/a.gguf", ""), refused: "may not use the source"},
 		{name: "another owner on the hub", who: mallory, object: deployment("gpt-4o", "hf://other/model", ""), refused: "may not use the source"},
 		{name: "allowed names", who: mallory, object: deployment("a", hub, ", servedNames: [gpt-4o, team-a/x]")},
+		{name: "an adapter of an allowed pattern, and of its full name", who: mallory, object: deployment("a", hub, ", servedNames: [team-a/x, tenant/a], adapters: [{name: one, source: hf://org/one}]")},
+		{name: "an adapter of an allowed name, which is another name", who: mallory, object: deployment("a", hub, ", servedNames: [gpt-4o], adapters: [{name: one, source: hf://org/one}]"), refused: "may not serve the name gpt-4o:one"},
 		{name: "an allowed priority", who: mallory, object: deployment("gpt-4o", hub, ", priorityClassName: urgent")},
 		{name: "another priority", who: mallory, object: deployment("gpt-4o", hub, ", priorityClassName: system-node-critical"), refused: "may not use the priority class"},
 		{name: "an allowed toleration", who: mallory, object: deployment("gpt-4o", hub, ", placement: {tolerations: [{key: dedicated, operator: Exists}]}")},
@@ -622,7 +627,10 @@ func (w *world) sources() {
 		if !allowed {
 			a.refused = refused
 		}
-		attempts = append(attempts, a)
+		// The source of an adapter is judged in the same way.
+		b := a
+		b.name, b.object = "an adapter of "+source, deployment("a", "hf://org/model", `, servedNames: [tenant/a], adapters: [{name: good, source: "hf://org/good"}, {name: one, source: "`+source+`"}]`)
+		attempts = append(attempts, a, b)
 	}
 	revision := func(source, r string) string {
 		return strings.Replace(deployment("a", source, ", servedNames: [tenant/a]"), "model: {", "model: {revision: "+r+", ", 1)
@@ -631,6 +639,9 @@ func (w *world) sources() {
 		attempt{name: "a branch", who: mallory, object: revision("hf://org/model", "v2/a")},
 		attempt{name: "a pull request by model.revision", who: mallory, object: revision("hf://org/model", "refs/pr/7"), refused: refused},
 		attempt{name: "a pull request to the one model", who: mallory, object: revision("hf://one/model", "refs/pr/7"), refused: refused},
+		attempt{name: "a pull request as an adapter", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], adapters: [{name: one, source: hf://org/one, revision: refs/pr/7}]"), refused: refused},
+		attempt{name: "a branch as an adapter", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], adapters: [{name: one, source: hf://org/one, revision: v2/a}]")},
+		attempt{name: "an adapter of a stranger", who: mallory, object: deployment("gpt-4o", "", ""), patch: `{"spec":{"adapters":[{"name":"one","source":"hf://other/one"}]}}`, refused: "may not use the source hf://other/one"},
 		attempt{name: "an old source stays", who: mallory, object: deployment("gpt-4o", "", ""), patch: `{"spec":{"replicas":3}}`},
 		attempt{name: "a priority up to the bound", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, evictionPriority: 10}")},
 		attempt{name: "a higher one", who: mallory, object: deployment("a", "hf://org/model", ", servedNames: [tenant/a], residency: {policy: OnDemand, evictionPriority: 11}"), refused: "residency.evictionPriority above 10"},
@@ -694,14 +705,18 @@ func (w *world) rules(spec string) {
 
 // ratchet: rules that become stricter do not stop what exists, but what it adds.
 func (w *world) ratchet() {
-	o := object(w.t, deployment("gpt-4o", "file://shared/a.gguf", ", priorityClassName: urgent, placement: {tolerations: [{key: dedicated, operator: Exists}]}"))
+	w.allow(`sources: ["file://shared/*"], servedNames: ["gpt-4o*"], priorityClasses: [urgent], tolerations: [dedicated]`)
+	o := object(w.t, deployment("gpt-4o", "file://shared/a.gguf", ", adapters: [{name: one, source: file://shared/one}], priorityClassName: urgent, placement: {tolerations: [{key: dedicated, operator: Exists}]}"))
 	w.eventually(func() error { return w.as(mallory).Create(w.t.Context(), o.DeepCopy()) })
 	w.allow(`sources: [], servedNames: [], priorityClasses: [], tolerations: []`)
 	old := deployment("gpt-4o", "file://shared/a.gguf", "")
 	w.play([]attempt{
-		{name: "another source", who: mallory, object: old, patch: `{"spec":{"model":{"source":"hf://a/b"}}}`, refused: "may not use the source"},
+		{name: "another source", who: mallory, object: old, patch: `{"spec":{"model":{"source":"file://shared/b.gguf"}}}`, refused: "may not use the source file://shared/b.gguf"},
 		{name: "another name", who: mallory, object: old, patch: `{"spec":{"servedNames":["gpt-4o","gpt-5"]}}`, refused: "may not serve the name gpt-5"},
 		{name: "another priority", who: mallory, object: old, patch: `{"spec":{"priorityClassName":"high"}}`, refused: "may not use the priority class"},
+		{name: "an adapter's other name", who: mallory, object: old, patch: `{"spec":{"adapters":[{"name":"two","source":"file://shared/one"}]}}`, refused: "may not serve the name gpt-4o:two"},
+		{name: "an adapter's other source", who: mallory, object: old, patch: `{"spec":{"adapters":[{"name":"one","source":"file://shared/two"}]}}`, refused: "may not use the source file://shared/two"},
+		{name: "no adapter", who: mallory, object: old, patch: `{"spec":{"adapters":[]}}`},
 		{name: "more replicas", who: mallory, object: old, patch: `{"spec":{"replicas":2}}`},
 		{name: "a finalizer", who: operator, object: old, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
 		{name: "no priority", who: mallory, object: old, patch: `{"spec":{"priorityClassName":null}}`},

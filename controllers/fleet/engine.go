@@ -29,6 +29,8 @@ type Engine struct {
 	SHA256   string   `json:"sha256,omitempty"`
 	Revision string   `json:"revision,omitempty"`
 	Files    []string `json:"files,omitempty"`
+	// Adapters are from the spec.
+	Adapters []v1alpha1.AdapterSpec `json:"adapters,omitempty"`
 	// Model is the result of the inspection.
 	Model model.Record `json:"model"`
 	// Context with its defaults.
@@ -48,11 +50,14 @@ type Engine struct {
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 }
 
-// OfSource reports whether the engine is for the source that a spec names. The token for
+// OfSource reports whether the engine is for the sources that a spec names. The token for
 // reading it does not matter. A record of another source does not match: the operator never
 // wrote it.
-func (e Engine) OfSource(m v1alpha1.ModelSource) bool {
-	m = m.Resolved()
+func (e Engine) OfSource(spec *v1alpha1.ModelDeploymentSpec) bool {
+	m := spec.Model.Resolved()
+	if !slices.Equal(e.Adapters, spec.Adapters) || len(e.Model.Adapters) != len(spec.Adapters) {
+		return false
+	}
 	return e.Source == m.Source && e.Model.Source == m.Source && e.SHA256 == m.SHA256 && e.Revision == m.Revision && slices.Equal(e.Files, m.Files)
 }
 
@@ -68,9 +73,12 @@ func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
 	m := spec.Model.Resolved()
 	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record, SharedPrefixes: spec.PrefixCache.SharedPrefixes,
-		Sampling: spec.Sampling, ChatTemplate: spec.ChatTemplate, RestartedAt: spec.Rollout.RestartedAt}
+		Adapters: spec.Adapters, Sampling: spec.Sampling, ChatTemplate: spec.ChatTemplate, RestartedAt: spec.Rollout.RestartedAt}
 	if err := record.Facts.Validate(); err != nil {
 		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; the memory requirement cannot be computed without it, use a file whose header contains it"}
+	}
+	if task := record.Facts.TaskOf(); len(spec.Adapters) > 0 && (task != model.Generate || record.Format != model.FormatSafetensors) {
+		return e, &Refusal{v1alpha1.ReasonUnsupportedModel, "adapters need a model in safetensors that generates text; remove spec.adapters, or choose another model"}
 	}
 	trained := record.Facts.ContextTokens
 	if t := spec.Context.MaxTokens; t > trained {
@@ -141,7 +149,7 @@ func Cache(s v1alpha1.PrefixCacheSpec, old v1alpha1.PrefixCacheLimits) v1alpha1.
 // Estimate is the memory that the engine needs, computed from the file headers.
 func (e Engine) Estimate() (int64, error) {
 	terms, err := footprint.Estimate(e.Model.Facts, footprint.Context{
-		Tokens: e.Context.MaxTokens, Sequences: e.Context.MaxConcurrentRequests, CacheTokens: e.Context.KVCacheTokens, CacheQueue: e.CacheQueueBytes})
+		Tokens: e.Context.MaxTokens, Sequences: e.Context.MaxConcurrentRequests, CacheTokens: e.Context.KVCacheTokens, CacheQueue: e.CacheQueueBytes, Adapters: e.Model.AdapterBytes()})
 	if err != nil {
 		return 0, err
 	}

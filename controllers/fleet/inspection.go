@@ -21,6 +21,9 @@ const FileScheme = "file://"
 func InspectionID(d *v1alpha1.ModelDeployment) string {
 	s := d.Spec.Model.Resolved()
 	parts := append([]string{TokenRef(d), s.Source, s.SHA256, s.Revision}, s.Files...)
+	for _, a := range d.Spec.Adapters {
+		parts = append(parts, "adapter", a.Name, a.Source, a.Revision)
+	}
 	for i, p := range parts {
 		parts[i] = strconv.Itoa(len(p)) + ":" + p
 	}
@@ -176,7 +179,7 @@ func worst(failures []macFailure) *Refusal {
 // holdsSource reports whether a Mac has the files of a file:// record: only there can it be
 // served.
 func holdsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
-	return HasWeights(mac, m.Digest) || reported(mac, m)
+	return reported(mac, m) || !slices.ContainsFunc(m.Parts(), func(part model.Record) bool { return !HasWeights(mac, part.Digest) })
 }
 
 // StillLooks reports whether a Mac may yet find a record's source: it has reported neither

@@ -2,16 +2,59 @@ package fleet
 
 import (
 	"slices"
+	"strings"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Claims returns the names that a deployment wants to serve, besides NAMESPACE/NAME.
+// Claims returns the names that a deployment wants to serve, besides NAMESPACE/NAME: its
+// own, then those of its adapters, NAME:ADAPTER for each.
 func Claims(d *v1alpha1.ModelDeployment) []string {
-	if len(d.Spec.ServedNames) == 0 {
-		return []string{d.Name}
+	names := d.Spec.ServedNames
+	if len(names) == 0 {
+		names = []string{d.Name}
 	}
-	return d.Spec.ServedNames
+	if len(d.Spec.Adapters) == 0 {
+		return names
+	}
+	out := slices.Clone(names)
+	for _, a := range d.Spec.Adapters {
+		for _, name := range append(slices.Clone(names), fullName(d)) {
+			if with := name + ":" + a.Name; !slices.Contains(out, with) {
+				out = append(out, with)
+			}
+		}
+	}
+	return out
+}
+
+// ofAdapter reports whether a name is NAMESPACE/NAME:ADAPTER of a deployment, which no
+// other may take.
+func ofAdapter(d *v1alpha1.ModelDeployment, name string) bool {
+	adapter, found := strings.CutPrefix(name, fullName(d)+":")
+	return found && slices.ContainsFunc(d.Spec.Adapters, func(a v1alpha1.AdapterSpec) bool { return a.Name == adapter })
+}
+
+// Adapters returns the adapters of a deployment that some of its names select, by name.
+func Adapters(d *v1alpha1.ModelDeployment, names []string) (out []string) {
+	for _, a := range d.Spec.Adapters {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, ":"+a.Name) }) {
+			out = append(out, a.Name)
+		}
+	}
+	return out
+}
+
+// servedBy returns the names that clients may use for one replica: without those of
+// adapters that its revision does not have.
+func servedBy(d *v1alpha1.ModelDeployment, adapters []model.Adapter) []string {
+	lacks := func(name string) bool {
+		return slices.ContainsFunc(d.Status.Adapters, func(adapter string) bool {
+			return strings.HasSuffix(name, ":"+adapter) && !slices.ContainsFunc(adapters, func(a model.Adapter) bool { return a.Name == adapter })
+		})
+	}
+	return slices.DeleteFunc(slices.Clone(Served(d)), lacks)
 }
 
 // NameConflict is a name that another deployment owns.
@@ -73,7 +116,7 @@ func ownerOf(name string, d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeplo
 		o := &all[i]
 		switch {
 		case o.UID == d.UID || !o.DeletionTimestamp.IsZero():
-		case fullName(o) == name:
+		case fullName(o) == name, ofAdapter(o, name):
 			return o
 		case !holds(o, name) || held && Older(d, o):
 		case owner == nil || Older(o, owner):

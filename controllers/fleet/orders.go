@@ -76,7 +76,7 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 		ChatTemplate:   r.Spec.ChatTemplate,
 	}
 	if owner != nil {
-		a.ServedNames = Served(owner)
+		a.ServedNames = servedBy(owner, r.Spec.Model.Adapters)
 	}
 	if r.Spec.NodeName == "" {
 		a.Desired = v1alpha1.DesiredDownloaded
@@ -107,7 +107,7 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 		}
 		seen[id], namespaces[d.Namespace] = true, true
 		m := d.Spec.Model.Resolved()
-		asked = append(asked, v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)})
+		asked = append(asked, v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d), Adapters: d.Spec.Adapters})
 	}
 	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces)))
 }

@@ -43,6 +43,12 @@ func OrderBytes(r *v1alpha1.ModelReplica) int {
 	for _, f := range r.Spec.Model.Files {
 		n += 224 + 2*stringBytes(f.Path) // also a key in managedFields
 	}
+	for _, a := range r.Spec.Model.Adapters {
+		n += 512 + stringBytes(a.Name) + stringBytes(a.Source)
+		for _, f := range a.Files {
+			n += 224 + 2*stringBytes(f.Path)
+		}
+	}
 	for _, p := range r.Spec.SharedPrefixes {
 		n += stringBytes(p)
 	}

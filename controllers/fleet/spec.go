@@ -14,6 +14,7 @@ import (
 // not the resolved values.
 type Spec struct {
 	Model       v1alpha1.ModelSource     `json:"model"`
+	Adapters    []v1alpha1.AdapterSpec   `json:"adapters,omitempty"`
 	Context     v1alpha1.ContextSpec     `json:"context,omitzero"`
 	Memory      v1alpha1.MemorySpec      `json:"memory,omitzero"`
 	PrefixCache v1alpha1.PrefixCacheSpec `json:"prefixCache,omitzero"`
@@ -24,11 +25,12 @@ type Spec struct {
 
 // SpecOf returns that part of a spec.
 func SpecOf(s *v1alpha1.ModelDeploymentSpec) Spec {
-	return Spec{Model: s.Model, Context: s.Context, Memory: s.Memory, PrefixCache: s.PrefixCache, Sampling: s.Sampling, Template: s.ChatTemplate, RestartedAt: s.Rollout.RestartedAt}
+	return Spec{Model: s.Model, Adapters: s.Adapters, Context: s.Context, Memory: s.Memory, PrefixCache: s.PrefixCache, Sampling: s.Sampling, Template: s.ChatTemplate, RestartedAt: s.Rollout.RestartedAt}
 }
 
 // WriteTo copies it into a spec.
 func (s Spec) WriteTo(to *v1alpha1.ModelDeploymentSpec) {
+	to.Adapters = s.Adapters
 	to.Model, to.Context, to.Memory, to.PrefixCache = s.Model, s.Context, s.Memory, s.PrefixCache
 	to.Sampling, to.ChatTemplate = s.Sampling, s.Template
 	to.Rollout.RestartedAt = s.RestartedAt

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
@@ -21,7 +22,10 @@ import (
 // classified as part of the engine or not.
 var (
 	makesAnother = map[string]func(*v1alpha1.ModelDeploymentSpec){
-		"Model.Source":   func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
+		"Model.Source": func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
+		"Adapters": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Adapters = []v1alpha1.AdapterSpec{{Name: "one", Source: "hf://o/one"}}
+		},
 		"Model.Revision": func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision = "v2" },
 		"Model.Files":    func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Files = []string{"*Q8_0.gguf"} },
 		"Model.HuggingFace": func(s *v1alpha1.ModelDeploymentSpec) {
@@ -74,6 +78,7 @@ var (
 
 func TestEveryFieldOfTheSpecMakesAnotherEngineOrNone(t *testing.T) {
 	record := fleettest.Model("hf://o/n", "m", 98_000_000)
+	record.Format = model.FormatSafetensors // as adapters need
 	hash := func(change func(*v1alpha1.ModelDeploymentSpec)) string {
 		t.Helper()
 		spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://o/n"}}
@@ -130,6 +135,7 @@ func unclassified(t *testing.T, of reflect.Type, path string, known map[string]b
 // later changes of the spec.
 func TestAnUndoWritesWhatMadeTheEngine(t *testing.T) {
 	record := fleettest.Model("hf://o/n", "m", 98_000_000)
+	record.Format = model.FormatSafetensors // as adapters need
 	for field, change := range makesAnother {
 		spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://o/n", SecretRef: &v1alpha1.SecretReference{Name: "token"}}}
 		change(&spec)

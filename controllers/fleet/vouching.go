@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,11 +42,12 @@ func VouchesItself(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return holdsSource(mac, m) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
 }
 
-// reported reports whether a Mac currently reports these contents of a record's source. A
-// later commit with the same files is the same.
+// reported reports whether a Mac currently reports these contents of a record's source and
+// of those of its adapters. A later commit with the same files is the same.
 func reported(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
-		return r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source
+		return r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source &&
+			!slices.ContainsFunc(m.Adapters, func(a model.Adapter) bool { return !slices.ContainsFunc(r.Model.Adapters, a.SameFiles) })
 	})
 }
 
@@ -74,7 +76,7 @@ func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.Ins
 		return
 	}
 	source := d.Spec.Model.Resolved()
-	record, refusal := recordOf(&source, r)
+	record, refusal := recordOf(&source, d.Spec.Adapters, r)
 	if refusal != nil {
 		t.failures = append(t.failures, macFailure{mac, *refusal})
 		switch refusal.Reason {
@@ -160,17 +162,24 @@ func (t *testimony) disputed(source string) *Refusal {
 func sameRecord(a, b *model.Record) bool {
 	x, y := a.Facts, b.Facts
 	x.Name, y.Name = "", ""
-	return a.Source == b.Source && a.Commit == b.Commit && a.Digest == b.Digest && a.Format == b.Format && x == y && slices.Equal(a.Files, b.Files)
+	return a.Source == b.Source && a.Commit == b.Commit && a.Digest == b.Digest && a.Format == b.Format && x == y && slices.Equal(a.Files, b.Files) && reflect.DeepEqual(a.Adapters, b.Adapters)
 }
 
 // recordOf returns the record of a finished inspection, after comparing it with the
 // deployment.
-func recordOf(m *v1alpha1.ModelSource, r *v1alpha1.InspectionStatus) (*model.Record, *Refusal) {
+func recordOf(m *v1alpha1.ModelSource, adapters []v1alpha1.AdapterSpec, r *v1alpha1.InspectionStatus) (*model.Record, *Refusal) {
 	if r.State == v1alpha1.InspectionResolved {
 		if r.Model == nil {
 			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report contains no model record"}
 		}
-		if why := contradiction(m, r.Model); why != "" {
+		if len(adapters) > 0 && len(r.Model.Adapters) == 0 {
+			return nil, &Refusal{v1alpha1.ReasonReportRefused, "the report of this Mac contains no adapters; upgrade its agent, which does not know them"}
+		}
+		why := contradiction(m, r.Model)
+		if why == "" && !slices.EqualFunc(adapters, r.Model.Adapters, finds) {
+			why = "its adapters are others"
+		}
+		if why != "" {
 			return nil, &Refusal{v1alpha1.ReasonReportRefused, "the report of this Mac contradicts the deployment: " + why + "; check that no one else controls the Mac"}
 		}
 		return r.Model, nil
@@ -180,6 +189,12 @@ func recordOf(m *v1alpha1.ModelSource, r *v1alpha1.InspectionStatus) (*model.Rec
 		reason = v1alpha1.ReasonInspectionFailed
 	}
 	return nil, &Refusal{reason, r.Message}
+}
+
+// finds reports whether a record of an adapter is of the one that a deployment names.
+func finds(want v1alpha1.AdapterSpec, a model.Adapter) bool {
+	return a.Name == want.Name && a.Source == want.Source && strings.HasPrefix(a.Source, hubScheme) == (a.Commit != "") &&
+		(!commitID.MatchString(want.Revision) || a.Commit == want.Revision)
 }
 
 var commitID = regexp.MustCompile(`^[0-9a-f]{40}$`)

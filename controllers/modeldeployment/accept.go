@@ -66,9 +66,8 @@ func accept(s *scope) verdict {
 // not changed by a Mac that reports other bytes under the same name, nor by a branch that
 // moved on.
 func findRecord(s *scope) (*model.Record, fleet.Finding) {
-	source := s.deployment.Spec.Model
 	for _, r := range slices.Backward(s.revisions) {
-		if r.engine.OfSource(source) {
+		if r.engine.OfSource(&s.deployment.Spec) {
 			return &r.engine.Model, fleet.Finding{}
 		}
 	}
@@ -90,6 +89,14 @@ func describe(m *model.Record) string {
 		kind += " " + m.Facts.Quantization
 	}
 	out := fmt.Sprintf("%s, %s of weights, %s", kind, v1alpha1.FormatBytes(m.Bytes()), m.Digest)
+	for i, a := range m.Adapters {
+		if i == 0 {
+			out += ", adapters "
+		} else {
+			out += " and "
+		}
+		out += fmt.Sprintf("%s (%s)", a.Name, v1alpha1.FormatBytes(a.Bytes()))
+	}
 	if len(m.VouchedBy) > 0 {
 		out += ", found by " + strings.Join(m.VouchedBy, ", ")
 	}

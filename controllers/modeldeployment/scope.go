@@ -163,7 +163,7 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 		return err
 	}
 	for _, have := range s.revisions {
-		if have.engine.OfSource(s.deployment.Spec.Model) {
+		if have.engine.OfSource(&s.deployment.Spec) {
 			return nil
 		}
 	}

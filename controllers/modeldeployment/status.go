@@ -24,6 +24,7 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		ObservedGeneration: s.observed(),
 		Selector:           v1alpha1.LabelDeployment + "=" + d.Name,
 		ServedNames:        s.verdict.names,
+		Adapters:           fleet.Adapters(d, s.verdict.names),
 		ModelSource:        d.Spec.Model.Resolved().Source,
 	}
 	if s.current != nil {
@@ -38,7 +39,7 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	if s.verdict.condition.Type == "" {
 		// This pass did not decide: it failed early, or the deployment is being deleted and
 		// its bare names are free again.
-		next.ServedNames = d.Status.ServedNames
+		next.ServedNames, next.Adapters = d.Status.ServedNames, d.Status.Adapters
 		if !d.DeletionTimestamp.IsZero() {
 			next.ServedNames = []string{d.Namespace + "/" + d.Name}
 		}

@@ -23,6 +23,29 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: dev.metalfleet.metalfleet.api.model.Adapter
+  map:
+    fields:
+    - name: commit
+      type:
+        scalar: string
+    - name: digest
+      type:
+        scalar: string
+    - name: files
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.model.File
+          elementRelationship: associative
+          keys:
+          - path
+    - name: name
+      type:
+        scalar: string
+    - name: source
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.model.Facts
   map:
     fields:
@@ -142,6 +165,14 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.model.Record
   map:
     fields:
+    - name: adapters
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.model.Adapter
+          elementRelationship: associative
+          keys:
+          - name
     - name: commit
       type:
         scalar: string
@@ -173,6 +204,18 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: atomic
 - name: dev.metalfleet.metalfleet.api.model.Task
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.AdapterSpec
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
+    - name: revision
+      type:
+        scalar: string
+    - name: source
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Affinity
   map:
     fields:
@@ -668,6 +711,12 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Inspection
   map:
     fields:
+    - name: adapters
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.AdapterSpec
+          elementRelationship: atomic
     - name: files
       type:
         list:
@@ -1106,6 +1155,14 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ModelDeploymentSpec
   map:
     fields:
+    - name: adapters
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.AdapterSpec
+          elementRelationship: associative
+          keys:
+          - name
     - name: autoscaling
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.AutoscalingSpec
@@ -1167,6 +1224,12 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: string
           elementRelationship: associative
+    - name: adapters
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
     - name: autoscaling
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.AutoscalingStatus

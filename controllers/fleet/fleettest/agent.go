@@ -12,9 +12,11 @@ package fleettest
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -308,7 +310,23 @@ func (a *Agent) inspect(order v1alpha1.Inspection) v1alpha1.InspectionStatus {
 	case order.SHA256 != "" && order.SHA256 != src.Model.Files[0].SHA256:
 		out.Reason, out.Message = v1alpha1.ReasonDigestMismatch, "the file has another digest: "+src.Model.Files[0].SHA256
 	default:
-		out.State, out.Model = v1alpha1.InspectionResolved, src.Model
+		out.State, out.Model = v1alpha1.InspectionResolved, withAdapters(src.Model, order.Adapters)
+	}
+	return out
+}
+
+// withAdapters is the record of a model with adapters, which all exist.
+func withAdapters(r *model.Record, adapters []v1alpha1.AdapterSpec) *model.Record {
+	out := r.DeepCopy()
+	for _, a := range adapters {
+		one := model.Adapter{Name: a.Name, Source: a.Source}
+		if strings.HasPrefix(a.Source, "hf://") {
+			one.Commit = strings.Repeat("1", 40)
+		}
+		sum := fmt.Sprintf("%x", sha256.Sum256([]byte(a.Source)))
+		one.Files = []model.File{{Path: "adapter_config.json", Bytes: 100, SHA256: sum}, {Path: "adapters.safetensors", Bytes: 1 << 20, SHA256: sum}}
+		one.Digest = model.DigestOf(one.Files)
+		out.Adapters = append(out.Adapters, one)
 	}
 	return out
 }

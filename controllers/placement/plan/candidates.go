@@ -47,7 +47,7 @@ func (r rejection) alone(replica *v1alpha1.ModelReplica) string {
 	case short:
 		return fmt.Sprintf("short of memory (need %s, free %s)", need, v1alpha1.FormatBytes(r.bytes))
 	case noDisk:
-		return fmt.Sprintf("without disk space for the model (need %s, free %s)", v1alpha1.FormatBytes(replica.Spec.Model.Bytes()), v1alpha1.FormatBytes(r.bytes))
+		return fmt.Sprintf("without disk space for the model (need %s, free %s)", v1alpha1.FormatBytes(replica.Spec.Model.DiskBytes()), v1alpha1.FormatBytes(r.bytes))
 	case avoided:
 		why := fmt.Sprintf("avoided for another %s after a refusal", r.left.Round(time.Second))
 		for _, a := range replica.Spec.Avoid {

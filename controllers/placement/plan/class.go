@@ -66,6 +66,7 @@ const maxClasses = 64
 func sameClass(a, b *v1alpha1.ModelReplica) bool {
 	return a.Spec.ReservedBytes == b.Spec.ReservedBytes && a.Spec.Residency == b.Spec.Residency &&
 		a.Spec.Model.Source == b.Spec.Model.Source && a.Spec.Model.Digest == b.Spec.Model.Digest &&
+		slices.EqualFunc(a.Spec.Model.Adapters, b.Spec.Model.Adapters, model.Adapter.SameFiles) &&
 		slices.Equal(a.Spec.Model.VouchedBy, b.Spec.Model.VouchedBy) && slices.Equal(a.Spec.Avoid, b.Spec.Avoid) && equality.Semantic.DeepEqual(a.Spec.Placement, b.Spec.Placement)
 }
 
@@ -136,8 +137,9 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 	out.score = perPreference*int64(asks.Untolerated(st.mac)) + int64(perAffinity*asks.Preferred(st.mac))
 	if fleet.HasWeights(st.mac, r.Spec.Model.Digest) {
 		out.score += weightsHere
-	} else if downloads(r) {
-		out.fetch = r.Spec.Model.Bytes()
+	}
+	for _, part := range absent(st.mac, r) {
+		out.fetch += part.Bytes()
 	}
 	return out
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
@@ -147,13 +148,34 @@ func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 	if !living && !r.Spec.Residency.OnDemand() {
 		st.leaving += r.Spec.ReservedBytes
 	}
-	if living && !meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionDownloaded) && downloads(r) && !fleet.HasWeights(st.mac, r.Spec.Model.Digest) {
-		st.fetch(r.Spec.Model.Digest, max(0, r.Spec.Model.Bytes()-fetched(r)))
+	if living && !meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionDownloaded) {
+		st.fetchParts(r, fetched(r))
 	}
 }
 
-// downloads reports whether a Mac has to fetch a replica's files: those of a file:// source
-// are used in place.
+// absent returns the parts of a replica that a Mac has to fetch: neither those that are
+// stored there, nor those of a file:// source, which are used in place.
+func absent(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) (out []model.Record) {
+	for _, part := range r.Spec.Model.Parts() {
+		if !strings.HasPrefix(part.Source, fleet.FileScheme) && !fleet.HasWeights(mac, part.Digest) {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// fetchParts counts the downloads of a replica's parts, of which done bytes are on the disk
+// already.
+func (st *state) fetchParts(r *v1alpha1.ModelReplica, done int64) {
+	for _, part := range absent(st.mac, r) {
+		n := part.Bytes()
+		st.fetch(part.Digest, max(0, n-done))
+		done = max(0, done-n)
+	}
+}
+
+// downloads reports whether a Mac has to fetch the files of a replica's model: those of a
+// file:// source are used in place.
 func downloads(r *v1alpha1.ModelReplica) bool {
 	return !strings.HasPrefix(r.Spec.Model.Source, fleet.FileScheme)
 }
@@ -182,6 +204,12 @@ func (st *state) fetches(digest string) int {
 	return slices.IndexFunc(st.fetching, func(f fetch) bool { return f.digest == digest })
 }
 
+// fetchesAll reports whether everything that a replica needs is there, or is being
+// downloaded for others.
+func (st *state) fetchesAll(r *v1alpha1.ModelReplica) bool {
+	return !slices.ContainsFunc(absent(st.mac, r), func(part model.Record) bool { return st.fetches(part.Digest) < 0 })
+}
+
 // hold reserves the memory of a replica.
 func (st *state) hold(r *v1alpha1.ModelReplica) {
 	st.promise.Add(r)
@@ -204,16 +232,14 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 	if !has {
 		return func() {}
 	}
-	st, owner, digest := s.macs[i], r.Spec.DeploymentRef.UID, r.Spec.Model.Digest
+	st, owner := s.macs[i], r.Spec.DeploymentRef.UID
 	s.version++
 	fetching, fetchBytes := slices.Clone(st.fetching), st.fetchBytes
 	st.hold(r)
 	st.replicas++
 	st.orderBytes += fleet.OrderBytes(r)
 	s.kin[owner] = append(s.kin[owner], place{i, r.Spec.Revision})
-	if downloads(r) && !fleet.HasWeights(st.mac, digest) {
-		st.fetch(digest, r.Spec.Model.Bytes())
-	}
+	st.fetchParts(r, 0)
 	if !r.Spec.Residency.OnDemand() {
 		s.reserved[r.Namespace] += r.Spec.ReservedBytes
 	}

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
@@ -64,7 +65,7 @@ func (e *eviction) waits() bool {
 func (v *view) prefetch(e *eviction) Decision {
 	name := v.s.macs[e.mac].mac.Name
 	return Decision{Reason: v1alpha1.ReasonPrefetching, Prefetch: name,
-		Message: fmt.Sprintf("downloading the weights (%s) on %s before a replica of the old revision drains there", v1alpha1.FormatBytes(v.r.Spec.Model.Bytes()), name)}
+		Message: fmt.Sprintf("downloading the weights (%s) on %s before a replica of the old revision drains there", v1alpha1.FormatBytes(v.r.Spec.Model.DiskBytes()), name)}
 }
 
 // FetchesOn returns the Mac that is assigned to prefetch a replica's weights after the
@@ -92,11 +93,11 @@ func (s *Snapshot) noteAhead(r *v1alpha1.ModelReplica) {
 // not available to others.
 func (s *Snapshot) Fetch(r *v1alpha1.ModelReplica, mac string) {
 	i, has := s.index[mac]
-	if !has || !downloads(r) || fleet.HasWeights(s.macs[i].mac, r.Spec.Model.Digest) {
+	if !has || len(absent(s.macs[i].mac, r)) == 0 {
 		return
 	}
 	s.version++
-	s.macs[i].fetch(r.Spec.Model.Digest, max(0, r.Spec.Model.Bytes()-fetched(r)))
+	s.macs[i].fetchParts(r, fetched(r))
 }
 
 // swapsOnFullDisk reports whether a Mac lacks both memory and disk space: a replica that
@@ -113,17 +114,22 @@ func (v *view) clears(i int, e *eviction) bool {
 }
 
 // sole returns the size of a replica's weights that no other replica on the Mac wants.
-func (st *state) sole(r *v1alpha1.ModelReplica) int64 {
-	digest := r.Spec.Model.Digest
-	for _, b := range st.bound {
-		if b.UID != r.UID && b.Spec.Model.Digest == digest {
-			return 0
+func (st *state) sole(r *v1alpha1.ModelReplica) (sum int64) {
+	for _, part := range r.Spec.Model.Parts() {
+		wanted := func(b *v1alpha1.ModelReplica) bool { return b.UID != r.UID && needs(b, part.Digest) }
+		if slices.ContainsFunc(st.bound, wanted) || slices.Contains(st.mac.Spec.PinnedWeights, part.Digest) {
+			continue
+		}
+		for i := range st.mac.Status.Weights {
+			if w := &st.mac.Status.Weights[i]; w.Digest == part.Digest {
+				sum += w.Bytes
+			}
 		}
 	}
-	for i := range st.mac.Status.Weights {
-		if w := &st.mac.Status.Weights[i]; w.Digest == digest && !slices.Contains(st.mac.Spec.PinnedWeights, digest) {
-			return w.Bytes
-		}
-	}
-	return 0
+	return sum
+}
+
+// needs reports whether weights are those of a replica's model or of its adapters.
+func needs(r *v1alpha1.ModelReplica, digest string) bool {
+	return r.Spec.Model.Digest == digest || slices.ContainsFunc(r.Spec.Model.Adapters, func(a model.Adapter) bool { return a.Digest == digest })
 }

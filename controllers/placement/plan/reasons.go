@@ -191,7 +191,7 @@ func figures(r *v1alpha1.ModelReplica, group []rejection) string {
 	case short:
 		return fmt.Sprintf(" (need %s, largest free %s)", v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(largest))
 	case noDisk:
-		return fmt.Sprintf(" (need %s, largest free %s)", v1alpha1.FormatBytes(r.Spec.Model.Bytes()), v1alpha1.FormatBytes(largest))
+		return fmt.Sprintf(" (need %s, largest free %s)", v1alpha1.FormatBytes(r.Spec.Model.DiskBytes()), v1alpha1.FormatBytes(largest))
 	default:
 		return ""
 	}

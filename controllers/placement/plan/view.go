@@ -142,7 +142,7 @@ func (v *view) filter(i int) (rejection, bool) {
 // space and, if that is not enough, weights that nothing wants.
 func (v *view) disk(st *state, need int64) int64 {
 	free := st.mac.Status.Disk.FreeBytes - diskMargin - st.fetchBytes
-	if free < need && st.fetches(v.r.Spec.Model.Digest) >= 0 {
+	if free < need && st.fetchesAll(v.r) {
 		return math.MaxInt64 // fetched once for all
 	}
 	if free >= need || st.mac.Status.Disk.FreeBytes <= 0 { // unknown means no room
@@ -156,7 +156,7 @@ func (v *view) disk(st *state, need int64) int64 {
 func (st *state) reclaimable() (sum int64) {
 	for i := range st.mac.Status.Weights {
 		w := &st.mac.Status.Weights[i]
-		wanted := func(r *v1alpha1.ModelReplica) bool { return r.Spec.Model.Digest == w.Digest }
+		wanted := func(r *v1alpha1.ModelReplica) bool { return needs(r, w.Digest) }
 		if w.ReclaimableBytes > 0 && !slices.ContainsFunc(st.bound, wanted) && !slices.Contains(st.mac.Spec.PinnedWeights, w.Digest) {
 			sum += w.ReclaimableBytes
 		}

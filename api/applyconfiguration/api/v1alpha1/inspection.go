@@ -27,6 +27,8 @@ type InspectionApplyConfiguration struct {
 	// credentials for the model source. The credentials themselves are never
 	// stored here.
 	TokenRef *string `json:"tokenRef,omitempty"`
+	// adapters are the adapters to inspect with the model.
+	Adapters []AdapterSpecApplyConfiguration `json:"adapters,omitempty"`
 }
 
 // InspectionApplyConfiguration constructs a declarative configuration of the Inspection type for use with
@@ -90,5 +92,18 @@ func (b *InspectionApplyConfiguration) WithFiles(values ...string) *InspectionAp
 // If called multiple times, the TokenRef field is set to the value of the last call.
 func (b *InspectionApplyConfiguration) WithTokenRef(value string) *InspectionApplyConfiguration {
 	b.TokenRef = &value
+	return b
+}
+
+// WithAdapters adds the given value to the Adapters field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Adapters field.
+func (b *InspectionApplyConfiguration) WithAdapters(values ...*AdapterSpecApplyConfiguration) *InspectionApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithAdapters")
+		}
+		b.Adapters = append(b.Adapters, *values[i])
+	}
 	return b
 }

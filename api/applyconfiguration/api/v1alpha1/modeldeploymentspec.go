@@ -9,6 +9,13 @@ package v1alpha1
 type ModelDeploymentSpecApplyConfiguration struct {
 	// model is the source of the weights.
 	Model *ModelSourceApplyConfiguration `json:"model,omitempty"`
+	// adapters are LoRA adapters of the model. It must be in safetensors and
+	// generate text. A request for NAME:ADAPTER, for each NAME of the
+	// deployment, is answered with that adapter, and one for NAME without any;
+	// both run in the same batch. Adapters are inspected, downloaded and loaded
+	// with the model, and count in its disk space and memory. A change creates a
+	// new revision. Default: none.
+	Adapters []AdapterSpecApplyConfiguration `json:"adapters,omitempty"`
 	// servedNames are the names that clients use in the request field "model",
 	// for example qwen3-8b or Qwen/Qwen3-8B. Default: metadata.name. The name
 	// NAMESPACE/NAME always works as well, and belongs to that deployment.
@@ -24,7 +31,7 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	// number of running and waiting requests. It cannot be combined with
 	// replicas.
 	Autoscaling *AutoscalingSpecApplyConfiguration `json:"autoscaling,omitempty"`
-	// suspend, when true, removes all replicas until it is false again: running
+	// suspend, when true, removes all replicas until it is false again. Running
 	// requests finish, and new ones are refused, or answered by
 	// routing.fallbacks. Names, revisions, the number of replicas and weights on
 	// disk are kept. Default: false.
@@ -32,11 +39,11 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	// context limits the length and the number of concurrent requests. Memory
 	// is reserved accordingly.
 	Context *ContextSpecApplyConfiguration `json:"context,omitempty"`
-	// sampling sets how tokens are chosen where a request does not state it, and
-	// limits what it may state. A change creates a new revision. Default: none.
+	// sampling sets how tokens are chosen where a request does not state it. It
+	// also limits what a request may state. A change creates a new revision. Default: none.
 	Sampling *SamplingSpecApplyConfiguration `json:"sampling,omitempty"`
 	// chatTemplate is a Jinja template that replaces the chat templates of the
-	// model, for example one with a fixed system prompt. Its text is part of the
+	// model. An example is one with a fixed system prompt. Its text is part of the
 	// object, so keep no secret in it. One that cannot be rendered halts the
 	// rollout. A change creates a new revision. Default: the template of the
 	// model.
@@ -77,6 +84,19 @@ func ModelDeploymentSpec() *ModelDeploymentSpecApplyConfiguration {
 // If called multiple times, the Model field is set to the value of the last call.
 func (b *ModelDeploymentSpecApplyConfiguration) WithModel(value *ModelSourceApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
 	b.Model = value
+	return b
+}
+
+// WithAdapters adds the given value to the Adapters field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Adapters field.
+func (b *ModelDeploymentSpecApplyConfiguration) WithAdapters(values ...*AdapterSpecApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithAdapters")
+		}
+		b.Adapters = append(b.Adapters, *values[i])
+	}
 	return b
 }
 

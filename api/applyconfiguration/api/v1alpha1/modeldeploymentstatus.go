@@ -55,6 +55,9 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// servedNames are the names that this deployment owns: those of its
 	// accepted spec, then NAMESPACE/NAME.
 	ServedNames []string `json:"servedNames,omitempty"`
+	// adapters are the names of adapters that servedNames select. Such a name is
+	// NAME:ADAPTER.
+	Adapters []string `json:"adapters,omitempty"`
 	// reservedBytesPerReplica is the memory reserved for each replica, in
 	// bytes: an estimate from the headers of the model's files.
 	ReservedBytesPerReplica *int64 `json:"reservedBytesPerReplica,omitempty"`
@@ -211,6 +214,16 @@ func (b *ModelDeploymentStatusApplyConfiguration) WithModelDigest(value string) 
 func (b *ModelDeploymentStatusApplyConfiguration) WithServedNames(values ...string) *ModelDeploymentStatusApplyConfiguration {
 	for i := range values {
 		b.ServedNames = append(b.ServedNames, values[i])
+	}
+	return b
+}
+
+// WithAdapters adds the given value to the Adapters field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Adapters field.
+func (b *ModelDeploymentStatusApplyConfiguration) WithAdapters(values ...string) *ModelDeploymentStatusApplyConfiguration {
+	for i := range values {
+		b.Adapters = append(b.Adapters, values[i])
 	}
 	return b
 }

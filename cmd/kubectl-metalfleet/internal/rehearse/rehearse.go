@@ -214,7 +214,7 @@ func describe(m model.Record, from string) *Model {
 
 func need(e fleet.Engine, d *v1alpha1.ModelDeployment) (*Need, error) {
 	terms, err := footprint.Estimate(e.Model.Facts, footprint.Context{
-		Tokens: e.Context.MaxTokens, Sequences: e.Context.MaxConcurrentRequests, CacheTokens: e.Context.KVCacheTokens, CacheQueue: e.CacheQueueBytes})
+		Tokens: e.Context.MaxTokens, Sequences: e.Context.MaxConcurrentRequests, CacheTokens: e.Context.KVCacheTokens, CacheQueue: e.CacheQueueBytes, Adapters: e.Model.AdapterBytes()})
 	if err != nil {
 		return nil, err
 	}

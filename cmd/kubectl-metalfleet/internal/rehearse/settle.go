@@ -134,9 +134,10 @@ func (st *stage) fetch(r *v1alpha1.ModelReplica, mac string) {
 	st.macs = slices.Clone(st.macs)
 	for i := range st.macs {
 		if m := &st.macs[i]; m.Name == mac {
-			bytes := r.Spec.Model.Bytes()
-			m.Status.Weights = append(slices.Clone(m.Status.Weights), v1alpha1.StoredWeights{Digest: r.Spec.Model.Digest, Bytes: bytes})
-			m.Status.Disk.FreeBytes -= bytes
+			for _, part := range r.Spec.Model.Parts() {
+				m.Status.Weights = append(slices.Clone(m.Status.Weights), v1alpha1.StoredWeights{Digest: part.Digest, Bytes: part.Bytes()})
+				m.Status.Disk.FreeBytes -= part.Bytes()
+			}
 		}
 	}
 }
