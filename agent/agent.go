@@ -484,7 +484,9 @@ func (a *Agent) prune(o journal.Desired) {
 	}
 	wanted := map[string]bool{}
 	for i := range o.Assignments {
-		wanted[o.Assignments[i].Model.Digest] = o.Assignments[i].Desired != v1alpha1.DesiredDrained || wanted[o.Assignments[i].Model.Digest]
+		for _, r := range o.Assignments[i].Model.Parts() {
+			wanted[r.Digest] = o.Assignments[i].Desired != v1alpha1.DesiredDrained || wanted[r.Digest]
+		}
 	}
 	if err := a.store.Prune(func(digest string) bool { return wanted[digest] }); err != nil {
 		a.Log.Error(err, "Failed to remove unused partial downloads")

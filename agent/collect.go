@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -41,13 +42,18 @@ func spared(s journal.State) (func(digest string) bool, bool) {
 	}
 	wanted := map[string]bool{}
 	for i := range s.Desired.Assignments {
-		wanted[s.Desired.Assignments[i].Model.Digest] = true
+		for _, r := range s.Desired.Assignments[i].Model.Parts() {
+			wanted[r.Digest] = true
+		}
 	}
 	for _, digest := range s.Desired.PinnedWeights {
 		wanted[digest] = true
 	}
 	for i := range s.Engines {
 		wanted[s.Engines[i].Config.ModelDigest] = true
+		for _, a := range s.Engines[i].Config.Adapters {
+			wanted[a.Digest] = true
+		}
 	}
 	return func(digest string) bool { return wanted[digest] }, true
 }
@@ -64,8 +70,10 @@ func namespaceOf(s journal.State, rec model.Record, tokenRef string) (first stri
 	}
 	for i := range s.Desired.Assignments {
 		o := &s.Desired.Assignments[i]
-		if o.Model.Digest == rec.Digest && o.Model.Source == rec.Source && o.TokenRef == tokenRef && (first == "" || o.Namespace < first) {
-			first = o.Namespace
+		for _, r := range o.Model.Parts() {
+			if r.Digest == rec.Digest && r.Source == rec.Source && (o.TokenRef == tokenRef || tokenRef == "" && r.Source != o.Model.Source) && (first == "" || o.Namespace < first) {
+				first = o.Namespace
+			}
 		}
 	}
 	return first
@@ -82,7 +90,7 @@ func ahead(s journal.State, digest string) (only bool) {
 	for i := range s.Desired.Assignments {
 		o := &s.Desired.Assignments[i]
 		switch {
-		case o.Model.Digest != digest:
+		case !slices.ContainsFunc(o.Model.Parts(), func(r model.Record) bool { return r.Digest == digest }):
 		case o.Desired == v1alpha1.DesiredRunning:
 			return false
 		case o.Desired == v1alpha1.DesiredDownloaded:

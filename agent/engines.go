@@ -39,6 +39,16 @@ func (e engines) Resolve(name string) (serve.Target, bool) {
 	return serve.Target{ReplicaUID: best.UID, Epoch: best.Epoch}, true
 }
 
+// Adapters returns the names of the adapters of a replica's model.
+func (e engines) Adapters(t serve.Target) []string {
+	for _, p := range e.pool.Endpoints() {
+		if p.UID == t.ReplicaUID && p.Epoch == t.Epoch {
+			return p.Adapters
+		}
+	}
+	return nil
+}
+
 func better(a, b *pool.Endpoint) bool {
 	if a.Ready != b.Ready {
 		return a.Ready
@@ -53,13 +63,16 @@ const unknownAge = 0
 func (e engines) Models() []openai.Model { return listed(e.pool.Endpoints()) }
 
 // listed returns each name once, in order. NAMESPACE/NAME, the last name of each
-// model, is listed only if the model has no other.
+// model, is listed only if the model has no other, and so is NAMESPACE/NAME:ADAPTER.
 func listed(all []pool.Endpoint) []openai.Model {
 	owners := map[string]string{}
 	for _, p := range all {
 		names := p.ServedNames
 		if n := len(names) - 1; n > 0 && strings.HasPrefix(names[n], p.Namespace+"/") {
-			names = names[:n]
+			full := names[n] + ":"
+			if others := slices.DeleteFunc(slices.Clone(names[:n]), func(name string) bool { return strings.HasPrefix(name, full) }); len(others) > 0 {
+				names = others
+			}
 		}
 		for _, name := range names {
 			owners[name] = p.Namespace

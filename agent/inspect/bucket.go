@@ -11,7 +11,7 @@ import (
 )
 
 // fromBucket looks at a folder of a bucket, or at one file in it.
-func (r *Resolver) fromBucket(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+func (r *Resolver) fromBucket(ctx context.Context, order v1alpha1.Inspection, fits check) (model.Record, error) {
 	if order.SHA256 != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file of file:// and https://; remove it and put a file %s next to the model", s3.SumsFile)
 	}
@@ -39,7 +39,7 @@ func (r *Resolver) fromBucket(ctx context.Context, order v1alpha1.Inspection) (m
 		return model.Record{}, err
 	}
 	look := &hubLook{
-		resolver: r, who: "the bucket",
+		resolver: r, fits: fits, who: "the bucket",
 		get: func(e hub.Entry, header http.Header) (*http.Response, error) {
 			return buckets.File(ctx, src, e.Path, keys, header)
 		},

@@ -30,7 +30,7 @@ const (
 )
 
 // fromHub looks at a repository of a hub.
-func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection, fits check) (model.Record, error) {
 	if order.SHA256 != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file; remove it and set a commit in model.revision")
 	}
@@ -55,7 +55,7 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (mode
 	if err != nil {
 		return model.Record{}, err
 	}
-	look := &hubLook{resolver: r, who: "the hub", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
+	look := &hubLook{resolver: r, fits: fits, who: "the hub", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
 		return r.Hub.File(ctx, src, l.Commit, e.Path, token, header)
 	}}
 	rec := model.Record{Source: order.Source, Commit: l.Commit, Format: c.Format}
@@ -96,6 +96,8 @@ func MissingToken() error {
 // hubLook is one look at a repository at a commit, or at a folder of a bucket.
 type hubLook struct {
 	resolver *Resolver
+	// fits judges a model in safetensors.
+	fits check
 	// who is asked, and get asks for a file.
 	who string
 	get func(e hub.Entry, header http.Header) (*http.Response, error)
@@ -155,7 +157,7 @@ func (h *hubLook) folder(c hub.Choice, files []hub.Entry) (out []model.File, fac
 			out = append(out, f)
 		}
 	}
-	facts, err = h.resolver.folderFacts(dir)
+	facts, err = h.resolver.folderFacts(dir, h.fits)
 	return out, facts, err
 }
 
@@ -204,7 +206,7 @@ func (h *hubLook) copyTo(dir, folder string, e hub.Entry, known map[string]model
 }
 
 // folderFacts reads a folder as the engine does, all but the numbers.
-func (r *Resolver) folderFacts(dir string) (model.Facts, error) {
+func (r *Resolver) folderFacts(dir string, fits check) (model.Facts, error) {
 	f, err := r.budget().Open(dir)
 	if err != nil {
 		return model.Facts{}, explain(err)
@@ -216,6 +218,9 @@ func (r *Resolver) folderFacts(dir string) (model.Facts, error) {
 	facts, err := f.Facts()
 	if err != nil {
 		return model.Facts{}, explain(err)
+	}
+	if err := fits(f); err != nil {
+		return model.Facts{}, err
 	}
 	if !hub.Presentable(facts.Name) {
 		facts.Name = ""

@@ -12,7 +12,7 @@ import (
 
 // fromRegistry inspects an artifact of a registry. From then on its files are
 // identified by their digests, even if the tag moves.
-func (r *Resolver) fromRegistry(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+func (r *Resolver) fromRegistry(ctx context.Context, order v1alpha1.Inspection, fits check) (model.Record, error) {
 	if order.SHA256 != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file of file:// and https://; remove it and reference the artifact by its digest: oci://REGISTRY/REPOSITORY@sha256:DIGEST")
 	}
@@ -39,7 +39,7 @@ func (r *Resolver) fromRegistry(ctx context.Context, order v1alpha1.Inspection) 
 	if err != nil {
 		return model.Record{}, err
 	}
-	look := &hubLook{resolver: r, who: "the registry", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
+	look := &hubLook{resolver: r, fits: fits, who: "the registry", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
 		return registries.File(ctx, src, e.SHA256, login, header)
 	}}
 	return look.at(model.Record{Source: order.Source, Format: c.Format}, c, all)

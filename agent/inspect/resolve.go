@@ -69,36 +69,59 @@ type Resolver struct {
 
 func (r *Resolver) mostHeader() int64 { return cmp.Or(r.headerBytes, remoteBytes) }
 
-// Resolve looks at one source. Its SHA-256 may be empty for file:// and is for
-// hf://. Every failure but the context's own is a *download.Error.
-func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+// Resolve looks at one source, and at those of its adapters, which must be adapters of that
+// model. Its SHA-256 may be empty for file:// and is for hf://. Every failure but the
+// context's own is a *download.Error.
+func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (rec model.Record, err error) {
+	adapters, err := r.adapters(ctx, order)
+	defer func() { err = errors.Join(err, adapters.close()) }()
+	if err != nil {
+		return model.Record{}, err
+	}
+	if rec, err = r.model(ctx, order, adapters.check); err != nil {
+		return model.Record{}, err
+	}
+	if len(adapters) > 0 && rec.Format != model.FormatSafetensors {
+		return model.Record{}, failure(v1alpha1.ReasonUnsupportedModel, "adapters need a model in safetensors; choose such a repository of the model, or remove spec.adapters")
+	}
+	for _, a := range adapters {
+		rec.Adapters = append(rec.Adapters, a.Adapter)
+	}
+	return rec, nil
+}
+
+// check judges an opened model.
+type check func(*weights.File) error
+
+// model looks at the source of the model.
+func (r *Resolver) model(ctx context.Context, order v1alpha1.Inspection, fits check) (model.Record, error) {
 	source, sha256 := order.Source, order.SHA256
 	if sha256 != "" && !hexDigest.MatchString(sha256) {
 		return model.Record{}, failure(v1alpha1.ReasonDigestMismatch, "model.sha256 is not 64 lower-case hex digits; write it as sha256sum prints it")
 	}
 	switch {
 	case strings.HasPrefix(source, "file://"):
-		return r.local(ctx, source, sha256)
+		return r.local(ctx, source, sha256, fits)
 	case strings.HasPrefix(source, "https://"):
 		return r.remote(ctx, source, sha256)
 	case strings.HasPrefix(source, hub.Scheme):
-		return r.fromHub(ctx, order)
+		return r.fromHub(ctx, order, fits)
 	case strings.HasPrefix(source, s3.Scheme):
-		return r.fromBucket(ctx, order)
+		return r.fromBucket(ctx, order, fits)
 	case strings.HasPrefix(source, oci.Scheme):
-		return r.fromRegistry(ctx, order)
+		return r.fromRegistry(ctx, order, fits)
 	}
 	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "unknown source scheme; use file://, https://, hf://, s3:// or oci://")
 }
 
-func (r *Resolver) local(ctx context.Context, source, want string) (model.Record, error) {
+func (r *Resolver) local(ctx context.Context, source, want string, fits check) (model.Record, error) {
 	folder, err := r.Root.OpenFolder(source)
 	if err != nil {
 		return model.Record{}, err
 	}
 	if folder != nil {
 		defer folder.Close()
-		return r.localFolder(ctx, folder, source, want)
+		return r.localFolder(ctx, folder, source, want, fits)
 	}
 	l, err := r.Root.Open(source)
 	if err != nil {
@@ -120,11 +143,11 @@ func (r *Resolver) local(ctx context.Context, source, want string) (model.Record
 }
 
 // localFolder looks at a model in safetensors that lies in the model root.
-func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source, want string) (model.Record, error) {
+func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source, want string, fits check) (model.Record, error) {
 	if want != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file, but %s is a folder; remove model.sha256", source)
 	}
-	facts, err := r.folderFacts(l.Path())
+	facts, err := r.folderFacts(l.Path(), fits)
 	if err != nil {
 		return model.Record{}, err
 	}

@@ -65,6 +65,7 @@ type download struct {
 	ending       bool
 	cancel       context.CancelFunc
 	path         string
+	adapters     []string // paths, in the order of the assignment's
 	bytes, total int64
 	since        time.Time
 	attempts     int
@@ -164,6 +165,12 @@ func (e *entry) config(path string) wire.Config {
 		ContextTokens: a.Context.MaxTokens, Sequences: a.Context.MaxConcurrentRequests, CacheTokens: a.Context.KVCacheTokens,
 		CacheQueueBytes: a.PrefixCache.QueueBytes, LimitBytes: memory.EngineLimit(a.ReservedBytes), Task: string(a.Model.Facts.Task),
 	}
+	for i, adapter := range a.Model.Adapters {
+		c.Adapters = append(c.Adapters, wire.Adapter{Name: adapter.Name, Digest: adapter.Digest})
+		if i < len(e.download.adapters) {
+			c.Adapters[i].Path = e.download.adapters[i]
+		}
+	}
 	if len(a.SharedPrefixes) > 0 {
 		c.SharedPrefixes, c.SharedScope = a.SharedPrefixes, a.Namespace
 	}
@@ -192,10 +199,19 @@ func policy(s v1alpha1.SamplingSpec) *wire.SamplingPolicy {
 func sameService(have, want wire.Config) bool {
 	have.ModelPath, have.LimitBytes, have.Backend = want.ModelPath, want.LimitBytes, want.Backend
 	have.CacheDir, have.Sandbox = want.CacheDir, want.Sandbox
+	have.Adapters, want.Adapters = placeless(have.Adapters), placeless(want.Adapters)
 	if have.Task == "" { // its task is that of the model, as inspected
 		have.Task = want.Task
 	}
 	return reflect.DeepEqual(have, want)
+}
+
+// placeless are adapters without the location of their files.
+func placeless(all []wire.Adapter) (out []wire.Adapter) {
+	for _, a := range all {
+		out = append(out, wire.Adapter{Name: a.Name, Digest: a.Digest})
+	}
+	return out
 }
 
 // end cancels a running download; one that has ended stays as it is. The caller

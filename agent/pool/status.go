@@ -56,7 +56,9 @@ type Endpoint struct {
 	Epoch       int64
 	Namespace   string
 	ServedNames []string
-	Ready       bool
+	// Adapters are the names of the model's adapters.
+	Adapters []string
+	Ready    bool
 	// Holds are the requests it serves now.
 	Holds int
 }
@@ -96,6 +98,9 @@ func oneEach(all []v1alpha1.AssignmentStatus) []v1alpha1.AssignmentStatus {
 
 func (e *entry) endpoint() Endpoint {
 	n := Endpoint{UID: e.key.UID, Epoch: e.key.Epoch, Namespace: e.assignment.Namespace, ServedNames: e.assignment.ServedNames}
+	for _, a := range e.assignment.Model.Adapters {
+		n.Adapters = append(n.Adapters, a.Name)
+	}
 	if e.engine != nil {
 		n.Ready, n.Holds = e.state == Ready && e.engine.state == Ready, len(e.engine.holds)
 	}

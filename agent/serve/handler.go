@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -262,6 +263,9 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 		return err
 	}
 	defer hold.Release()
+	if req.wire.Adapter, err = h.adapter(r, req.model); err != nil {
+		return err
+	}
 	// Canceled before the release: the engine never works on this request after
 	// the hold ended.
 	ctx, end := context.WithCancelCause(r.Context())
@@ -350,6 +354,28 @@ func ended(ctx context.Context, err error) error {
 		return &openai.Error{Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: codeCancelled, Message: "The response was cancelled."}
 	}
 	return front.Gone(err)
+}
+
+// adapter returns the adapter that answers a request: the one that the gateway names, else
+// the one that a name NAME:ADAPTER selects; empty for the model alone. An adapter that the
+// replica does not have is refused, for its model alone would answer otherwise.
+func (h *handler) adapter(r *http.Request, model string) (string, error) {
+	t, err := h.target(r, model)
+	if err != nil {
+		return "", err
+	}
+	has, named := h.Engines.Adapters(t), r.Header.Get(agentapi.HeaderAdapter)
+	switch {
+	case named == "":
+		i := slices.IndexFunc(has, func(a string) bool { return strings.HasSuffix(model, ":"+a) })
+		if i < 0 {
+			return "", nil
+		}
+		return has[i], nil
+	case !slices.Contains(has, named):
+		return "", openai.ModelNotFound(model)
+	}
+	return named, nil
 }
 
 // target is the replica that the gateway picked, or without its headers the one

@@ -46,6 +46,9 @@ var (
 type Engines interface {
 	// Resolve finds the replica for a name that clients use.
 	Resolve(model string) (Target, bool)
+	// Adapters returns the names of the adapters of a replica's model. A name
+	// NAME:ADAPTER of the replica selects one; no other name of it ends in :ADAPTER.
+	Adapters(t Target) []string
 	// Models lists the models served, as a gateway does: not under every name.
 	Models() []openai.Model
 	// Model returns the model for a name that Resolve knows.

@@ -95,6 +95,45 @@ func (r *Root) openFolder(name string) (*LocalFolder, error) {
 	return l, nil
 }
 
+// OpenAdapter opens the folder of an adapter that a file:// source names. The caller
+// closes it.
+func (r *Root) OpenAdapter(source string) (*LocalFolder, error) {
+	name, err := localName(source)
+	if err != nil {
+		return nil, err
+	}
+	if r.root == nil {
+		return nil, failure(v1alpha1.ReasonSourceNotFound, "this Mac has no model root, so it cannot serve %s; start its agent with --model-root", source)
+	}
+	root, err := descend(r.root, name)
+	if err != nil {
+		return nil, explain(err, brief(source))
+	}
+	l := &LocalFolder{Name: name, root: root, dir: r.dir}
+	if err := l.chooseAdapter(); err != nil {
+		return nil, errors.Join(explain(err, brief(source)), root.Close())
+	}
+	return l, nil
+}
+
+// chooseAdapter picks the files of the adapter from the opened folder.
+func (l *LocalFolder) chooseAdapter() error {
+	entries, err := listing(l.root, ".")
+	if err != nil {
+		return err
+	}
+	c, err := hub.ChooseAdapter(entries)
+	if err != nil {
+		return err
+	}
+	for _, f := range c.Files {
+		if err := l.take(f.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // choose picks the files of the model from the opened folder.
 func (l *LocalFolder) choose() error {
 	entries, err := listing(l.root, ".")

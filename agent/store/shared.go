@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/s3"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // errUnwanted cancels a download that no caller waits for.
@@ -178,7 +179,11 @@ func (s *Store) inPlace(ctx context.Context, rec model.Record, verifying func(in
 // folderInPlace requires that the folder holds the record's files and no other
 // that an engine would read.
 func (s *Store) folderInPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
-	l, err := s.opt.Root.OpenFolder(rec.Source)
+	open := s.opt.Root.OpenFolder
+	if slices.ContainsFunc(rec.Files, func(f model.File) bool { return f.Path == weights.AdapterConfigFile }) {
+		open = s.opt.Root.OpenAdapter
+	}
+	l, err := open(rec.Source)
 	if err != nil {
 		return "", err
 	}

@@ -23,6 +23,9 @@ const (
 	maxPatterns      = 4096
 )
 
+// AdapterFiles are the names of the files that hold an adapter's factors.
+func AdapterFiles() []string { return []string{peftFile, mlxFile} }
+
 // AdapterConfig describes the factors of an adapter.
 type AdapterConfig struct {
 	// File holds the factors.

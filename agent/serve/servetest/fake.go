@@ -39,10 +39,12 @@ type replica struct {
 	script Script
 	reader Reader
 	ready  bool
-	lost   chan struct{} // closed when the engine ends
-	lose   sync.Once
-	holds  int
-	ended  int // requests whose script returned
+	// adapters of its model
+	adapters []string
+	lost     chan struct{} // closed when the engine ends
+	lose     sync.Once
+	holds    int
+	ended    int // requests whose script returned
 }
 
 // New returns a fake without replicas.
@@ -64,6 +66,16 @@ func (f *Fake) AddReader(name string, t serve.Target, r Reader) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.replicas[t].reader = r
+}
+
+// SetAdapters gives a replica's model adapters, each under NAME:ADAPTER of a name.
+func (f *Fake) SetAdapters(name string, t serve.Target, adapters ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.replicas[t].adapters = adapters
+	for _, a := range adapters {
+		f.names[name+":"+a] = t
+	}
 }
 
 // SetReady changes whether the replica's engine can be held.
@@ -88,6 +100,16 @@ func (f *Fake) Holds(t serve.Target) (holds, ended int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.replicas[t].holds, f.replicas[t].ended
+}
+
+// Adapters implements serve.Engines.
+func (f *Fake) Adapters(t serve.Target) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r := f.replicas[t]; r != nil {
+		return r.adapters
+	}
+	return nil
 }
 
 // Resolve implements serve.Engines.
