@@ -105,7 +105,7 @@ func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 		}
 	}
 	switch {
-	case len(r.rest) > 0 && (len(r.model.Endpoints()) == 0 || r.last != nil || !d.queues || r.patience == 0):
+	case len(r.rest) > 0 && (!r.served(r.model) || r.last != nil || !d.queues || r.patience == 0):
 		return nil, errElsewhere
 	case r.suspended():
 		return nil, openai.Suspended(r.Name)

@@ -151,6 +151,7 @@ func (q *queue) notifyAll() {
 type scope struct {
 	model   *route.Model
 	onlyMac string
+	adapter string
 	guest   bool
 }
 
@@ -164,7 +165,7 @@ func (q *queue) serve(m *route.Model, now time.Time) {
 		var lease *Lease
 		next := q.entries.Next(name, now, runs, func(w *fairqueue.Entry) (ok bool) {
 			r := q.waiters[w].request
-			in := scope{model: r.model, onlyMac: r.OnlyMac, guest: q.slots.guest(r)}
+			in := scope{model: r.model, onlyMac: r.OnlyMac, adapter: r.Adapter, guest: q.slots.guest(r)}
 			if full[in] {
 				return false
 			}

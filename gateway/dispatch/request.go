@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -65,7 +66,13 @@ type Lease struct {
 
 // suspended reports whether nothing serves the request's deployment until a person
 // resumes it: waiting does not help.
-func (r *Request) suspended() bool { return r.model.Suspended() && len(r.model.Endpoints()) == 0 }
+func (r *Request) suspended() bool { return r.model.Suspended() && !r.served(r.model) }
+
+// served reports whether a deployment has a replica for the request: a ready one with its
+// adapter, if it names one.
+func (r *Request) served(m *route.Model) bool {
+	return slices.ContainsFunc(m.Endpoints(), func(e route.Endpoint) bool { return e.HasAdapter(r.Adapter) })
+}
 
 // LeaseOf returns a lease of a Mac without a slot, for requests to the agent itself.
 func LeaseOf(mac route.Mac) *Lease {
@@ -93,6 +100,9 @@ type Client interface {
 type Request struct {
 	// Name of the model, as the client sent it.
 	Name string
+	// Adapter that the name selects; empty for the model alone. Replicas without it are
+	// never used.
+	Adapter string
 	// Candidates are the deployments that may serve it, the preferred one first.
 	Candidates []*route.Model
 	// Routed is true if a routing rule chose the candidates.
@@ -131,14 +141,14 @@ type Request struct {
 }
 
 // Route sets the deployments that may serve a request for m. A name of the form
-// NAMESPACE/NAME selects that deployment alone.
+// NAMESPACE/NAME, or NAMESPACE/NAME:ADAPTER, selects that deployment alone.
 func (r *Request) Route(t *route.Table, m *route.Model) {
 	routing := m.Routing()
-	if routing == nil || r.Name == m.Key.String() {
+	if routing == nil || r.Name == m.Key.String() || r.Name == m.Key.String()+":"+r.Adapter {
 		r.Candidates = []*route.Model{m}
 		return
 	}
-	r.Candidates, r.Routed, r.patience = t.Targets(m, r.point(routing.SessionAffinity, m.Key)), true, routing.Patience
+	r.Candidates, r.Routed, r.patience = t.Targets(m, r.Adapter, r.point(routing.SessionAffinity, m.Key)), true, routing.Patience
 }
 
 // point returns the position of a request in a split: the same for all requests that belong
@@ -167,12 +177,12 @@ func (r *Request) begin(now time.Time) { r.sendTo(r.Candidates[0], r.Candidates[
 // the request waits for the first one that has replicas, or else for the first.
 func (r *Request) passOn(now time.Time) {
 	r.sendTo(r.rest[0], r.rest[1:], now)
-	if len(r.rest) > 0 || len(r.model.Endpoints()) > 0 {
+	if len(r.rest) > 0 || r.served(r.model) {
 		return
 	}
 	next := r.Candidates[0]
 	for _, m := range r.Candidates {
-		if len(m.Endpoints()) > 0 {
+		if r.served(m) {
 			next = m
 			break
 		}
@@ -197,14 +207,14 @@ func (r *Request) cannotAnswer() string {
 	switch {
 	case r.last != nil:
 		return passedRefused
-	case len(r.model.Endpoints()) == 0:
+	case !r.served(r.model):
 		return passedNone
 	}
 	return passedBusy
 }
 
 func (r *Request) excluded(e route.Endpoint) bool {
-	return r.replicas[e.Replica] || r.macs[e.Mac] || r.OnlyMac != "" && e.Mac != r.OnlyMac
+	return r.replicas[e.Replica] || r.macs[e.Mac] || r.OnlyMac != "" && e.Mac != r.OnlyMac || !e.HasAdapter(r.Adapter)
 }
 
 // excludesAny reports whether replicas or Macs failed it.

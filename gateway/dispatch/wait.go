@@ -158,7 +158,7 @@ func (r *Request) notServed(at Place, why error) error {
 		return why
 	case r.refusal != nil:
 		return r.refusal
-	case len(r.model.Endpoints()) == 0 || late && r.last != nil:
+	case !r.served(r.model) || late && r.last != nil:
 		return openai.NoEndpoint(r.Name, after)
 	}
 	e := openai.Overloaded(after)

@@ -178,6 +178,15 @@ func displayName(req *request, lease *dispatch.Lease) string {
 	if !req.Routed {
 		return req.Name
 	}
+	return routedName(req, lease)
+}
+
+// routedName returns the name, at the deployment that answers, of the model or adapter that
+// a request is for.
+func routedName(req *request, lease *dispatch.Lease) string {
+	if req.Adapter != "" {
+		return lease.Model.DisplayName() + ":" + req.Adapter
+	}
 	return lease.Model.DisplayName()
 }
 
@@ -222,8 +231,11 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	if req.attribution {
 		out.Header.Set(agentapi.HeaderAttribution, agentapi.AttributionKeep)
 	}
+	if req.Adapter != "" {
+		out.Header.Set(agentapi.HeaderAdapter, req.Adapter)
+	}
 	if req.Routed {
-		out.Header.Set(agentapi.HeaderModel, lease.Model.DisplayName())
+		out.Header.Set(agentapi.HeaderModel, routedName(req, lease))
 	}
 	return out.WithContext(ctx)
 }

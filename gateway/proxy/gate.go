@@ -129,23 +129,23 @@ func (g *gate) admit(ctx context.Context, w *reply, r *http.Request) (caller, er
 	return c, nil
 }
 
-// lookup finds a model by its name. A model that the caller may not use is reported as
+// lookup finds a model, and the adapter of it, by a name of clients. A model that the caller may not use is reported as
 // nonexistent: names are not revealed to other tenants.
-func (g *gate) lookup(ctx context.Context, c caller, name string) (*route.Model, error) {
+func (g *gate) lookup(ctx context.Context, c caller, name string) (route.Name, error) {
 	if err := g.ready(); err != nil {
-		return nil, err
+		return route.Name{}, err
 	}
-	m, known := g.table.Lookup(name)
-	if known && c.may(name, m) {
-		scopeOf(ctx).model = m.Key.String()
-		return m, nil
+	n, known := g.table.Find(name)
+	if known && c.may(name, n.Model) {
+		scopeOf(ctx).model = n.Model.Key.String()
+		return n, nil
 	}
 	why := keys.ReasonModelUnknown
 	if known {
 		why = keys.ReasonModel
 	}
 	g.denied(ctx, c, why, name)
-	return nil, openai.ModelNotFound(name)
+	return route.Name{}, openai.ModelNotFound(name)
 }
 
 // models returns the names that the caller may use.

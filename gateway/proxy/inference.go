@@ -57,11 +57,11 @@ func runsInBackground(e openai.Envelope, r *http.Request) bool {
 
 // forward forwards a request whose body was read to a replica of its model.
 func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, envelope openai.Envelope, body []byte, release func()) error {
-	model, err := i.gate.lookup(ctx, c, envelope.Model)
+	named, err := i.gate.lookup(ctx, c, envelope.Model)
 	if err != nil {
 		return err
 	}
-	w.deployment = model.Key.String()
+	w.deployment = named.Model.Key.String()
 	c.setPriority(r.Header)
 	if w.meter, err = i.gate.meter(ctx, c, w, envelope.Model, body); err != nil {
 		return err
@@ -72,9 +72,9 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 	}
 	defer cancel()
 	req := &request{client: r, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
-		Request: dispatch.Request{Name: envelope.Model, Key: c.name(), Tenant: c.tenant(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: prefixFor(envelope, c.tenant(), i.keepAttribution), Bytes: int64(len(body)),
+		Request: dispatch.Request{Name: envelope.Model, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(prefixFor(envelope, c.tenant(), i.keepAttribution), named.Adapter), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
-	req.Route(i.table, model)
+	req.Route(i.table, named.Model)
 	w.allow(allowanceOf(r.URL.Path, envelope, body, req.Candidates))
 	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, envelope, req.Candidates); err != nil {
 		return err

@@ -42,11 +42,11 @@ func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Reques
 			return list, err
 		},
 		Named: func(name string) (openai.Model, error) {
-			m, err := t.gate.lookup(ctx, c, name)
+			n, err := t.gate.lookup(ctx, c, name)
 			if err != nil {
 				return openai.Model{}, err
 			}
-			return modelOf(name, m), nil
+			return modelOf(name, n.Model), nil
 		},
 	}.Serve(w, r)
 }
@@ -54,11 +54,11 @@ func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Reques
 // anthropic lists the models in pages, or returns the one that the path names.
 func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	if name := front.ModelOf(r.URL.Path); name != "" {
-		m, err := t.gate.lookup(ctx, c, name)
+		n, err := t.gate.lookup(ctx, c, name)
 		if err != nil {
 			return err
 		}
-		return front.WriteJSON(w, anthropicModel(name, m))
+		return front.WriteJSON(w, anthropicModel(name, n.Model))
 	}
 	names, err := t.gate.models(c)
 	if err != nil {
@@ -147,11 +147,11 @@ func (t *catalog) show(ctx context.Context, c caller, w *reply, r *http.Request)
 	if err != nil {
 		return err
 	}
-	m, err := t.gate.lookup(ctx, c, name)
+	n, err := t.gate.lookup(ctx, c, name)
 	if err != nil {
 		return err
 	}
-	return front.WriteJSON(w, ollama.NewShow(ollamaFacts(name, m)))
+	return front.WriteJSON(w, ollama.NewShow(ollamaFacts(name, n.Model)))
 }
 
 func ollamaFacts(name string, m *route.Model) ollama.Facts {

@@ -41,6 +41,21 @@ func salted(p pick.Prefix, tenant, salt string) pick.Prefix {
 	return p
 }
 
+// withAdapter returns the prefix of a prompt that an adapter answers: an engine caches it
+// apart from that of the model alone and of other adapters, so that sending them to one
+// replica has no use.
+func withAdapter(p pick.Prefix, adapter string) pick.Prefix {
+	if adapter == "" {
+		return p
+	}
+	for _, h := range []*uint64{&p.Shared, &p.Own} {
+		if *h != 0 {
+			*h = pick.Hash([]byte("adapter"), []byte(adapter), binary.BigEndian.AppendUint64(nil, *h))
+		}
+	}
+	return p
+}
+
 // prefixOf returns the prefix of a prompt. A client's cache key identifies the conversation
 // even if its first message changes, as when a client summarizes earlier ones.
 func prefixOf(e openai.Envelope) pick.Prefix {

@@ -140,6 +140,7 @@ func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
 	}
 	seen := map[uint64]string{}
 	for name, p := range map[string]pick.Prefix{
+		"adapter one": withAdapter(of("", prompt), "one"), "adapter two": withAdapter(of("", prompt), "two"), "tenant a with adapter one": withAdapter(of("tenant/a", prompt), "one"),
 		"no tenant": of("", prompt), "tenant a": of("tenant/a", prompt), "tenant b": of("tenant/b", prompt),
 		"tenant a with a salt": of("tenant/a", `"cache_salt":"s",`+prompt), "no tenant with a salt": of("", `"cache_salt":"s",`+prompt),
 	} {
@@ -153,7 +154,10 @@ func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
 	if a, b := of("tenant/a", prompt), of("tenant/a", prompt); a != b {
 		t.Errorf("one tenant begins with %+v and %+v", a, b)
 	}
-	if p := of("tenant/a", `"input":"hi"`); p != (pick.Prefix{}) {
+	if p := of("tenant/a", prompt); withAdapter(p, "") != p {
+		t.Errorf("without an adapter %+v becomes %+v", p, withAdapter(p, ""))
+	}
+	if p := withAdapter(of("tenant/a", `"input":"hi"`), "one"); p != (pick.Prefix{}) {
 		t.Errorf("without a prefix: %+v", p)
 	}
 }

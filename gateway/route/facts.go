@@ -21,6 +21,7 @@ func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 		UID:       string(d.UID),
 		Created:   d.CreationTimestamp.Unix(),
 		Names:     strings.Join(d.Status.ServedNames, "\n"),
+		Adapters:  strings.Join(d.Status.Adapters, "\n"),
 		Routing:   routingOf(d.Spec.Routing),
 		Context:   d.Spec.Context.MaxTokens,
 		Suspended: d.Spec.Suspend,
@@ -62,6 +63,7 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 		Cold:      saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
 		Retiring:  r.Annotations[v1alpha1.AnnotationRetiring] != "",
 		Sequences: r.Spec.Context.MaxConcurrentRequests,
+		Adapters:  adaptersOf(r.Spec.Model),
 		Facts: Facts{
 			Context: r.Spec.Context.MaxTokens, Trained: r.Spec.Model.Facts.ContextTokens, Task: taskOf(r.Spec.Model),
 			Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Facts.WeightBytes, Format: string(r.Spec.Model.Format),
@@ -69,6 +71,15 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 			Sees: r.Spec.Model.Facts.Sees(),
 		},
 	}
+}
+
+// adaptersOf returns the names of a model's adapters, joined by newlines.
+func adaptersOf(r model.Record) string {
+	names := make([]string, 0, len(r.Adapters))
+	for _, a := range r.Adapters {
+		names = append(names, a.Name)
+	}
+	return strings.Join(names, "\n")
 }
 
 // taskOf returns the task from a model's record; it is unknown if there is none.

@@ -44,10 +44,11 @@ func (r *Routing) at(point uint64) string {
 // itself.
 func (m *Model) Routing() *Routing { return m.routing.Load() }
 
-// Targets returns the deployments that may serve a request for a bare name of m, in order:
+// Targets returns the deployments that may serve a request for a bare name of m, in order,
+// or for such a name with an adapter, which the others must have as well:
 // the one that its split assigns to point, then m, then the others of the split, then
 // fallbacks, each of them once if it exists. It is only m if m has no routing.
-func (t *Table) Targets(m *Model, point uint64) []*Model {
+func (t *Table) Targets(m *Model, adapter string, point uint64) []*Model {
 	r := m.Routing()
 	if r == nil {
 		return []*Model{m}
@@ -64,7 +65,7 @@ func (t *Table) Targets(m *Model, point uint64) []*Model {
 		if name != "" {
 			next, known = t.Lookup(Key{m.Namespace, name}.String())
 		}
-		if known && !slices.Contains(out, next) {
+		if known && !slices.Contains(out, next) && (next == m || adapter == "" || next.HasAdapter(adapter)) {
 			out = append(out, next)
 		}
 	}

@@ -39,7 +39,7 @@ func TestTheOrderOfThoseWhoMayAnswer(t *testing.T) {
 			table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "a"}, UID: "a", Names: "a", Routing: tc.routing})
 			m, _ := table.Lookup("a")
 			var got []string
-			for _, o := range table.Targets(m, tc.point) {
+			for _, o := range table.Targets(m, "", tc.point) {
 				got = append(got, o.Name)
 			}
 			if !slices.Equal(got, tc.want) {

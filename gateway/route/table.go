@@ -42,6 +42,8 @@ type Deployment struct {
 	Created int64 // Unix seconds
 	// Names that its status claims, with or without NAMESPACE/NAME.
 	Names string // joined by newlines
+	// Adapters of its model, by name: names that end in :ADAPTER select one.
+	Adapters string // joined by newlines
 	// Start is how long the last start of a replica took; 0 if unknown.
 	Start time.Duration
 	// Routing of requests for its bare names; nil if it serves them itself.
@@ -55,7 +57,7 @@ type Deployment struct {
 // servesAs reports whether two deployments have the same names, endpoints, facts and
 // routing.
 func (d Deployment) servesAs(o Deployment) bool {
-	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Context == o.Context && d.Suspended == o.Suspended && reflect.DeepEqual(d.Routing, o.Routing)
+	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Adapters == o.Adapters && d.Context == o.Context && d.Suspended == o.Suspended && reflect.DeepEqual(d.Routing, o.Routing)
 }
 
 // same reports whether two are equal.
@@ -63,10 +65,20 @@ func (d Deployment) same(o Deployment) bool {
 	return d.servesAs(o) && d.Start == o.Start
 }
 
+// adapterOf returns the adapter that one of its names selects; empty for the model alone.
+func (d Deployment) adapterOf(name string) string {
+	for adapter := range strings.SplitSeq(d.Adapters, "\n") {
+		if adapter != "" && strings.HasSuffix(name, ":"+adapter) {
+			return adapter
+		}
+	}
+	return ""
+}
+
 // displayName is the model name in responses: the first of its names, or NAMESPACE/NAME.
 func (d Deployment) displayName() string {
 	for name := range strings.SplitSeq(d.Names, "\n") {
-		if name != "" && name != d.Key.String() {
+		if name != "" && name != d.Key.String() && d.adapterOf(name) == "" {
 			return name
 		}
 	}
@@ -84,6 +96,7 @@ type Replica struct {
 	Cold          bool // an OnDemand replica whose model is not in memory
 	Retiring      bool // others are preferred, so that it becomes idle
 	Sequences     int64
+	Adapters      string // names, joined by newlines
 	Facts         Facts
 }
 
@@ -111,6 +124,14 @@ type Endpoint struct {
 	Retiring bool
 	// Sequences is how many requests it runs concurrently; 0 if unknown.
 	Sequences int64
+	// Adapters of its model, by name, joined by newlines.
+	Adapters string
+}
+
+// HasAdapter reports whether the replica can answer with an adapter; every one can answer
+// with none. Those of another revision may have other adapters.
+func (e Endpoint) HasAdapter(name string) bool {
+	return name == "" || slices.Contains(strings.Split(e.Adapters, "\n"), name)
 }
 
 // Model is one deployment as clients see it.
@@ -124,6 +145,7 @@ type Model struct {
 	start       atomic.Int64 // a time.Duration
 	routing     atomic.Pointer[Routing]
 	displayName atomic.Pointer[string]
+	adapters    atomic.Pointer[string]
 	facts       atomic.Pointer[Facts]
 }
 
@@ -170,15 +192,22 @@ func (m *Model) notify() {
 // change them.
 func (m *Model) Endpoints() []Endpoint { return *m.endpoints.Load() }
 
+// HasAdapter reports whether the deployment has an adapter of a name.
+func (m *Model) HasAdapter(name string) bool {
+	return slices.Contains(strings.Split(*m.adapters.Load(), "\n"), name)
+}
+
 // Name is a name that clients may use.
 type Name struct {
 	Name  string
 	Model *Model
+	// Adapter of the model that the name selects; empty for the model alone.
+	Adapter string
 }
 
 // index is an immutable table of names.
 type index struct {
-	byName map[string]*Model
+	byName map[string]Name
 	listed []Name
 }
 
@@ -215,14 +244,20 @@ func (t *Table) Synced() bool { return t.synced.Load() }
 // MarkSynced records that it was.
 func (t *Table) MarkSynced() { t.synced.Store(true) }
 
-// Lookup returns the model that a name refers to.
+// Lookup returns the model that a name refers to, whether it selects an adapter or not.
 func (t *Table) Lookup(name string) (*Model, bool) {
-	m, ok := t.names.Load().byName[name]
-	return m, ok
+	n, ok := t.Find(name)
+	return n.Model, ok
 }
 
-// Names returns the names to list for clients, sorted: the names of each model, or
-// NAMESPACE/NAME if it has no other.
+// Find returns what a name refers to.
+func (t *Table) Find(name string) (Name, bool) {
+	n, ok := t.names.Load().byName[name]
+	return n, ok
+}
+
+// Names returns the names to list for clients, sorted: the names of each model and of its
+// adapters, or NAMESPACE/NAME if it has no other.
 func (t *Table) Names() []Name { return t.names.Load().listed }
 
 // SetDeployment adds or changes a deployment.
@@ -247,6 +282,7 @@ func (t *Table) SetDeployment(d Deployment) {
 	displayName := d.displayName()
 	e.model.routing.Store(d.Routing)
 	e.model.displayName.Store(&displayName)
+	e.model.adapters.Store(&d.Adapters)
 	t.deployments[d.Key] = e
 	if known && old.Deployment.servesAs(d) {
 		return // names and endpoints are unchanged
@@ -416,7 +452,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, MacUID: mac.UID, Address: mac.Address, Reach: mac.Reach, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences, Adapters: r.Adapters})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })
@@ -428,27 +464,37 @@ func (t *Table) rename() {
 	t.names.Store(indexOf(slices.Collect(maps.Values(t.deployments))))
 }
 
-// indexOf assigns every NAMESPACE/NAME to its own deployment, and each other name to the
-// oldest deployment whose status claims it.
+// indexOf assigns every NAMESPACE/NAME to its own deployment, and NAMESPACE/NAME:ADAPTER,
+// and each other name to the oldest deployment whose status claims it.
 func indexOf(entries []*entry) *index {
 	slices.SortFunc(entries, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key.String(), b.Key.String()))
 	})
-	out := &index{byName: make(map[string]*Model, 2*len(entries))}
-	for _, e := range entries {
-		out.byName[e.Key.String()] = e.model
+	out := &index{byName: make(map[string]Name, 2*len(entries))}
+	full := make([][]Name, len(entries)) // of each deployment
+	for i, e := range entries {
+		full[i] = append(full[i], Name{e.Key.String(), e.model, ""})
+		for adapter := range strings.SplitSeq(e.Adapters, "\n") {
+			if adapter != "" {
+				full[i] = append(full[i], Name{e.Key.String() + ":" + adapter, e.model, adapter})
+			}
+		}
+		for _, n := range full[i] {
+			out.byName[n.Name] = n
+		}
 	}
-	for _, e := range entries {
+	for i, e := range entries {
 		named := false
 		for name := range strings.SplitSeq(e.Names, "\n") {
 			if _, taken := out.byName[name]; name != "" && !taken {
 				named = true
-				out.byName[name] = e.model
-				out.listed = append(out.listed, Name{name, e.model})
+				n := Name{name, e.model, e.adapterOf(name)}
+				out.byName[name] = n
+				out.listed = append(out.listed, n)
 			}
 		}
 		if !named {
-			out.listed = append(out.listed, Name{e.Key.String(), e.model})
+			out.listed = append(out.listed, full[i]...)
 		}
 	}
 	slices.SortFunc(out.listed, func(a, b Name) int { return strings.Compare(a.Name, b.Name) })

@@ -37,7 +37,7 @@ func Slim(in any) (any, error) {
 	case *v1alpha1.ModelDeployment:
 		o.ManagedFields, o.Annotations = nil, nil
 		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Suspend: o.Spec.Suspend, Context: v1alpha1.ContextSpec{MaxTokens: o.Spec.Context.MaxTokens}}
-		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
+		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames, Adapters: o.Status.Adapters}
 		if a := o.Status.Autoscaling; a != nil {
 			status.Autoscaling = &v1alpha1.AutoscalingStatus{StartSeconds: a.StartSeconds}
 		}
@@ -59,9 +59,13 @@ func Slim(in any) (any, error) {
 	return in, nil
 }
 
-// slimModel keeps the facts that are shown to clients.
+// slimModel keeps the facts that are shown to clients, and the names of adapters.
 func slimModel(r model.Record) model.Record {
-	return model.Record{Digest: r.Digest, Format: r.Format, Facts: model.Facts{Architecture: r.Facts.Architecture, Task: r.Facts.Task,
+	var adapters []model.Adapter
+	for _, a := range r.Adapters {
+		adapters = append(adapters, model.Adapter{Name: a.Name})
+	}
+	return model.Record{Digest: r.Digest, Format: r.Format, Adapters: adapters, Facts: model.Facts{Architecture: r.Facts.Architecture, Task: r.Facts.Task,
 		Quantization: r.Facts.Quantization, ContextTokens: r.Facts.ContextTokens, WeightBytes: r.Facts.WeightBytes, VisionPatches: r.Facts.VisionPatches}}
 }
 
