@@ -146,14 +146,28 @@ func (s *suite) repositoryOfAHub(t *testing.T) {
 			names = append(names, e.Name())
 		}
 		s.hub.Put("org/tiny", hubtest.Of(hubFiles(t, dir, names...)))
+		adapter := filepath.Join(t.TempDir(), "adapter")
+		must(t, tinymodel.Adapter{Seed: seed, Rank: 8, Alpha: 64}.Write(adapter, c))
+		s.hub.Put("org/sql", hubtest.Of(hubFiles(t, adapter, "adapter_config.json", "adapter_model.safetensors")))
 	}
 	publish(11)
 	md := s.deploy(t, fleet.Model{Name: "published", MaxTokens: slowContext}, func(spec *v1alpha1.ModelDeploymentSpec) {
 		spec.Model = v1alpha1.ModelSource{Source: "hf://org/tiny"}
+		spec.Adapters = []v1alpha1.AdapterSpec{{Name: "sql", Source: "hf://org/sql"}}
 	})
 	s.waitReady(t, md, 1)
-	if _, err := s.ask(t.Context(), "published", false); err != nil {
-		t.Error(err)
+	alone, err := s.ask(t.Context(), "published", false)
+	must(t, err)
+	with, err := s.ask(t.Context(), "published:sql", false)
+	must(t, err)
+	if alone.Text == with.Text || with.Text == "" {
+		t.Errorf("the model answers %q, and its adapter %q", alone.Text, with.Text)
+	}
+	_, err = s.ask(t.Context(), "published:other", false)
+	if err == nil {
+		t.Error("an adapter that there is not answers")
+	} else {
+		wantWords(t, err.Error(), "404", "published:other")
 	}
 	before := s.replicas(t, md, 1)[0]
 	publish(12) // the hub has the old commit no more
