@@ -31,9 +31,6 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 		return nil, invalid("tool_choice", "tool_choice requires %q, but no tool has that name", r.Calls.Name)
 	}
 	calls := output.NewCalls(p.tok, format, r.Calls.Single)
-	if !format.Holds() {
-		return calls, p.looseCalls(r, calls, tools)
-	}
 	other := r.Constraint != nil && !r.Calls.Required
 	form, param, refusal := p.constrainCalls(ctx, r, s.tokens, format.Grammar(tools, toolcall.Hold{
 		Tokens: calls.Markers(), Required: r.Calls.Required || other, Name: r.Calls.Name, Single: r.Calls.Single, Strict: r.Calls.Strict}))
@@ -50,24 +47,6 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 	}
 	s.constraint, s.constraintParam = form, param
 	return calls, nil
-}
-
-// looseCalls prepares calls of a format that no answer can be held to, and refuses what would
-// need that.
-func (p *inputProcessor) looseCalls(r Request, calls *output.Calls, tools toolcall.Tools) *Refusal {
-	const advice = "answers cannot be held to the tool-call format of this model, so that %s; %s"
-	switch {
-	case r.Calls.Required:
-		return invalid("tool_choice", advice, "calls cannot be required", "use tool_choice auto")
-	case r.Calls.Strict:
-		return invalid("tools", advice, "strict is not possible", "remove strict from the tools")
-	case r.Constraint != nil:
-		return invalid(r.Constraint.Param, advice, "an answer with tools cannot have another form as well", "remove the tools or the form")
-	}
-	if _, err := calls.Parse(tools, false); err != nil {
-		return invalid("tools", "%v", err)
-	}
-	return nil
 }
 
 // constrainCalls compiles the form of calls, and the other form that an answer may have. If

@@ -49,6 +49,15 @@ func brief(template string) string {
 	return strings.Replace(template, "tool | tojson", "tool.function.name ~ tool.function.description", 1)
 }
 
+// gemma4 and lfm are templates that write calls as those of Gemma 4 and LFM2 do, without the
+// quotes of JSON.
+const (
+	gemma4 = `{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}<|tool_call>call:{{ call.function.name }}{{ '{' }}` +
+		`{% for k, v in call.function.arguments.items() %}{{ k }}:<|"|>{{ v }}<|"|>{% endfor %}{{ '}' }}<tool_call|>{% endfor %}{% endfor %}`
+	lfm = `{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}<|tool_call_start|>[{{ call.function.name }}(` +
+		`{% for k, v in call.function.arguments.items() %}{{ k }}='{{ v }}'{% endfor %})]<|tool_call_end|>{% endfor %}{% endfor %}`
+)
+
 // Two tools whose arguments are short: one with a schema, one without any.
 const weatherAndNow = `[{"type":"function","function":{"name":"weather","description":"d","parameters":{"type":"object","properties":` +
 	`{"city":{"type":"string","maxLength":6},"days":{"type":"integer","minimum":1,"maximum":9},"unit":{"enum":["c","f"]}},"required":["city","days","unit"],"additionalProperties":false}}},` +
@@ -104,7 +113,7 @@ func heldTo(change func(*engine.Calls), p *sample.Params) engine.Request {
 
 // A random model would never write one by itself.
 func TestRequiredCallNamesAToolAndFitsItsSchema(t *testing.T) {
-	for family, template := range map[string]string{"hermes": hermes, "llama": llama, "coder": coder, "mistral": mistral, "list": list, "harmony": harmony} {
+	for family, template := range map[string]string{"hermes": hermes, "llama": llama, "coder": coder, "mistral": mistral, "list": list, "harmony": harmony, "gemma 4": gemma4, "lfm": lfm} {
 		e := ready(t, engine.Options{ModelPath: templated(t, brief(template)), Sequences: 4}, ref.Options{})
 		for name, c := range map[string]struct {
 			change func(*engine.Calls)

@@ -57,6 +57,8 @@ const (
 	JSON Style = iota
 	// Tagged: parameters between tags, see Tags.
 	Tagged
+	// Bare: an object of the schema in the notation of the form.
+	Bare
 	// Code: the text of the only parameter, of functions that have one parameter, a string.
 	Code
 	// Reversed: an object of the schema that stands before the name. Answers to requests with
@@ -74,6 +76,7 @@ type Form struct {
 	// Null replaces them, if its schema allows that and the format has it.
 	None, Null string
 	Tags       Tags
+	Notation   Notation
 }
 
 // compileFunctions is calls, or an answer of another form.
@@ -298,13 +301,13 @@ func (k *calls) arguments(fn *function, f Form) (e expr, empty bool, err error) 
 	if style == Reversed {
 		style = JSON
 	}
-	key := fmt.Sprint(style, f.Tags)
+	key := fmt.Sprint(style, f.Tags, f.Notation)
 	if e, done := fn.written[key]; done {
 		return e, fn.written["empty"] != nil, nil
 	}
 	var without expr
 	e, ok := k.b.attempt(func() (expr, error) {
-		s, err := newSchemas(k.b, fn.Schema, manner{forgiving: true, sloppy: k.sloppy, inTags: f.Style == Tagged})
+		s, err := newSchemas(k.b, fn.Schema, manner{forgiving: true, sloppy: k.sloppy, inTags: f.Style == Tagged, notation: f.Notation})
 		if err != nil {
 			return nil, err
 		}
@@ -338,8 +341,8 @@ func (k *calls) arguments(fn *function, f Form) (e expr, empty bool, err error) 
 // unheld are arguments that no schema is enforced of.
 func (k *calls) unheld(f Form) (expr, error) {
 	switch f.Style {
-	case Tagged:
-		s, err := newSchemas(k.b, anyObject, manner{forgiving: true, sloppy: k.sloppy, inTags: true})
+	case Tagged, Bare:
+		s, err := newSchemas(k.b, anyObject, manner{forgiving: true, sloppy: k.sloppy, inTags: f.Style == Tagged, notation: f.Notation})
 		if err != nil {
 			return nil, err
 		}
@@ -359,6 +362,8 @@ func (s *schemas) written(g goal, f Form) (expr, error) {
 	switch f.Style {
 	case Tagged:
 		return s.tagged(g, f.Tags)
+	case Bare:
+		return s.bare(g)
 	case Code:
 		return s.code(g)
 	}

@@ -74,7 +74,7 @@ func (s *schemas) emitCase(c oneCase) (expr, error) {
 				return nil, err
 			}
 			if ok {
-				all = append(all, literal(written(v)))
+				all = append(all, anyOf(s.notation.written(v)))
 			}
 		}
 		return all, nil
@@ -101,14 +101,6 @@ func (s *schemas) emitCase(c oneCase) (expr, error) {
 		all = append(all, e)
 	}
 	return all, nil
-}
-
-// constants are the spellings of one: Python's too, in sloppy JSON.
-func (s *schemas) constants(json, python literal) alt {
-	if s.sloppy {
-		return alt{json, python}
-	}
-	return alt{json}
 }
 
 // listed are the values of the first enum or const; satisfies looks at the others.

@@ -9,7 +9,7 @@ type freeName struct {
 }
 
 // freeNames are the classes of other names, by which patterns match them.
-func (s *schemas) freeNames(c oneCase, sh shapeOf) ([]freeName, error) {
+func (s *schemas) freeNames(c oneCase, sh shapeOf, in brackets) ([]freeName, error) {
 	if !sh.open {
 		return nil, nil
 	}
@@ -29,7 +29,7 @@ func (s *schemas) freeNames(c oneCase, sh shapeOf) ([]freeName, error) {
 		if err != nil {
 			return nil, err
 		}
-		name, err := s.namesOf(sh, inSubset)
+		name, err := s.namesOf(sh, inSubset, in)
 		if err != nil {
 			return nil, err
 		}
@@ -39,9 +39,9 @@ func (s *schemas) freeNames(c oneCase, sh shapeOf) ([]freeName, error) {
 }
 
 // namesOf are all names but those listed, which these patterns alone match.
-func (s *schemas) namesOf(sh shapeOf, matching func(string) (bool, error)) (expr, error) {
+func (s *schemas) namesOf(sh shapeOf, matching func(string) (bool, error), in brackets) (expr, error) {
 	if len(sh.names) == 0 && len(sh.patterns) == 0 {
-		return seq{literal(`"`), s.content, literal(`"`)}, nil
+		return s.otherNames(nil, in)
 	}
 	listed := oneOf(s.b.meter, sh.names)
 	if listed == nil {
@@ -60,15 +60,14 @@ func (s *schemas) namesOf(sh shapeOf, matching func(string) (bool, error)) (expr
 			return nil, err
 		}
 	}
-	all, err := s.writable(all)
-	if err != nil {
-		return nil, err
-	}
-	return seq{literal(`"`), s.b.emitRegular(all, inJSON), literal(`"`)}, nil
+	return s.otherNames(all, in)
 }
 
 // emitObject is the objects of a case: listed members in their order, then others.
-func (s *schemas) emitObject(c oneCase, _ types) (expr, error) {
+func (s *schemas) emitObject(c oneCase, _ types) (expr, error) { return s.objectIn(c, inValues()) }
+
+// objectIn is the same in other brackets.
+func (s *schemas) objectIn(c oneCase, in brackets) (expr, error) {
 	sh, err := s.membersOf(c)
 	if err != nil {
 		return nil, err
@@ -81,12 +80,12 @@ func (s *schemas) emitObject(c oneCase, _ types) (expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	free, err := s.freeNames(c, sh)
+	free, err := s.freeNames(c, sh, in)
 	if err != nil {
 		return nil, err
 	}
 	if s.forgiving && least <= len(sh.required) && most < 0 && len(sh.names) <= maxTaken {
-		return s.anyOrder(c, sh, free)
+		return s.anyOrder(c, sh, free, in)
 	}
 	if least <= len(sh.required) {
 		least = 0
@@ -94,7 +93,7 @@ func (s *schemas) emitObject(c oneCase, _ types) (expr, error) {
 	if least > 0 && most >= 0 && len(free) > 0 {
 		return nil, s.unsupported("minProperties", c[0].path, "the combination with maxProperties is supported only if additionalProperties is false")
 	}
-	o := objectMaker{s: s, least: least, most: most, top: most}
+	o := objectMaker{s: s, in: in, least: least, most: most, top: most}
 	if most < 0 {
 		o.top = max(1, least)
 	}
@@ -105,6 +104,7 @@ func (s *schemas) emitObject(c oneCase, _ types) (expr, error) {
 // up to top.
 type objectMaker struct {
 	s                *schemas
+	in               brackets
 	least, most, top int
 }
 
@@ -112,13 +112,17 @@ func (o objectMaker) make(c oneCase, sh shapeOf, free []freeName) (expr, error) 
 	b := o.s.b
 	rule := b.rule()
 	level := o.level()
-	b.empty(b.emit(literal("{"), b.rules[rule]), level[0])
+	b.empty(b.emit(o.in.open, b.rules[rule]), level[0])
 	for _, name := range sh.names {
 		g, err := o.s.member(c, name, true, o.s.matchesName(c, name))
 		if err != nil {
 			return nil, err
 		}
 		of, err := o.s.rule(g)
+		if err != nil {
+			return nil, err
+		}
+		written, err := o.s.named(name, o.in)
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +134,7 @@ func (o objectMaker) make(c oneCase, sh shapeOf, free []freeName) (expr, error) 
 			if !sh.required[name] {
 				b.empty(level[k], next[k])
 			}
-			o.one(level, next, k, literal(quoted(name)), of)
+			o.one(level, next, k, written, of)
 		}
 		level = next
 	}
@@ -139,7 +143,7 @@ func (o objectMaker) make(c oneCase, sh shapeOf, free []freeName) (expr, error) 
 		b.empty(level[k], end)
 	}
 	o.others(level, end, free)
-	last := b.emit(seq{o.s.space, literal("}")}, end)
+	last := b.emit(seq{o.s.space, o.in.close}, end)
 	if b.err == nil {
 		b.nodes[last].final = true
 	}
@@ -159,7 +163,7 @@ func (o objectMaker) one(from, to []int32, k int, name expr, of ref) {
 	if o.most >= 0 && k >= o.most {
 		return
 	}
-	e := seq{o.s.space, name, literal(":"), o.s.space, of}
+	e := seq{o.s.space, name, o.in.colon, o.s.space, of}
 	if k > 0 {
 		e = append(seq{literal(",")}, e...)
 	}
@@ -184,7 +188,7 @@ func (o objectMaker) others(level []int32, end int32, free []freeName) {
 			loop := b.node()
 			b.empty(after[k], loop)
 			for _, f := range free {
-				b.empty(b.emit(seq{literal(","), o.s.space, f.name, literal(":"), o.s.space, f.of}, loop), loop)
+				b.empty(b.emit(seq{literal(","), o.s.space, f.name, o.in.colon, o.s.space, f.of}, loop), loop)
 			}
 			if k >= o.least {
 				b.empty(loop, end)

@@ -19,6 +19,8 @@ type manner struct {
 	sloppy bool
 	// inTags: values stand between tags, so that no string has a tag in it.
 	inTags bool
+	// notation of values; its zero value is JSON.
+	notation Notation
 }
 
 // document is one document of schemas, and what its keywords say.

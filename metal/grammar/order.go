@@ -2,16 +2,16 @@ package grammar
 
 // anyOrder is the objects of a case whose listed members come in any order, each at most
 // once.
-func (s *schemas) anyOrder(c oneCase, sh shapeOf, free []freeName) (expr, error) {
+func (s *schemas) anyOrder(c oneCase, sh shapeOf, free []freeName, in brackets) (expr, error) {
 	b := s.b
 	rule := b.rule()
-	first := b.emit(literal("{"), b.rules[rule])
+	first := b.emit(in.open, b.rules[rule])
 	member, after, end := b.node(), b.node(), b.node()
 	b.empty(first, member)
-	colon := seq{literal(":"), s.space}
+	colon := seq{in.colon, s.space}
 	comma := expr(literal(","))
 	if s.sloppy {
-		colon, comma = seq{s.space, literal(":"), s.space}, seq{s.space, literal(",")}
+		colon, comma = seq{s.space, in.colon, s.space}, seq{s.space, literal(",")}
 	}
 	next := b.emit(comma, after)
 	b.empty(next, member)
@@ -29,9 +29,13 @@ func (s *schemas) anyOrder(c oneCase, sh shapeOf, free []freeName) (expr, error)
 			all.members |= 1 << i
 			all.nodes = append(all.nodes, b.rules[of])
 		}
+		written, err := s.named(name, in)
+		if err != nil {
+			return nil, err
+		}
 		taken := b.node()
 		b.join(member, edge{kind: edgeTake, lo: byte(i), to: taken})
-		b.empty(b.emit(seq{s.space, literal(quoted(name)), colon, of}, taken), after)
+		b.empty(b.emit(seq{s.space, written, colon, of}, taken), after)
 		if b.err != nil {
 			return nil, b.err
 		}
@@ -46,7 +50,7 @@ func (s *schemas) anyOrder(c oneCase, sh shapeOf, free []freeName) (expr, error)
 	if s.sloppy {
 		b.wantAll(w, next, end)
 	}
-	last := b.emit(seq{s.space, literal("}")}, end)
+	last := b.emit(seq{s.space, in.close}, end)
 	if b.err == nil {
 		b.nodes[last].final = true
 	}

@@ -53,6 +53,9 @@ type schemas struct {
 	// tools of all documents, made once. content is any string without its quotes.
 	space, char ref
 	content     expr
+	// apostrophe and apostrophed are char and content between apostrophes, in Python.
+	apostrophe  ref
+	apostrophed expr
 }
 
 func compileSchema(b *builder, source string) (expr, error) {
@@ -119,6 +122,10 @@ func (s *schemas) common() {
 			seq{pick("dD"), pick("89abAB"), hex, hex, literal(`\u`), pick("dD"), pick("cdefCDEF"), hex, hex},
 		}},
 	})
+	if !s.notation.json() {
+		s.commonText(escaped)
+		return
+	}
 	if s.forgiving { // a control token ends a string, so that none stands in it
 		plain = plain.both(noMark)
 	}

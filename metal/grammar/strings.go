@@ -44,9 +44,9 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 	}
 	switch {
 	case shape == nil && least == 0 && most < 0:
-		return seq{literal(`"`), s.content, literal(`"`)}, nil
+		return s.string(s.content, s.apostrophed), nil
 	case shape == nil:
-		return seq{literal(`"`), repeat{s.char, least, most}, literal(`"`)}, nil
+		return s.string(repeat{s.char, least, most}, repeat{s.apostrophe, least, most}), nil
 	}
 	if least > 0 || most >= 0 {
 		length, err := ofLength(least, most)
@@ -57,10 +57,7 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 			return nil, err
 		}
 	}
-	if shape, err = s.writable(shape); err != nil {
-		return nil, err
-	}
-	return seq{literal(`"`), s.b.emitRegular(shape, inJSON), literal(`"`)}, nil
+	return s.spelt(shape)
 }
 
 // writable is an expression without the texts that cannot be written where the value stands.
@@ -68,6 +65,12 @@ func (s *schemas) writable(all *regular) (*regular, error) {
 	switch {
 	case s.inTags:
 		return both(s.b.meter, all, onlyOf(noTag))
+	case s.notation.Quote != "":
+		all, err := both(s.b.meter, all, lacking(s.notation.Quote))
+		if err != nil {
+			return nil, err
+		}
+		return both(s.b.meter, all, onlyOf(noMark))
 	case s.forgiving:
 		return both(s.b.meter, all, onlyOf(noMark))
 	}

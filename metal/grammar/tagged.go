@@ -3,7 +3,6 @@ package grammar
 import (
 	"cmp"
 	"slices"
-	"strings"
 )
 
 // Tags are the texts around parameters that are written one after another.
@@ -327,10 +326,7 @@ func (t *tagger) others(c oneCase, between int32, sh shapeOf) error {
 	if err != nil || slices.ContainsFunc(g, func(p place) bool { return p.of == false }) {
 		return err
 	}
-	letters := "[^<> \n\t\r\ufdd0-\ufdef]{1,128}"
-	if strings.HasSuffix(t.tags.Open, `"`) {
-		letters = "[^<>\" \n\t\r\ufdd0-\ufdef]{1,128}"
-	}
+	const letters = "[^<>\" \n\t\r\ufdd0-\ufdef]{1,128}" // a quote begins a name in quotes
 	all, err := parseRegular(t.b.meter, letters, "name", true)
 	if err != nil {
 		return err

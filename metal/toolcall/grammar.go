@@ -23,11 +23,7 @@ type Hold struct {
 	Strict bool
 }
 
-// Holds reports whether an answer can be held to calls of this format. The others have texts
-// and keys without the quotes of JSON, which package grammar does not write.
-func (f Format) Holds() bool { return f != None && f != Gemma && f != LFM }
-
-// Grammar returns the constraint of answers, of a format that Holds, whose calls this format's parser
+// Grammar returns the constraint of answers whose calls this format's parser
 // reads. If calls are not required, any text may precede and follow them; after
 // a call's opening marker the name, the structure and the arguments are
 // constrained.
@@ -199,9 +195,38 @@ func (w writing) free(c *grammar.Calls) {
 		head := blanks + grammar.Literal(call) + blanks
 		c.Groups = []grammar.Group{{Begin: section, Chains: []grammar.Chain{{Open: head, Forms: forms, Between: head, End: blanks + `(` + end + `)?`}}},
 			{Begin: call, Chains: []grammar.Chain{{Open: blanks, Forms: forms}}}}
+	case Gemma, LFM:
+		w.freeBare(c)
 	case Harmony:
 		w.freeMessages(c)
 	}
+}
+
+// bare is a call without the quotes of JSON, and the markers around calls.
+func (w writing) bare() (begin string, form grammar.Form, end string) {
+	if w.format == LFM {
+		return w.mark(lfmCalls), grammar.Form{Style: grammar.Bare, Notation: grammar.Notation{Python: true}}, w.is(lfmCallsEnd)
+	}
+	return w.mark(gemmaCall), grammar.Form{Style: grammar.Bare, Before: "call:", Notation: grammar.Notation{Quote: w.mark(gemmaQuote)}}, w.is(gemmaCallEnd)
+}
+
+// freeBare are calls of which several may stand between two markers. The end is required: what
+// follows without it may look like another call.
+func (w writing) freeBare(c *grammar.Calls) {
+	begin, form, end := w.bare()
+	open, stray := blanks, `[ \n\t\r\]\}]{0,64}`
+	comma := `,` + blanks
+	between := stray + `(` + comma + `)?`
+	if w.format == LFM {
+		open, between = blanks+`(\[`+blanks+`)?`, stray+comma
+	}
+	form.Before, form.Middle = form.Before+namespace, blanks
+	alone := form // a function without arguments
+	alone.After, alone.None = stray+end, blanks+end
+	c.Groups = []grammar.Group{{Begin: begin, Chains: []grammar.Chain{
+		{Open: open, Forms: []grammar.Form{form}, Between: between, End: stray + end},
+		{Open: open, Forms: []grammar.Form{alone}},
+	}}}
 }
 
 // anyHeader is text of a message's header.
@@ -252,6 +277,15 @@ func (w writing) forced(c *grammar.Calls) {
 		for i := range chain.Forms {
 			chain.Forms[i].Before = ""
 		}
+	case Gemma:
+		begin, chain.Forms[0], chain.End = w.bare()
+	case LFM:
+		begin, chain.Forms[0], chain.End = w.bare()
+		chain.Open, chain.End = `\[`, `\]`+chain.End
+		if c.Many {
+			chain.Between = `, `
+		}
+		c.Many = false
 	case MiniMax, DeepSeekV32, Kimi, DeepSeekV3, DeepSeekV31:
 		w.forcedSection(c)
 		return
