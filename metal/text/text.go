@@ -219,6 +219,10 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 type Reasoning struct {
 	// Opens and Closes stand around them; empty where the model does not think.
 	Opens, Closes string
+	// Label follows Opens and is not part of the reasoning.
+	Label string
+	// Interrupted is a marker that ends reasoning as Closes does, and begins a call.
+	Interrupted string
 	// Always: some text precedes each answer, up to Closes.
 	Always bool
 }
@@ -240,6 +244,10 @@ func (t *Text) Reasoning() Reasoning {
 	switch {
 	case all("<|channel|>", "<|message|>"):
 		return Reasoning{Closes: "<|channel|>final<|message|>", Always: true}
+	case all("<|channel>", "<channel|>"): // Gemma 4
+		return Reasoning{Opens: "<|channel>", Closes: "<channel|>", Label: "thought\n", Interrupted: "<|tool_call>"}
+	case all("[THINK]", "[/THINK]"): // Mistral, from version 11 of its tokenizer
+		return Reasoning{Opens: "[THINK]", Closes: "[/THINK]"}
 	case all("</think>"):
 		return Reasoning{Opens: "<think>", Closes: "</think>"}
 	}

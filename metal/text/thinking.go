@@ -15,6 +15,9 @@ type Thinking struct {
 	Underway bool
 	Closes   int32
 	Channels *Channels
+	// Interrupts are tokens that end reasoning under way and belong to the answer: those that
+	// begin a call.
+	Interrupts []int32
 }
 
 // Ends reports whether a token, which shows a text, ends reasoning that is under way. The
@@ -46,14 +49,18 @@ func (r Reasoning) After(tok *tokenizer.Tokenizer, prompt []int32) Thinking {
 	if err != nil || !known || len(closes) != 1 {
 		return Thinking{}
 	}
+	var interrupts []int32
+	if id, known := tok.ID(r.Interrupted); known {
+		interrupts = []int32{id}
+	}
 	open, closed := lastIndex(prompt, opens), lastIndex(prompt, closes[0])
 	switch {
 	case open > closed:
-		return Thinking{Underway: true, Closes: closes[0]}
+		return Thinking{Underway: true, Closes: closes[0], Interrupts: interrupts}
 	case closed >= 0 && len(prompt)-closed <= closedTail:
 		return Thinking{} // the template closed it: the model must not think
 	}
-	return Thinking{MayBegin: true, Opens: opens, Closes: closes[0]}
+	return Thinking{MayBegin: true, Opens: opens, Closes: closes[0], Interrupts: interrupts}
 }
 
 func lastIndex(ids []int32, id int32) int {

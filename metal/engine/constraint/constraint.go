@@ -74,6 +74,8 @@ func (c *Compiler) Compile(ctx context.Context, tenant string, spec grammar.Spec
 	s.holders.Store(1)
 	if calls := spec.Calls; calls != nil {
 		s.free, s.begun = calls.Free, calls.Free // free text may begin with any token
+	} else {
+		s.thinking.Interrupts = nil
 	}
 	s.matcher = table.Match(thinking.Underway)
 	return s, nil
@@ -297,12 +299,14 @@ func (s *State) Advance(id int32) (done bool, err error) {
 		return false, nil
 	}
 	t := &s.thinking
-	if t.Underway {
+	switch {
+	case t.Underway && slices.Contains(t.Interrupts, id):
+		t.Underway = false
+	case t.Underway:
 		t.Underway = !t.Ends(id, string(s.spell(id)))
 		s.begun = true
 		return false, nil
-	}
-	if t.MayBegin && id == t.Opens {
+	case t.MayBegin && id == t.Opens:
 		t.MayBegin, t.Underway, s.begun = false, true, true
 		s.matcher, s.mask = s.matcher.AfterReasoning(), nil
 		return false, nil

@@ -105,6 +105,13 @@ func TestThinkingIsFreeAndTheFormBeginsBehindIt(t *testing.T) {
 	wantMay(t, c, tokenizertest.B)
 }
 
+// The marker of a call ends reasoning, and is the first token of the answer.
+func TestACallInterruptsReasoning(t *testing.T) {
+	c := under(t, "ab", false, text.Thinking{Underway: true, Closes: tokenizertest.Closes, Interrupts: []int32{tokenizertest.A}})
+	takes(t, c, tokenizertest.B, tokenizertest.A)
+	wantMay(t, c, tokenizertest.B)
+}
+
 // A vocabulary can have the mark although the model does not reason in this
 // conversation; then the answer has the required form from its first token.
 func TestReasoningBeginsInAFormOnlyIfTheModelPrefersIt(t *testing.T) {

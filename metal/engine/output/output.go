@@ -65,6 +65,9 @@ func New(o Options) *Assembler {
 		decoder: o.Tokenizer.NewDecoder(true), stops: sample.NewStopMatcher(o.Stop), ends: o.Ends, minTokens: o.MinTokens,
 		counter: o.Reasoner, calls: o.Calls,
 	}
+	if o.Calls == nil && o.Reasoner != nil {
+		o.Reasoner.Interrupts = nil // nothing that begins a call means one
+	}
 	if o.SplitReasoning {
 		a.reasoner = o.Reasoner
 	}

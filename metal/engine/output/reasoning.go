@@ -1,6 +1,7 @@
 package output
 
 import (
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/text"
@@ -17,6 +18,9 @@ type Reasoner struct {
 	// be the last of the reasoning.
 	strip bool
 	held  string
+	// label is set until the label of reasoning was read, and read is what came of it.
+	label bool
+	read  string
 	// tokens counts those of the reasoning, without its tags.
 	tokens int
 }
@@ -28,7 +32,11 @@ func NewReasoner(tok *tokenizer.Tokenizer, tags text.Reasoning, prompt []int32) 
 	if !t.MayBegin && !t.Underway {
 		return nil
 	}
-	return &Reasoner{Thinking: t, tags: tags, strip: t.Underway}
+	opened := t.Underway && len(prompt) > 0
+	if id, known := tok.ID(tags.Opens); opened {
+		opened = known && prompt[len(prompt)-1] == id
+	}
+	return &Reasoner{Thinking: t, tags: tags, strip: t.Underway, label: opened}
 }
 
 // thinking reports whether reasoning between tags is under way.
@@ -46,6 +54,9 @@ func (r *Reasoner) push(token int32, shown string) (reasoning, answer string, co
 			r.tokens++
 		}
 		return r.divide(content, shown)
+	case r.Underway && slices.Contains(r.Interrupts, token):
+		r.Underway, r.strip, r.held = false, true, ""
+		return "", "", false
 	case r.Underway && token == r.Closes:
 		reasoning = r.think(strings.TrimSuffix(shown, r.tags.Closes))
 		r.Underway, r.strip, r.held = false, true, ""
@@ -54,7 +65,7 @@ func (r *Reasoner) push(token int32, shown string) (reasoning, answer string, co
 		r.tokens++
 		return r.think(shown), "", false
 	case r.MayBegin && token == r.Opens:
-		r.MayBegin, r.Underway, r.strip = false, true, true
+		r.MayBegin, r.Underway, r.strip, r.label = false, true, true, true
 		return "", "", false
 	}
 	r.MayBegin = false
@@ -76,6 +87,13 @@ func (r *Reasoner) count() int {
 // think returns the reasoning that can be shown now: line ends wait for the text
 // after them.
 func (r *Reasoner) think(shown string) string {
+	if r.label {
+		r.read += shown
+		if len(r.read) < len(r.tags.Label) && strings.HasPrefix(r.tags.Label, r.read) {
+			return ""
+		}
+		shown, r.label = strings.TrimPrefix(r.read, r.tags.Label), false
+	}
 	if r.strip {
 		shown = strings.TrimLeft(shown, "\n")
 		r.strip = shown == ""

@@ -56,6 +56,41 @@ func TestReasoningIsSeparatedFromTheAnswer(t *testing.T) {
 	}
 }
 
+// Gemma 4 names the channel of its thoughts, and a call may end them.
+func TestTheLabelOfThoughtsIsNoThought(t *testing.T) {
+	const opens, closes, call = tokenizertest.Line + 1, tokenizertest.Line + 2, tokenizertest.Line + 3
+	tok := tokenizertest.With(t, false, "<|channel>", "<channel|>", "<|tool_call>")
+	tags := text.Reasoning{Opens: "<|channel>", Closes: "<channel|>", Label: "ab\n", Interrupted: "<|tool_call>"}
+	for name, c := range map[string]struct {
+		prompt, ids      []int32
+		thoughts, answer string
+	}{
+		"a label":                 {ids: []int32{opens, tokenizertest.A, tokenizertest.B, tokenizertest.Line, tokenizertest.A, tokenizertest.Line, closes, tokenizertest.B}, thoughts: "a", answer: "b"},
+		"no label":                {ids: []int32{opens, tokenizertest.A, tokenizertest.A, tokenizertest.B, closes, tokenizertest.B}, thoughts: "aab", answer: "b"},
+		"a label alone":           {ids: []int32{opens, tokenizertest.A, tokenizertest.B, tokenizertest.Line, closes, tokenizertest.A}, answer: "a"},
+		"the template opened":     {prompt: []int32{opens}, ids: []int32{tokenizertest.A, tokenizertest.B, tokenizertest.Line, tokenizertest.B, closes}, thoughts: "b"},
+		"the template labelled":   {prompt: []int32{opens, tokenizertest.A, tokenizertest.B, tokenizertest.Line}, ids: []int32{tokenizertest.A, tokenizertest.B, closes}, thoughts: "ab"},
+		"the template closed":     {prompt: []int32{opens, tokenizertest.A, tokenizertest.B, tokenizertest.Line, closes}, ids: []int32{tokenizertest.A}, answer: "a"},
+		"a call ends it":          {ids: []int32{opens, tokenizertest.A, tokenizertest.B, tokenizertest.Line, tokenizertest.A, call, tokenizertest.B}, thoughts: "a", answer: "b"},
+		"a call before any label": {ids: []int32{opens, call, tokenizertest.B}, answer: "b"},
+	} {
+		r := NewReasoner(tok, tags, c.prompt)
+		d := tok.NewDecoder(true)
+		thoughts, answer := "", ""
+		for _, id := range c.ids {
+			shown, err := d.Push(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			th, an, _ := r.push(id, shown)
+			thoughts, answer = thoughts+th, answer+an
+		}
+		if thoughts != c.thoughts || answer != c.answer {
+			t.Errorf("%s: thought %q, answered %q", name, thoughts, answer)
+		}
+	}
+}
+
 // GPT-OSS writes these after <|start|>assistant; control tokens show no text.
 func TestChannelsAreSeparated(t *testing.T) {
 	const start, channel, message, end = 100, 101, 102, 103

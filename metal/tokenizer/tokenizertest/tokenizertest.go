@@ -20,7 +20,10 @@ const (
 )
 
 // New returns the vocabulary. With dropFirst, its decoder omits the first blank of a text.
-func New(t *testing.T, dropFirst bool) *tokenizer.Tokenizer {
+func New(t *testing.T, dropFirst bool) *tokenizer.Tokenizer { return With(t, dropFirst) }
+
+// With is New with further control tokens, whose ids follow that of Line.
+func With(t *testing.T, dropFirst bool, control ...string) *tokenizer.Tokenizer {
 	t.Helper()
 	decoder := map[string]any{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"}
 	if dropFirst {
@@ -30,8 +33,13 @@ func New(t *testing.T, dropFirst bool) *tokenizer.Tokenizer {
 	for id, text := range map[int]string{Opens: "<think>", Closes: "</think>", End: "<end>"} {
 		added = append(added, map[string]any{"id": id, "content": text, "special": id == End, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
 	}
+	vocab := map[string]int{"a": A, "b": B, "▁a": BlankA, "<think>": Opens, "</think>": Closes, "<end>": End, "\n": Line}
+	for i, text := range control {
+		vocab[text] = Line + 1 + i
+		added = append(added, map[string]any{"id": Line + 1 + i, "content": text, "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
+	}
 	raw, err := json.Marshal(map[string]any{
-		"model":   map[string]any{"type": "BPE", "vocab": map[string]int{"a": A, "b": B, "▁a": BlankA, "<think>": Opens, "</think>": Closes, "<end>": End, "\n": Line}, "merges": []string{}},
+		"model":   map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}},
 		"decoder": decoder, "added_tokens": added,
 	})
 	if err != nil {
