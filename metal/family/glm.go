@@ -44,6 +44,14 @@ func glm4MoE() Family {
 	}
 }
 
+// solarOpen is Solar Open: GLM-4.5's block with whole heads rotated, unless the file says
+// otherwise.
+func solarOpen() Family {
+	f := glm4MoE()
+	f.Name, f.Models, f.Types, f.Partial = "solar_open", "Solar Open", []string{"solar_open"}, 1
+	return f
+}
+
 // fusedGate is a feed-forward that stores its gate and up projections as one
 // matrix.
 func fusedGate() Fused {
