@@ -30,7 +30,11 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("%s %q is not supported (supported: %s)", e.Subject, e.Value, strings.Join(e.Supported, ", "))
+	value := e.Value
+	if _, err := strconv.Unquote(strings.TrimSuffix(value, "...")); err != nil || value[0] != '"' { // else it is quoted already
+		value = strconv.Quote(value)
+	}
+	return fmt.Sprintf("%s %s is not supported (supported: %s)", e.Subject, value, strings.Join(e.Supported, ", "))
 }
 
 // Is makes errors.Is(err, ErrUnsupported) true.

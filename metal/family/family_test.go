@@ -117,3 +117,13 @@ func TestLayersWithoutTensorsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A value that a message quotes already is not quoted again.
+func TestUnsupportedValuesAreQuotedOnce(t *testing.T) {
+	for value, want := range map[string]string{"dynamic": `"dynamic"`, family.Quoted("dynamic"): `"dynamic"`, "1": `"1"`, "`a\nb`": "\"`a\\nb`\""} {
+		err := &family.UnsupportedError{Subject: "value", Value: value, Supported: []string{"none"}}
+		if got := err.Error(); got != "value "+want+" is not supported (supported: none)" {
+			t.Errorf("%s: %s", value, got)
+		}
+	}
+}
