@@ -78,13 +78,13 @@ func embedTexts(ctx context.Context, e *env, args []string) error {
 		return err
 	}
 	defer s.Close()
-	vectors, tokens, err := s.Embed(ctx, inputs, r.options)
+	vectors, tokens, err := s.EmbedEach(ctx, inputs, r.options)
 	if err != nil {
 		return misused(err)
 	}
 	out := json.NewEncoder(e.stdout)
-	for _, v := range vectors {
-		if err := out.Encode(embedding{v, tokens}); err != nil {
+	for i, v := range vectors {
+		if err := out.Encode(embedding{v, tokens[i]}); err != nil {
 			return err
 		}
 	}

@@ -76,4 +76,8 @@ func TestReadersAreMisused(t *testing.T) {
 	if out, stderr, code := runProgram(t, "", "embed", "--model", vectors, "--input", long, "--truncate"); code != exitOK || !strings.Contains(out, `"tokens":40`) {
 		t.Errorf("cut to the limit: %q, %q", out, stderr)
 	}
+	out, stderr, code := runProgram(t, "", "embed", "--model", vectors, "--input", long, "--input", "a", "--truncate")
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); code != exitOK || len(lines) != 2 || !strings.Contains(lines[0], `"tokens":40`) || strings.Contains(lines[1], `"tokens":4`) {
+		t.Errorf("the tokens of each: %q, %q", out, stderr)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -49,6 +51,9 @@ func logits(ctx context.Context, e *env, args []string) error {
 	}
 	all := make([]scored, len(values))
 	for i, v := range values {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return fmt.Errorf("model %s: logit of token %d is not a number: %w", *modelPath, i, sample.ErrLogits)
+		}
 		all[i] = scored{int32(i), v}
 	}
 	sort.SliceStable(all, func(a, b int) bool { return all[a].Logit > all[b].Logit })

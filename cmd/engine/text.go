@@ -23,7 +23,11 @@ func openText(ctx context.Context, path string) (*text.Text, error) {
 		return nil, err
 	}
 	defer file.Close()
-	return text.Open(ctx, file)
+	t, err := text.Open(ctx, file)
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", path, err)
+	}
+	return t, nil
 }
 
 func tokenize(ctx context.Context, e *env, args []string) error {

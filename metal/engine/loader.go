@@ -97,7 +97,7 @@ func (l *loader) read() (*loadedModel, error) {
 		return nil, err
 	}
 	if err := p.open(l.hard, f, l.opts.ChatTemplate); err != nil {
-		return nil, err
+		return nil, ofModel(l.opts.ModelPath, err)
 	}
 	adapters, err := l.openAll(f, p.task)
 	defer adapters.close()
@@ -114,7 +114,7 @@ func (l *loader) read() (*loadedModel, error) {
 	}
 	l.known(p)
 	if err := l.readWeights(f, m); err != nil {
-		return nil, err
+		return nil, ofModel(l.opts.ModelPath, err)
 	}
 	if err := l.loadAdapters(m, adapters); err != nil {
 		m.release()

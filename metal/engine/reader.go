@@ -42,15 +42,17 @@ func (r *Reader) open(ctx context.Context, path string, task model.Task) error {
 	defer f.Close()
 	t, err := text.Open(ctx, f)
 	if err != nil {
-		return err
+		return ofModel(path, err)
 	}
 	r.tok = t.Tokenizer
 	c, err := embed.ConventionsOf(f, r.tok, task)
 	if err != nil {
 		return err
 	}
-	r.model, err = embed.Load(ctx, r.backend, f, c, nil)
-	return err
+	if r.model, err = embed.Load(ctx, r.backend, f, c, nil); err != nil {
+		return ofModel(path, err)
+	}
+	return nil
 }
 
 // Close releases everything.
@@ -64,13 +66,24 @@ func (r *Reader) Close() error {
 // Embed returns an embedding of each text; tokens is the number of all tokens
 // read.
 func (r *Reader) Embed(ctx context.Context, texts []string, o embed.Options) (vectors [][]float32, tokens int, err error) {
+	vectors, each, err := r.EmbedEach(ctx, texts, o)
+	for _, n := range each {
+		tokens += n
+	}
+	return vectors, tokens, err
+}
+
+// EmbedEach is Embed with the number of tokens that were read of each text.
+func (r *Reader) EmbedEach(ctx context.Context, texts []string, o embed.Options) (vectors [][]float32, tokens []int, err error) {
 	inputs := make([]embed.Input, len(texts))
 	for i, t := range texts {
 		if inputs[i], err = r.model.Text(ctx, r.tok, t, o); err != nil {
-			return nil, 0, fmt.Errorf("input %d: %w", i, err)
+			return nil, nil, fmt.Errorf("input %d: %w", i, err)
 		}
+		tokens = append(tokens, len(inputs[i].IDs))
 	}
-	return r.compute(ctx, inputs)
+	vectors, _, err = r.compute(ctx, inputs)
+	return vectors, tokens, err
 }
 
 // Rerank scores each document for the query.

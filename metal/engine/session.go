@@ -8,6 +8,8 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/folder"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -22,6 +24,7 @@ func IsModelError(err error) bool {
 	for _, target := range []error{
 		weights.ErrNoModel, weights.ErrNotGGUF, weights.ErrTruncated, weights.ErrInvalid, weights.ErrMissing,
 		weights.ErrUnsupported, tokenizer.ErrUnsupported, tokenizer.ErrInvalid, chat.ErrTemplate, tensor.ErrMemory,
+		folder.ErrMissing, folder.ErrTooLarge, folder.ErrOutside, folder.ErrInvalid, quant.ErrRow,
 	} {
 		if errors.Is(err, target) {
 			return true
@@ -29,6 +32,9 @@ func IsModelError(err error) bool {
 	}
 	return false
 }
+
+// ofModel names the model that an error is of.
+func ofModel(path string, err error) error { return fmt.Errorf("model %s: %w", path, err) }
 
 // Session runs a model by hand, without queue, sampling and text: for the
 // command line, benchmarks and goldens. It is for one goroutine.
@@ -62,7 +68,7 @@ func (s *Session) open(ctx context.Context, path string) error {
 	defer f.Close()
 	s.vocab, s.context = f.Dim.Vocabulary, f.Dim.Context
 	if s.model, err = arch.Load(ctx, s.backend, f, nil); err != nil {
-		return err
+		return ofModel(path, err)
 	}
 	s.cache, err = s.backend.NewCache(s.model.CacheSpec())
 	return err

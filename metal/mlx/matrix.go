@@ -194,7 +194,7 @@ func (b *Backend) fewRows(f quant.Format, out, in int) bool {
 func (l *loading) put(first int, r quant.Row) error {
 	rows, err := l.from.CheckRows(l.in, r)
 	if err != nil {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", first, err)}
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d", first), Cause: err}
 	}
 	if err := l.claim(first, rows); err != nil {
 		return err

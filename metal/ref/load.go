@@ -73,7 +73,7 @@ func (l *loading) put(first int, r quant.Row) error {
 	m := l.m
 	rows, err := m.format.CheckRows(m.in, r)
 	if err != nil {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", first, err)}
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d", first), Cause: err}
 	}
 	if err := l.claim(first, rows); err != nil {
 		return err

@@ -43,13 +43,27 @@ var (
 	ErrLeak = errors.New("arrays are still alive")
 )
 
-// ShapeError describes operands that do not fit an operation.
-type ShapeError struct{ Op, Detail string }
+// ShapeError describes operands that do not fit an operation. Cause, if there is one, is
+// what is wrong with a value.
+type ShapeError struct {
+	Op, Detail string
+	Cause      error
+}
 
-func (e *ShapeError) Error() string { return fmt.Sprintf("%s: %v: %s", e.Op, ErrShape, e.Detail) }
+func (e *ShapeError) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("%s: %s: %v", e.Op, e.Detail, e.Cause)
+	}
+	return fmt.Sprintf("%s: %v: %s", e.Op, ErrShape, e.Detail)
+}
 
-// Unwrap makes errors.Is(err, ErrShape) true.
-func (e *ShapeError) Unwrap() error { return ErrShape }
+// Unwrap makes errors.Is true for ErrShape and for the cause.
+func (e *ShapeError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ErrShape}
+	}
+	return []error{ErrShape, e.Cause}
+}
 
 // Array is an array that a back end holds, perhaps not computed yet. Its scope
 // owns it. Arrays hold real numbers, in float32 or in the type that the
