@@ -45,7 +45,8 @@ func glm4MoE() Family {
 }
 
 // solarOpen is Solar Open: GLM-4.5's block with whole heads rotated, unless the file says
-// otherwise.
+// otherwise. transformers has a mixture in every layer, mlx-lm dense ones first if the file
+// says so; the tensors of the file decide.
 func solarOpen() Family {
 	f := glm4MoE()
 	f.Name, f.Models, f.Types, f.Partial = "solar_open", "Solar Open", []string{"solar_open"}, 1
