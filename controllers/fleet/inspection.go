@@ -33,11 +33,16 @@ func InspectionID(d *v1alpha1.ModelDeployment) string {
 // Asked returns the Macs that are to inspect a deployment's source, sorted by name. For
 // file:// that is every Mac the deployment may be placed on, because each has files of its
 // own. A downloaded source is inspected by ready Macs in the order of a rendezvous hash,
-// until two of them agree: usually two.
+// until two of them agree: usually two. It is called for every deployment whenever a Mac
+// changes: the affinity is parsed once, and one that is too large to be accepted is not parsed.
 func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {
+	if d.Spec.Placement.Affinity != nil && Oversized(&d.Spec) != nil {
+		return nil
+	}
+	placement := NewEligibility(d.Spec.Placement)
 	var eligible []*v1alpha1.MacNode
 	for i := range macs {
-		if _, ok := Eligible(&macs[i], d.Spec.Placement); ok && macs[i].DeletionTimestamp.IsZero() {
+		if _, ok := placement.Of(&macs[i]); ok && macs[i].DeletionTimestamp.IsZero() {
 			eligible = append(eligible, &macs[i])
 		}
 	}

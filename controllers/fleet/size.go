@@ -16,12 +16,17 @@ const (
 	maxInspectionsBytes = 128 << 10 // of a Mac's inspections
 )
 
-// Oversized rejects a deployment that would make each of its replicas larger than an object
-// may be; nil if it does not.
-func Oversized(spec *v1alpha1.ModelDeploymentSpec, record *model.Record) *Refusal {
+// Oversized rejects a spec that would make each of its replicas larger than an object may be;
+// nil if it does not.
+func Oversized(spec *v1alpha1.ModelDeploymentSpec) *Refusal {
 	if n := jsonBytes(spec); n > maxSpecBytes {
 		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement", n, maxSpecBytes)}
 	}
+	return nil
+}
+
+// OversizedRecord is Oversized for the record of the source.
+func OversizedRecord(record *model.Record) *Refusal {
 	if n := jsonBytes(record); n > model.MaxRecordBytes {
 		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the list of the model's files takes %d bytes as JSON, at most %d are allowed; choose fewer files with spec.model.files", n, model.MaxRecordBytes)}
 	}

@@ -94,8 +94,9 @@ func TestADeploymentThatMakesReplicasTooLargeIsRefused(t *testing.T) {
 		var spec v1alpha1.ModelDeploymentSpec
 		var record model.Record
 		tc.fill(&spec, &record)
-		if r := Oversized(&spec, &record); (r != nil) != tc.refused {
-			t.Errorf("%s: %+v", name, r)
+		ofSpec, ofRecord := Oversized(&spec), OversizedRecord(&record)
+		if (ofSpec != nil || ofRecord != nil) != tc.refused {
+			t.Errorf("%s: %+v, %+v", name, ofSpec, ofRecord)
 		}
 	}
 }

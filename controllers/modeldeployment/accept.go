@@ -33,6 +33,9 @@ func accept(s *scope) verdict {
 	if len(conflicts) > 0 {
 		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})
 	}
+	if refusal := fleet.Oversized(&s.deployment.Spec); refusal != nil { // before Macs are asked for the source
+		return no(status.False, *refusal)
+	}
 	if r := s.noToken; r != nil {
 		if r.Reason == v1alpha1.ReasonSecretForbidden {
 			return no(status.Unknown, *r)
@@ -49,7 +52,7 @@ func accept(s *scope) verdict {
 	case record == nil:
 		return no(status.Unknown, finding.Waiting)
 	}
-	if refusal := fleet.Oversized(&s.deployment.Spec, record); refusal != nil {
+	if refusal := fleet.OversizedRecord(record); refusal != nil {
 		return no(status.False, *refusal)
 	}
 	engine, refusal := fleet.Resolve(&s.deployment.Spec, *record)

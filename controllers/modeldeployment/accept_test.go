@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -41,5 +43,22 @@ func TestARevisionWithTheRecordOfAnotherSource(t *testing.T) {
 	s.deployment.Spec.Model = source
 	if r, f := findRecord(s); r != nil || f.Waiting.Reason == "" {
 		t.Errorf("record %+v, %+v; want a new inspection", r, f)
+	}
+}
+
+// TestAttackALargeSpec: it is refused before Macs inspect its source, and its placement does
+// not replace that of existing replicas.
+func TestAttackALargeSpec(t *testing.T) {
+	s := &scope{deployment: &v1alpha1.ModelDeployment{}}
+	s.deployment.Spec.Model.Source = "hf://org/model"
+	s.deployment.Spec.Placement.NodeSelector = map[string]string{"room": strings.Repeat("x", 40<<10)}
+	if v := accept(s); v.condition.Reason != v1alpha1.ReasonSpecTooLarge || v.engine != nil {
+		t.Errorf("%+v", v.condition)
+	}
+	s.replicas = []v1alpha1.ModelReplica{{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "n", UID: "r"}}}
+	s.replicas[0].Spec.DrainSeconds = drainSeconds(s.deployment)
+	s.replicas[0].Spec.Residency = fleet.Residency(s.deployment.Spec.Residency)
+	if err := (&Reconciler{}).follow(t.Context(), s, ""); err != nil || len(s.replicas[0].Spec.Placement.NodeSelector) > 0 {
+		t.Errorf("the replica follows to %v, %v", s.replicas[0].Spec.Placement, err)
 	}
 }

@@ -164,9 +164,13 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 // follow updates the fields that may change during the life of a replica, and the
 // permission to swap.
 func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error {
+	oversized := fleet.Oversized(&s.deployment.Spec) != nil
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
+		if oversized {
+			placement = replica.Spec.Placement
+		}
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
 		cache := fleet.Cache(s.deployment.Spec.PrefixCache, replica.Spec.PrefixCache)
 		swaps := replica.Spec.Swap // fixed once there is a Mac
