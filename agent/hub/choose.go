@@ -95,6 +95,9 @@ func (c Choice) settle() error {
 // the choice, as in path.Match, by the path or its last element. An ambiguous
 // choice is an error that lists the candidates.
 func Choose(files []Entry, globs []string) (Choice, error) {
+	if comparisons(files, globs) > maxComparisons {
+		return Choice{}, fail("model.files has too many or too long patterns with * for the %d files of the source; use fewer or shorter ones, or the model's own folder", len(files))
+	}
 	var ggufs, tensors []Entry
 	for _, f := range files {
 		ok, err := matches(f.Path, globs)
@@ -180,6 +183,25 @@ func folderOf(f Entry) string {
 		return d
 	}
 	return ""
+}
+
+// maxComparisons bounds the steps of matches for all files of a listing, which no context ends:
+// they take some seconds.
+const maxComparisons = 1 << 27
+
+// comparisons returns how many steps matches takes at most for all files: what follows a * is
+// compared at each position of a path.
+func comparisons(files []Entry, globs []string) int {
+	paths, patterns := 0, 0
+	for _, f := range files {
+		paths += len(f.Path)
+	}
+	for _, g := range globs {
+		if _, after, star := strings.Cut(g, "*"); star {
+			patterns += len(after)
+		}
+	}
+	return paths * patterns
 }
 
 func matches(p string, globs []string) (bool, error) {

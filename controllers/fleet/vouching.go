@@ -172,6 +172,10 @@ func recordOf(m *v1alpha1.ModelSource, adapters []v1alpha1.AdapterSpec, r *v1alp
 		if r.Model == nil {
 			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report contains no model record"}
 		}
+		if n := comparisons(r.Model.Files, m.Files); n > maxComparisons {
+			return nil, &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf(
+				"comparing the patterns of model.files with the paths of the source's files takes %d steps, at most %d are allowed; use fewer or shorter patterns with *", n, maxComparisons)}
+		}
 		if len(adapters) > 0 && len(r.Model.Adapters) == 0 {
 			return nil, &Refusal{v1alpha1.ReasonReportRefused, "the report of this Mac contains no adapters; upgrade its agent, which does not know them"}
 		}
@@ -245,6 +249,25 @@ func hubParts(m *v1alpha1.ModelSource) (is bool, folder, revision string) {
 		folder = strings.Trim(parts[2], "/")
 	}
 	return true, folder, revision
+}
+
+// maxComparisons bounds the steps of selected for all files of a record: they are repeated
+// whenever a Mac changes, and take some milliseconds.
+const maxComparisons = 1 << 20
+
+// comparisons returns how many steps selected takes at most for all files: what follows a * is
+// compared at each position of a path.
+func comparisons(files []model.File, globs []string) int {
+	paths, patterns := 0, 0
+	for _, f := range files {
+		paths += len(f.Path)
+	}
+	for _, g := range globs {
+		if _, after, star := strings.Cut(g, "*"); star {
+			patterns += len(after)
+		}
+	}
+	return paths * patterns
 }
 
 // selected reports whether model.files selects a path: a pattern matches the whole path or

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -50,5 +51,28 @@ func TestAttackALargeAffinity(t *testing.T) {
 	d.Spec.Placement = largeAffinity(16)
 	if Oversized(&d.Spec) == nil || len(Asked(d, macs)) != 0 || len(Inspections("m1", []v1alpha1.ModelDeployment{*d}, macs)) != 0 {
 		t.Errorf("Macs are asked for a deployment that is refused: %+v", Oversized(&d.Spec))
+	}
+}
+
+// TestAttackPatternsThatTakeLong: each pattern nearly matches at each position of each path.
+func TestAttackPatternsThatTakeLong(t *testing.T) {
+	source := v1alpha1.ModelSource{Source: "hf://org/model", Files: []string{"*"}}
+	record := model.Record{Source: source.Source, Commit: strings.Repeat("c", 40)}
+	for i := range 40 {
+		record.Files = append(record.Files, model.File{Path: fmt.Sprint("model", strings.Repeat("a", 400), i, ".safetensors")})
+	}
+	for i := range 15 {
+		source.Files = append(source.Files, "*"+strings.Repeat("?", i)+strings.Repeat("a", 240-i)+"b")
+	}
+	report := &v1alpha1.InspectionStatus{State: v1alpha1.InspectionResolved, Model: &record}
+	if _, refusal := recordOf(&source, report); refusal == nil || refusal.Reason != v1alpha1.ReasonSpecTooLarge {
+		t.Errorf("%+v", refusal)
+	}
+	source.Files, record.Files = []string{"model-*-of-00256.safetensors", "*.json", "tokenizer*"}, filesOf(256, "model-of-00256.safetensors")
+	for i := range record.Files {
+		record.Files[i].Path = fmt.Sprintf("model-%05d-of-00256.safetensors", i)
+	}
+	if _, refusal := recordOf(&source, report); refusal != nil {
+		t.Errorf("a large model with usual patterns: %+v", refusal)
 	}
 }
