@@ -41,6 +41,9 @@ type Pace struct {
 	// Begin is how long a peer may take to start its download: its assignment may
 	// arrive later than ours. 0 means 10 s.
 	Begin time.Duration
+	// Most is how long peers that download are waited for in all, whatever progress
+	// they report. 0 means an hour.
+	Most time.Duration
 }
 
 func (p Pace) withDefaults() Pace {
@@ -55,6 +58,9 @@ func (p Pace) withDefaults() Pace {
 	}
 	if p.Begin <= 0 {
 		p.Begin = 10 * time.Second
+	}
+	if p.Most <= 0 {
+		p.Most = time.Hour
 	}
 	return p
 }
@@ -155,7 +161,7 @@ func (c *Client) Of(ctx context.Context, rec model.Record) []store.Peer {
 		}
 		waits := lacks && time.Since(began) < c.Pace.Begin
 		if fetches {
-			waits = w.continues(most, time.Now(), c.Pace)
+			waits = w.continues(most, time.Now(), c.Pace) && time.Since(began) < c.Pace.Most
 		}
 		if len(have) > 0 || !waits || ctx.Err() != nil {
 			return have

@@ -14,8 +14,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -315,6 +317,26 @@ func TestDownloadOfAPeerIsWaitedFor(t *testing.T) {
 	s.weights.set(&store.Fetching{Done: 1})
 	if peers := s.client(func(c *ClientConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record); len(peers) != 0 {
 		t.Errorf("a download that stands still: %v", peers)
+	}
+}
+
+// TestAttackAPeerThatClaimsProgress: it reports the pace for as long as the model has bytes.
+func TestAttackAPeerThatClaimsProgress(t *testing.T) {
+	s := newStand(t, nil)
+	var done atomic.Int64
+	s.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(agentapi.HeaderFetched, strconv.FormatInt(done.Add(1), 10))
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	large := record
+	large.Files = []model.File{{Path: "model.gguf", Bytes: 1 << 40, SHA256: record.Files[0].SHA256}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
+	defer cancel()
+	a := s.client(func(c *ClientConfig) {
+		c.Pace.Window, c.Pace.Floor, c.Pace.Most = patience.Of(t), 1, 50*time.Millisecond
+	})
+	if peers := a.Of(ctx, large); len(peers) != 0 || ctx.Err() != nil || done.Load() == 0 {
+		t.Errorf("%v after %d requests, %v", peers, done.Load(), ctx.Err())
 	}
 }
 

@@ -51,14 +51,15 @@ const (
 )
 
 // copyFromPeers fetches a file from one of the peers, and reports whether one had
-// it: after any failure of a peer the source is used. A file whose download began
-// at the source is resumed there.
-func (s *Store) copyFromPeers(ctx context.Context, rec model.Record, t download.Target, peers []Peer, show func(download.Progress)) (bool, error) {
+// it: after any failure of a peer the source is used. A peer that failed is not
+// asked for other files: each could take as long. left are the others. A file whose
+// download began at the source is resumed there.
+func (s *Store) copyFromPeers(ctx context.Context, rec model.Record, t download.Target, peers []Peer, show func(download.Progress)) (copied bool, left []Peer, err error) {
 	if download.Begun(t) {
-		return false, nil
+		return false, peers, nil
 	}
-	for _, n := range peers {
-		t := t
+	for ; len(peers) > 0; peers = peers[1:] {
+		n, t := peers[0], t
 		t.URL = "https://" + agentapi.MacServerName(n.Mac) + agentapi.WeightsPath(rec.Digest, t.SHA256)
 		t.Get, t.Header, t.Tries, t.Gained = n.Get, nil, 1, nil
 		if fetched := s.opt.Fetched; fetched != nil {
@@ -67,14 +68,14 @@ func (s *Store) copyFromPeers(ctx context.Context, rec model.Record, t download.
 		err := s.copyFrom(ctx, t, show)
 		switch {
 		case err == nil:
-			return true, nil
+			return true, peers, nil
 		case ctx.Err() != nil, ours(err):
-			return false, err
+			return false, peers, err
 		}
 		s.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "peer", n.Mac, "digest", rec.Digest, "cause", err.Error())
 		s.opt.Peers.Failed(n.Mac, err)
 	}
-	return false, nil
+	return false, nil, nil
 }
 
 // copyFrom fetches a file from one peer once it is not busy.

@@ -1,14 +1,20 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 // TestWeightsAreServedToPeers only as they were verified, and only if they came
@@ -74,4 +80,27 @@ func TestDownloadIsReportedToPeersThatWait(t *testing.T) {
 	s.mu.Lock()
 	delete(s.downloads, f.downloadKey)
 	s.mu.Unlock()
+}
+
+// lyingPeers name one Mac that claims to have everything, and gives nothing.
+type lyingPeers struct{ asked, failed atomic.Int64 }
+
+func (p *lyingPeers) Of(context.Context, model.Record) []Peer {
+	return []Peer{{Mac: "liar", Get: func(context.Context, string, http.Header) (*http.Response, error) {
+		p.asked.Add(1)
+		return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Status: http.StatusNotFound, Message: "it is not there"}
+	}}}
+}
+
+func (p *lyingPeers) Failed(string, error) { p.failed.Add(1) }
+
+// TestAttackAPeerThatFailsForEachFile: a peer may take minutes to fail, while the download
+// uses one of the Mac's slots.
+func TestAttackAPeerThatFailsForEachFile(t *testing.T) {
+	x, peers := newTenants(t), &lyingPeers{}
+	x.opt.Peers = peers
+	x.brought(t)
+	if len(x.private.Files) < 2 || peers.asked.Load() != 1 || peers.failed.Load() != 1 {
+		t.Errorf("of %d files the peer was asked for %d, and failed %d times", len(x.private.Files), peers.asked.Load(), peers.failed.Load())
+	}
 }

@@ -346,8 +346,8 @@ func (s *Store) transfer(ctx context.Context, f *sharedDownload, rec want, targe
 			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
 			f.report(downloading(within))
 		}
-		copied, err := s.copyFromPeers(ctx, rec.Record, t, peers, show)
-		if err == nil && !copied {
+		copied, left, err := s.copyFromPeers(ctx, rec.Record, t, peers, show)
+		if peers = left; err == nil && !copied {
 			err = s.opt.Fetch.Fetch(ctx, t, show)
 		}
 		if err != nil {
