@@ -16,14 +16,17 @@ const (
 	// maxGap is how much of the time between two reads counts: a source that is silent for
 	// longer fails by itself, and files are verified meanwhile.
 	maxGap = 30 * time.Second
+	// fullTurn is how long a download may receive before it makes room for one of a
+	// namespace with fewer slots, whatever its pace.
+	fullTurn = 30 * time.Minute
 )
 
-// errYielded cancels a slow download while others wait; it continues in another turn.
-var errYielded = errors.New("the download is slow and others wait")
+// errYielded cancels a slow or long download while others wait; it continues in another turn.
+var errYielded = errors.New("the download is slow or long, and others wait")
 
 // slots bound the number of downloads at a time. No namespace can use all of
 // them, so that slow or endless sources of one do not block the downloads of
-// others. Slow downloads of several namespaces together make room.
+// others. Slow and long downloads of several namespaces together make room.
 type slots struct {
 	most   int
 	pace   int64         // minPace
@@ -44,6 +47,7 @@ type turn struct {
 
 	bytes   int64 // gained in this window
 	active  time.Duration
+	whole   time.Duration // active since it has begun
 	last    time.Time
 	slow    bool // in the last complete window
 	yielded bool
@@ -81,7 +85,9 @@ func (w *turn) end() {
 func (w *turn) gained(n int) {
 	w.slots.mu.Lock()
 	now := w.slots.now()
-	w.active += min(now.Sub(w.last), maxGap)
+	gap := min(now.Sub(w.last), maxGap)
+	w.active += gap
+	w.whole += gap
 	w.last = now
 	w.bytes += int64(n)
 	complete := w.active >= w.slots.window
@@ -97,7 +103,7 @@ func (w *turn) gained(n int) {
 
 // change changes the running and waiting downloads, and starts what may run then:
 // the oldest one of the namespace with the fewest slots. If any still waits, a slow one
-// makes room.
+// makes room, or a long one of a namespace with more slots.
 func (t *slots) change(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +119,8 @@ func (t *slots) change(what func()) {
 		w.last = t.now()
 		close(w.begun)
 	}
-	if t.next() < 0 {
+	at := t.next()
+	if at < 0 {
 		return
 	}
 	for w := range t.running {
@@ -121,13 +128,28 @@ func (t *slots) change(what func()) {
 			return
 		}
 	}
+	if w := t.leaves(t.waiting[at].namespace); w != nil {
+		w.yielded = true
+		w.yield(errYielded)
+	}
+}
+
+// leaves returns the download that makes room for one of a namespace; nil if none has to.
+func (t *slots) leaves(waits string) (long *turn) {
+	used := map[string]int{}
 	for w := range t.running {
-		if w.slow {
-			w.yielded = true
-			w.yield(errYielded)
-			return
+		used[w.namespace]++
+	}
+	for w := range t.running {
+		switch {
+		case w.slow:
+			return w
+		case w.whole < fullTurn || used[w.namespace] <= used[waits]:
+		case long == nil || used[w.namespace] > used[long.namespace] || used[w.namespace] == used[long.namespace] && w.whole > long.whole:
+			long = w
 		}
 	}
+	return long
 }
 
 // next is the index of the waiting download that may run next; -1 if there is none.

@@ -70,11 +70,11 @@ func TestAttackSlowSourcesOfSeveralNamespaces(t *testing.T) {
 
 func TestADownloadWithAPaceKeepsItsSlot(t *testing.T) {
 	for name, tc := range map[string]struct {
-		bytes int
-		gap   time.Duration
+		bytes, times int
+		gap          time.Duration
 	}{
-		"a slow line":                  {bytes: 80 << 10, gap: time.Second},
-		"a file that is verified long": {bytes: 8 << 20, gap: 20 * time.Minute},
+		"a slow line":                  {bytes: 80 << 10, times: 200, gap: time.Second},
+		"a file that is verified long": {bytes: 8 << 20, times: 50, gap: 20 * time.Minute},
 	} {
 		s := newSlots(1)
 		now := time.Unix(1_800_000_000, 0)
@@ -86,12 +86,64 @@ func TestADownloadWithAPaceKeepsItsSlot(t *testing.T) {
 		s.change(func() {
 			s.waiting = append(s.waiting, &turn{slots: s, namespace: "other", begun: make(chan struct{}), yield: func(error) {}})
 		})
-		for range 200 {
+		for range tc.times {
 			now = now.Add(tc.gap)
 			w.gained(tc.bytes)
 		}
 		if ctx.Err() != nil {
 			t.Errorf("%s: it lost its slot", name)
 		}
+	}
+}
+
+// TestAttackSourcesThatAreJustFastEnough: two namespaces have large models whose servers keep
+// the least pace, for days.
+func TestAttackSourcesThatAreJustFastEnough(t *testing.T) {
+	s := newSlots(3)
+	now := time.Unix(1_800_000_000, 0)
+	s.now = func() time.Time { return now }
+	var contexts []context.Context
+	var turns []*turn
+	for _, namespace := range []string{"evil-a", "evil-b", "evil-a"} {
+		ctx, w, err := s.acquire(t.Context(), namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		contexts, turns = append(contexts, ctx), append(turns, w)
+	}
+	wait := func(namespace string) *turn {
+		w := &turn{slots: s, namespace: namespace, begun: make(chan struct{}), yield: func(error) {}}
+		s.change(func() { s.waiting = append(s.waiting, w) })
+		return w
+	}
+	pass := func(d time.Duration) (yielded []int) {
+		for range int(d / time.Second) {
+			now = now.Add(time.Second)
+			for _, w := range turns {
+				w.gained(2 * minPace)
+			}
+		}
+		for i, ctx := range contexts {
+			if errors.Is(context.Cause(ctx), errYielded) {
+				yielded = append(yielded, i)
+			}
+		}
+		return yielded
+	}
+	own := wait("evil-a")
+	if got := pass(2 * fullTurn); len(got) != 0 {
+		t.Errorf("%v made room for a download of a namespace with as many slots", got)
+	}
+	own.end()
+	team := wait("team")
+	got := pass(time.Second)
+	if len(got) != 1 || got[0] == 1 {
+		t.Fatalf("%v made room, want one of the namespace with two slots", got)
+	}
+	turns[got[0]].end()
+	select {
+	case <-team.begun:
+	default:
+		t.Error("the download that waited has no slot")
 	}
 }
