@@ -114,7 +114,8 @@ type Finding struct {
 // Inspect combines the Macs' reports on a deployment's source. Reports are verified: one
 // that contradicts the deployment, or an inconsistent record, is a failure of that Mac.
 //
-// A file:// record is the one that most Macs found. A record of a downloaded source is
+// A file:// record is the one that most Macs found, of those that have files of their own: it is
+// accepted once two found it, or all but one that may never report. A record of a downloaded source is
 // accepted once two Macs found the same. If only one can reach the source, its record is
 // accepted with that Mac alone in vouchedBy, and no other Mac acts on it.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
@@ -129,7 +130,7 @@ func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 	source := d.Spec.Model.Resolved().Source
 	best, local := found.best(), strings.HasPrefix(source, FileScheme)
 	switch {
-	case best != nil && (local || len(best.macs) >= vouchersNeeded):
+	case best != nil && (len(best.macs) >= vouchersNeeded || local && found.settled()):
 		return Finding{Record: best.accepted()}
 	case len(found.waiting) > 0 && best != nil:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(found.waiting) + " to confirm what " + list(best.macs) + " reported of " + source}}
@@ -145,6 +146,12 @@ func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 		return Finding{Waiting: Refusal{v1alpha1.ReasonNoMacs,
 			"no ready Mac that matches spec.placement can inspect the source; `kubectl get mac` lists the Macs"}}
 	}
+}
+
+// settled reports whether the Macs without a report can hardly change the largest group: none
+// is left, or one and there is a single group.
+func (t *testimony) settled() bool {
+	return len(t.waiting) == 0 || len(t.waiting) == 1 && len(t.groups) == 1
 }
 
 type macFailure struct {

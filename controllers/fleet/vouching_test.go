@@ -231,3 +231,41 @@ func TestAWordCountsForItsMac(t *testing.T) {
 		})
 	}
 }
+
+// TestAttackAMacThatClaimsAFile: it reports a file:// source at once, while the others still
+// hash their files. Its record would be that of the deployment for good.
+func TestAttackAMacThatClaimsAFile(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{}
+	d.Spec.Model.Source = "file://team/model.gguf"
+	honest, lie := fleettest.Model(d.Spec.Model.Source, "good", 1<<30), fleettest.Model(d.Spec.Model.Source, "evil", 1<<30)
+	missing := failedWith(d, v1alpha1.ReasonSourceNotFound)
+	for name, tc := range map[string]struct {
+		reports []v1alpha1.InspectionStatus // of as many Macs; the others have none
+		macs    int
+		want    string // digest; empty: it is waited for more
+	}{
+		"one claim, two hash":              {macs: 3, reports: []v1alpha1.InspectionStatus{resolvedAs(d, lie)}},
+		"one claim, one other, one hashes": {macs: 3, reports: []v1alpha1.InspectionStatus{resolvedAs(d, lie), resolvedAs(d, honest)}},
+		"one claim, two others":            {macs: 3, reports: []v1alpha1.InspectionStatus{resolvedAs(d, lie), resolvedAs(d, honest), resolvedAs(d, honest)}, want: honest.Digest},
+		"two agree, two hash":              {macs: 4, reports: []v1alpha1.InspectionStatus{resolvedAs(d, honest), resolvedAs(d, honest)}, want: honest.Digest},
+		"one has it, the others do not":    {macs: 3, reports: []v1alpha1.InspectionStatus{missing, resolvedAs(d, honest), missing}, want: honest.Digest},
+		"one has it, one never reports":    {macs: 3, reports: []v1alpha1.InspectionStatus{missing, resolvedAs(d, honest)}, want: honest.Digest},
+		"a fleet of one Mac":               {macs: 1, reports: []v1alpha1.InspectionStatus{resolvedAs(d, honest)}, want: honest.Digest},
+	} {
+		var macs []v1alpha1.MacNode
+		for i := range tc.macs {
+			mac := ready(string(rune('a' + i)))
+			if i < len(tc.reports) {
+				mac.Status.Inspections = tc.reports[i : i+1]
+			}
+			macs = append(macs, mac)
+		}
+		f, got := Inspect(d, macs), ""
+		if f.Record != nil {
+			got = f.Record.Digest
+		}
+		if got != tc.want || tc.want == "" && f.Waiting.Reason != v1alpha1.ReasonInspecting {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
