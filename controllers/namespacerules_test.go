@@ -3,6 +3,7 @@ package controllers_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,4 +144,47 @@ func TestNamespaceRulesSchema(t *testing.T) {
 			sub.want(sub.c.Create(sub.ctx, u, client.DryRunAll), tc.sentence)
 		})
 	}
+}
+
+// TestAttackOnDemandReplicasThatBecomeAlways: an OnDemand replica takes nothing of the limit of its
+// namespace, and may be changed in place.
+func TestAttackOnDemandReplicasThatBecomeAlways(t *testing.T) {
+	w := governed{newWorld(t)}
+	w.mac("mac-1", holding(40*gib))
+	w.rules(w.limited(v1alpha1.NamespaceRule{MemoryLimit: quantity("30Gi")}))
+	names := []string{"first", "second", "third"}
+	for _, name := range names {
+		w.deploy(name, func(s *v1alpha1.ModelDeploymentSpec) {
+			onDemand(s)
+			s.Memory.Limit = quantity("20Gi")
+		})
+	}
+	for _, name := range names {
+		w.deployment(name, v1alpha1.ConditionReady, v1alpha1.ReasonOnDemand)
+	}
+	for _, name := range names {
+		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Residency = v1alpha1.ResidencySpec{} })
+	}
+	residents := func(want int) {
+		t.Helper()
+		w.eventually(fmt.Sprintf("%d replicas are Always, and the others report why not", want), func() error {
+			n, refused := 0, 0
+			for _, name := range names {
+				for _, r := range w.replicas(name) {
+					if !r.Spec.Residency.OnDemand() {
+						n++
+					} else if strings.Contains(message(r.Status.Conditions, v1alpha1.ConditionPlaced), "it stays OnDemand: ") {
+						refused++
+					}
+				}
+			}
+			if n != want || refused != len(names)-want {
+				return fmt.Errorf("%d are, and %d report why not", n, refused)
+			}
+			return nil
+		})
+	}
+	residents(1) // 30 GiB for the namespace
+	w.changeRules(w.limited(v1alpha1.NamespaceRule{MemoryLimit: quantity("90Gi")}))
+	residents(2) // 40 GiB on the Mac
 }

@@ -172,6 +172,9 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 			placement = replica.Spec.Placement
 		}
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
+		if onDemand := replica.Spec.Residency.OnDemand(); onDemand && !residency.OnDemand() && replica.Spec.NodeName != "" {
+			residency = replica.Spec.Residency // placement changes it, if the rules and the Mac allow that
+		}
 		cache := fleet.Cache(s.deployment.Spec.PrefixCache, replica.Spec.PrefixCache)
 		swaps := replica.Spec.Swap // fixed once there is a Mac
 		if replica.Spec.NodeName == "" {
@@ -184,7 +187,11 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 		before := replica.DeepCopy()
 		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Priority = drain, residency, placement, priority
 		replica.Spec.PrefixCache, replica.Spec.Swap = cache, swaps
-		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		patch := client.MergeFrom(before)
+		if before.Spec.Residency.Policy != residency.Policy { // it must not be bound meanwhile
+			patch = lockedMerge(before)
+		}
+		if err := r.Client.Patch(ctx, replica, patch, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
 	}

@@ -3,8 +3,8 @@
 // oldest.
 //
 // It owns spec.nodeName of a replica (bound once), spec.prefetchNodeName until then, its
-// condition Placed, and the deletion of replicas that make room for one of a higher
-// priority, or for one of a new revision that may swap. It decides nothing: package plan
+// condition Placed, the change of a bound replica from OnDemand to Always, and the deletion of
+// replicas that make room for one of a higher priority, or for one of a new revision that may swap. It decides nothing: package plan
 // does, on a snapshot, by the administrator's rules (plan.Rules); a decision is assumed in
 // the snapshot first, and dropped with it at the end of the pass if it could not be
 // persisted. It never moves a bound replica: its deployment creates another.
@@ -43,6 +43,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments,verbs=get;list;watch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=namespacerules,verbs=get;list;watch
@@ -67,6 +68,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 	return ctrl.NewControllerManagedBy(mgr).Named("placement").WithOptions(o).
 		Watches(&v1alpha1.ModelReplica{}, always, builder.WithPredicates(replicaMatters())).
 		Watches(&v1alpha1.MacNode{}, always, builder.WithPredicates(macMatters())).
+		Watches(&v1alpha1.ModelDeployment{}, always, builder.WithPredicates(residencyChanged())).
 		Watches(&v1alpha1.NamespaceRules{}, always, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
@@ -126,6 +128,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	var errs []error
 	var wait time.Duration
 	writes := newWrites()
+	if err := r.reserve(ctx, snapshot, writes, replicas); err != nil {
+		return reconcile.Result{}, err
+	}
 	for _, replica := range open(replicas) {
 		d := plan.Decision{Mac: replica.Spec.NodeName, Reason: v1alpha1.ReasonPlaced, Message: "placed on " + replica.Spec.NodeName}
 		if replica.Spec.NodeName == "" {

@@ -7,8 +7,8 @@
 // permanently. OnDemand replicas share the rest: each alone has to fit into it, but their
 // requirements are not added up, unless the administrator's rules limit the overcommitment.
 //
-// Start reading at Snapshot.Pick, then view in view.go (filter and score), preempt.go and
-// rules.go.
+// Start reading at Snapshot.Pick, then view in view.go (filter and score), preempt.go,
+// rules.go and reserve.go.
 package plan
 
 import (

@@ -80,7 +80,7 @@ func (r Rules) refuse(replica *v1alpha1.ModelReplica, reserved int64) (reason, m
 	}
 	limit, limited := r.Memory(replica.Namespace)
 	need := replica.Spec.ReservedBytes
-	if limited && !replica.Spec.Residency.OnDemand() && reserved+need > limit {
+	if limited && !replica.Spec.Residency.OnDemand() && need > limit-reserved {
 		return v1alpha1.ReasonOverQuota, fmt.Sprintf("namespace %s may reserve %s, has reserved %s, and this replica needs %s; scale down another deployment in the namespace, make it OnDemand (residency.policy), or ask an administrator for more",
 			replica.Namespace, v1alpha1.FormatBytes(limit), v1alpha1.FormatBytes(reserved), v1alpha1.FormatBytes(need))
 	}

@@ -1,0 +1,79 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
+)
+
+// residencyChanged passes a deployment whose replicas are to have another residency.
+func residencyChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.(*v1alpha1.ModelDeployment).Spec.Residency.Policy != e.ObjectNew.(*v1alpha1.ModelDeployment).Spec.Residency.Policy
+	}}
+}
+
+// reserve makes bound OnDemand replicas Always whose deployments want that, as far as the rules
+// and their Macs allow, and reports in their condition Placed why one stays OnDemand. Their
+// deployments change every other field of theirs.
+func (r *Reconciler) reserve(ctx context.Context, s *plan.Snapshot, w *writes, replicas []v1alpha1.ModelReplica) error {
+	var deployments v1alpha1.ModelDeploymentList
+	if err := r.Client.List(ctx, &deployments, client.UnsafeDisableDeepCopy); err != nil { // only read
+		return fmt.Errorf("list deployments: %w", err)
+	}
+	wanted := make(map[string]v1alpha1.Residency, len(deployments.Items))
+	for i := range deployments.Items {
+		wanted[string(deployments.Items[i].UID)] = fleet.Residency(deployments.Items[i].Spec.Residency)
+	}
+	for _, replica := range boundOf(replicas) {
+		message := "placed on " + replica.Spec.NodeName
+		residency, known := wanted[replica.Spec.DeploymentRef.UID]
+		if known && replica.Spec.Residency.OnDemand() && !residency.OnDemand() && !fleet.Released(replica) {
+			if why := s.Reserve(replica, residency); why != "" {
+				message += "; it stays OnDemand: " + why
+			} else {
+				w.specWrite(func() error { return r.keep(ctx, replica, residency) })
+			}
+		}
+		c := meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced)
+		if c.Message != message {
+			w.deferStatus(func() error {
+				return r.report(ctx, replica, status.True(v1alpha1.ConditionPlaced, v1alpha1.ReasonPlaced, message))
+			})
+		}
+	}
+	return nil
+}
+
+// boundOf returns the replicas whose condition reports a Mac, in the order of placement.
+func boundOf(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
+	var out []*v1alpha1.ModelReplica
+	for i := range replicas {
+		if r := &replicas[i]; r.DeletionTimestamp.IsZero() && r.Spec.NodeName != "" && placedTrue(r) {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, plan.Before)
+	return out
+}
+
+// keep writes the residency of a replica whose memory is reserved from now on.
+func (r *Reconciler) keep(ctx context.Context, replica *v1alpha1.ModelReplica, residency v1alpha1.Residency) error {
+	next := replica.DeepCopy()
+	next.Spec.Residency = residency
+	err := r.Client.Patch(ctx, next, client.MergeFromWithOptions(replica, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.ManagerOperator))
+	if err != nil {
+		return fmt.Errorf("reserve memory of replica %s: %w", client.ObjectKeyFromObject(replica), err)
+	}
+	return nil
+}
