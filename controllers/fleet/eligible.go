@@ -112,3 +112,22 @@ func (e *Eligibility) Preferred(mac *v1alpha1.MacNode) float64 {
 func Eligible(mac *v1alpha1.MacNode, p v1alpha1.PlacementSpec) (rejection string, ok bool) {
 	return NewEligibility(p).Of(mac)
 }
+
+// Usable returns the Macs that the rules let a namespace use; nil rules allow all. No other Mac
+// gets a source or a credential of the namespace.
+func Usable(rules *v1alpha1.NamespaceRules, namespace string, macs []v1alpha1.MacNode) []v1alpha1.MacNode {
+	if rules == nil {
+		return macs
+	}
+	selector := rules.Spec.Of(namespace).MacSelector
+	if selector == nil {
+		return macs
+	}
+	var out []v1alpha1.MacNode
+	for i := range macs {
+		if selector.Matches(&macs[i]) {
+			out = append(out, macs[i])
+		}
+	}
+	return out
+}

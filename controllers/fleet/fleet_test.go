@@ -143,7 +143,7 @@ func TestAttackSourcesThatFillTheInspections(t *testing.T) {
 		all = append(all, d)
 	}
 	for _, m := range macs {
-		got := Inspections(m.Name, all, macs)
+		got := Inspections(m.Name, all, macs, nil)
 		if len(got) != MaxInspections {
 			t.Fatalf("Mac %s has %d inspections, want %d", m.Name, len(got), MaxInspections)
 		}
@@ -177,7 +177,7 @@ func TestAttackLongSourcesThatFillTheInspections(t *testing.T) {
 		all = append(all, d)
 	}
 	got := map[string]int{}
-	for _, i := range Inspections("a", all, macs) {
+	for _, i := range Inspections("a", all, macs, nil) {
 		got[i.Namespace]++
 	}
 	if got["victim"] != 50 || got["evil-0"] == 0 || got["evil-1"] == 0 || got["evil-2"] == 0 {
@@ -344,11 +344,11 @@ func TestInspectionsAreBoundedAndOldestFirst(t *testing.T) {
 	twin := deployment("twin", "file://99.gguf", 0)
 	dying := deployment("dying", "file://dying.gguf", 1000*time.Hour)
 	dying.DeletionTimestamp = &metav1.Time{Time: now}
-	got := Inspections("m", append(all, twin, dying), []v1alpha1.MacNode{ready("m")})
+	got := Inspections("m", append(all, twin, dying), []v1alpha1.MacNode{ready("m")}, nil)
 	if len(got) != MaxInspections || got[0].Source != "file://99.gguf" || got[63].Source != "file://36.gguf" {
 		t.Errorf("%d inspections from %v to %v", len(got), got[0], got[len(got)-1])
 	}
-	if none := Inspections("x", all, []v1alpha1.MacNode{ready("m")}); none != nil {
+	if none := Inspections("x", all, []v1alpha1.MacNode{ready("m")}, nil); none != nil {
 		t.Errorf("a Mac that is not there is asked %v", none)
 	}
 }

@@ -144,7 +144,7 @@ func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 		return Finding{Refusal: worst(found.failures)}
 	default:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonNoMacs,
-			"no ready Mac that matches spec.placement can inspect the source; `kubectl get mac` lists the Macs"}}
+			"no ready Mac that matches spec.placement and the rules of the namespace can inspect the source; `kubectl get mac` lists the Macs"}}
 	}
 }
 

@@ -95,14 +95,19 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that
 // ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
 // deployment first, so that no namespace can use up the bound. In the same way each has a
-// share of the bytes; what the others leave of theirs is given away afterwards.
-func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []v1alpha1.Inspection {
+// share of the bytes; what the others leave of theirs is given away afterwards. The rules may be
+// nil.
+func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
 	isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
 	seen, namespaces := map[string]bool{}, map[string]bool{}
+	usable := map[string][]v1alpha1.MacNode{} // by namespace
 	var asked []v1alpha1.Inspection
 	for _, d := range byTurns(deployments) {
+		if _, known := usable[d.Namespace]; !known {
+			usable[d.Namespace] = Usable(rules, d.Namespace, macs)
+		}
 		id := InspectionID(d)
-		if seen[id] || !slices.ContainsFunc(Asked(d, macs), isMac) {
+		if seen[id] || !slices.ContainsFunc(Asked(d, usable[d.Namespace]), isMac) {
 			continue
 		}
 		seen[id], namespaces[d.Namespace] = true, true

@@ -67,7 +67,7 @@ func TestInspectionsOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
 		d.Spec.Model.Source = "https://example.org/" + fmt.Sprint(i) + strings.Repeat("&", 1000)
 		deployments = append(deployments, d)
 	}
-	in := Inspections("m", deployments, []v1alpha1.MacNode{ready("m")})
+	in := Inspections("m", deployments, []v1alpha1.MacNode{ready("m")}, nil)
 	if b, err := json.Marshal(in); err != nil || len(b) > maxInspectionsBytes || len(in) == 0 {
 		t.Errorf("%d inspections take %d bytes, %v", len(in), len(b), err)
 	}

@@ -269,3 +269,32 @@ func TestAttackAMacThatClaimsAFile(t *testing.T) {
 		}
 	}
 }
+
+// TestAttackAMacOutsideTheRules: a Mac that the rules keep from a namespace gets neither its
+// sources nor its credentials, and its word counts nothing.
+func TestAttackAMacOutsideTheRules(t *testing.T) {
+	rules := &v1alpha1.NamespaceRules{}
+	rules.Spec.Namespaces = []v1alpha1.RulesOfNamespace{{Name: "team", NamespaceRule: v1alpha1.NamespaceRule{
+		MacSelector: &v1alpha1.MacSelector{MatchLabels: map[string]string{"team": "team"}}}}}
+	macs := []v1alpha1.MacNode{ready("a"), ready("b"), ready("c"), ready("d")}
+	macs[0].Labels, macs[3].Labels = map[string]string{"team": "team"}, map[string]string{"team": "other"}
+	names := func(macs []v1alpha1.MacNode) (out []string) {
+		for i := range macs {
+			out = append(out, macs[i].Name)
+		}
+		return out
+	}
+	for namespace, want := range map[string][]string{"team": {"a"}, "free": {"a", "b", "c", "d"}} {
+		if got := names(Usable(rules, namespace, macs)); !slices.Equal(got, want) {
+			t.Errorf("%s uses %v, want %v", namespace, got, want)
+		}
+	}
+	d := deployment("d", "hf://org/private", time.Hour)
+	d.Namespace, d.Spec.Model.SecretRef = "team", &v1alpha1.SecretReference{Name: "hub"}
+	for i := range macs {
+		in := Inspections(macs[i].Name, []v1alpha1.ModelDeployment{d}, macs, rules)
+		if i == 0 && (len(in) != 1 || in[0].TokenRef == "") || i > 0 && len(in) != 0 {
+			t.Errorf("%s is to inspect %v", macs[i].Name, in)
+		}
+	}
+}

@@ -49,7 +49,7 @@ func TestAttackALargeAffinity(t *testing.T) {
 		t.Errorf("%.0f allocations for one Mac and %.0f for 100: the affinity is parsed for each", one, all)
 	}
 	d.Spec.Placement = largeAffinity(16)
-	if Oversized(&d.Spec) == nil || len(Asked(d, macs)) != 0 || len(Inspections("m1", []v1alpha1.ModelDeployment{*d}, macs)) != 0 {
+	if Oversized(&d.Spec) == nil || len(Asked(d, macs)) != 0 || len(Inspections("m1", []v1alpha1.ModelDeployment{*d}, macs, nil)) != 0 {
 		t.Errorf("Macs are asked for a deployment that is refused: %+v", Oversized(&d.Spec))
 	}
 }

@@ -18,6 +18,6 @@ package macnode
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macassignments,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macassignments/status,verbs=get;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;delete
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments;namespacerules,verbs=get;list;watch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=metalfleet-system,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create

@@ -85,6 +85,7 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.peers), builder.WithPredicates(askableChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectors), builder.WithPredicates(verdictsChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.site), builder.WithPredicates(siteChanged())).
+		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
 
@@ -220,8 +221,12 @@ func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
 // askedNames returns the names of the Macs that are asked for a deployment's source, or
 // still have an inspection of it.
 func (r *Orders) askedNames(ctx context.Context, d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) map[string]bool {
+	rules, err := r.rules(ctx)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot read the NamespaceRules")
+	}
 	names := map[string]bool{}
-	for _, mac := range fleet.Asked(d, macs) {
+	for _, mac := range fleet.Asked(d, fleet.Usable(rules, d.Namespace, macs)) {
 		names[mac.Name] = true
 	}
 	var asked v1alpha1.MacAssignmentList
@@ -329,8 +334,39 @@ func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v
 	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil { // all of them, and only read
 		return orders{}, nil, fmt.Errorf("list Macs: %w", err)
 	}
+	rules, err := r.rules(ctx)
+	if err != nil {
+		return orders{}, nil, err
+	}
 	return orders{
 		Assignments: fleet.Assignments(mac.Name, replicas.Items, deployments.Items),
-		Inspections: fleet.Inspections(mac.Name, deployments.Items, macs.Items),
+		Inspections: fleet.Inspections(mac.Name, deployments.Items, macs.Items, rules),
 	}, macs.Items, nil
+}
+
+// rules returns the NamespaceRules; nil if there are none.
+func (r *Orders) rules(ctx context.Context) (*v1alpha1.NamespaceRules, error) {
+	var rules v1alpha1.NamespaceRules
+	err := r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.NamespaceRulesName}, &rules)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the NamespaceRules: %w", err)
+	}
+	return &rules, nil
+}
+
+// all returns all Macs: the rules may select other Macs for a namespace.
+func (r *Orders) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	macs, err := r.listMacs(ctx)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
+		return nil
+	}
+	names := map[string]bool{}
+	for i := range macs {
+		names[macs[i].Name] = true
+	}
+	return requests(names)
 }

@@ -40,7 +40,7 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/status,verbs=get;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/finalizers,verbs=update
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;namespacerules,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create

@@ -28,7 +28,7 @@ type scope struct {
 	ending bool
 	// deployments that claim one of this one's names.
 	deployments []v1alpha1.ModelDeployment
-	// macs are read only if the source still has to be found.
+	// macs that the namespace may use are read only if the source still has to be found.
 	macs      []v1alpha1.MacNode
 	replicas  []v1alpha1.ModelReplica
 	revisions []revision
@@ -171,7 +171,14 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 	if err := r.Client.List(ctx, &macs); err != nil {
 		return fmt.Errorf("list Macs: %w", err)
 	}
-	s.macs = macs.Items
+	rules := &v1alpha1.NamespaceRules{}
+	switch err := r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.NamespaceRulesName}, rules); {
+	case apierrors.IsNotFound(err):
+		rules = nil
+	case err != nil:
+		return fmt.Errorf("read the NamespaceRules: %w", err)
+	}
+	s.macs = fleet.Usable(rules, s.deployment.Namespace, macs.Items)
 	return nil
 }
 
