@@ -598,7 +598,7 @@ func TestATenantGetsWhatItsNamespaceIsAllowed(t *testing.T) {
 
 // sources: an entry of a list allows nothing of strangers.
 func (w *world) sources() {
-	w.allow(`sources: ["s3://models/*", "s3://own/a/*?endpoint=https://minio.example", "hf://org/*", "hf://one/model"], servedNames: [], maxEvictionPriority: 10`)
+	w.allow(`sources: ["s3://models/*", "s3://own/a/*?endpoint=https://minio.example", "hf://org/*", "hf://one/model", "https://models.example/team/*"], servedNames: [], maxEvictionPriority: 10`)
 	const refused = "may not use the source"
 	var attempts []attempt
 	for source, allowed := range map[string]bool{
@@ -631,6 +631,15 @@ func (w *world) sources() {
 		b := a
 		b.name, b.object = "an adapter of "+source, deployment("a", "hf://org/model", `, servedNames: [tenant/a], adapters: [{name: good, source: "hf://org/good"}, {name: one, source: "`+source+`"}]`)
 		attempts = append(attempts, a, b)
+	}
+	// A folder that a server takes for the one above, whatever follows it.
+	for after, refused := range map[string]string{
+		"x.gguf": "", "x..gguf": "", "..x/y.gguf": "", "x.gguf?part=..": "",
+		"..": refused, "../x": refused, "..?file=/other/x": refused, "..#x": refused, "..;a/x": refused, "x%5c..%5cy": refused,
+	} {
+		object := deployment("a", "https://models.example/team/"+after, ", servedNames: [tenant/a]")
+		object = strings.Replace(object, "model: {", `model: {sha256: "`+strings.Repeat("0", 64)+`", `, 1)
+		attempts = append(attempts, attempt{name: "https with " + after, who: mallory, object: object, refused: refused})
 	}
 	revision := func(source, r string) string {
 		return strings.Replace(deployment("a", source, ", servedNames: [tenant/a]"), "model: {", "model: {revision: "+r+", ", 1)
