@@ -55,7 +55,7 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errTry):
 		return dispatch.ReasonTimeout
-	case errors.Is(err, errCut), upstream.IsReset(err):
+	case errors.Is(err, errCut), errors.Is(err, errTooLong), errors.Is(err, errNoRoom), upstream.IsReset(err):
 		return dispatch.ReasonStream
 	}
 	return dispatch.ReasonConnection
@@ -83,7 +83,7 @@ type delivery struct {
 // whole delivers a non-streaming response. What is held back of it is sent as soon
 // as there is no room for more.
 func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
-	memory := d.forwarder.held.hold(d.mac)
+	memory := d.forwarder.held.hold(source{d.mac, tenantOf(ctx)})
 	defer memory.free()
 	first, complete, err := readFirst(d.resp.Body, memory)
 	if err != nil {
@@ -132,7 +132,7 @@ func readFirst(from io.Reader, memory *held) (first []byte, complete bool, err e
 // another Mac takes over instead.
 func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	w, resp := d.w, d.resp
-	events := newBlocks(resp.Body, w.dialect, d.forwarder.held.hold(d.mac))
+	events := newBlocks(resp.Body, w.dialect, d.forwarder.held.hold(source{d.mac, tenantOf(ctx)}))
 	defer events.free()
 	resp.Header.Del("Content-Length")
 	begun, follow := false, w.keepAlives.follower()
@@ -178,6 +178,11 @@ func (f *forwarder) breakOff(ctx context.Context, mac string, cause error) error
 		return err
 	}
 	f.metrics.broken.Inc()
+	if errors.Is(cause, errNoRoom) { // which is no failure of the Mac
+		e := openai.Overloaded(dispatch.RetryAfter)
+		e.Cause = fmt.Errorf("response of Mac %s: %w", mac, cause)
+		return e
+	}
 	if reasonOf(cause) == dispatch.ReasonConnection {
 		f.dispatcher.Avoid(logOf(ctx), mac, cause)
 	}

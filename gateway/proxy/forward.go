@@ -87,9 +87,11 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 }
 
 // verdict returns whether the outcome of a request counts against its replica. It is not
-// known for client errors, refusals without side effects, and lack of memory.
+// known for client errors, refusals without side effects, and lack of memory, here or there.
 func verdict(status int, failed *dispatch.Failure, err error) (bad, known bool) {
 	switch {
+	case failed != nil && errors.Is(failed.Err, errNoRoom):
+		return false, false
 	case failed != nil:
 		bad = failed.Reason != dispatch.ReasonRefused || failed.Refusal.Code == agentapi.CodeEngineLost
 		return bad, bad

@@ -21,36 +21,49 @@ var (
 // buffers are reused between responses.
 var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
 
+// source is the origin of a response: the Mac, and the tenant whose request it answers.
+type source struct{ mac, tenant string }
+
 // room bounds the memory for buffered parts of responses. Any number of responses may run,
 // because requests for stored ones need no slot of a replica. A Mac gets no more of it than
-// stays free for the others.
+// stays free for the others, and a tenant no more of a Mac's part than stays free for other
+// tenants: its clients may read slowly.
 type room struct {
 	most int64
 
-	mu   sync.Mutex // guards the fields after it
-	all  int64
-	macs map[string]int64
+	mu      sync.Mutex // guards the fields after it
+	all     int64
+	macs    map[string]int64
+	sources map[source]int64
 }
 
-func newRoom(most int64) *room { return &room{most: most, macs: map[string]int64{}} }
+func newRoom(most int64) *room {
+	return &room{most: most, macs: map[string]int64{}, sources: map[source]int64{}}
+}
 
-func (r *room) take(mac string, n int64) bool {
+func (r *room) take(of source, n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.macs[mac]+n > r.most-r.all-n {
+	mac, own := r.macs[of.mac], r.sources[of]
+	part := (r.most - (r.all - mac)) / 2
+	if mac+n > part || of.tenant != "" && own+n > (part-(mac-own))/2 {
 		return false
 	}
 	r.all += n
-	r.macs[mac] += n
+	r.macs[of.mac] += n
+	r.sources[of] += n
 	return true
 }
 
-func (r *room) give(mac string, n int64) {
+func (r *room) give(of source, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all -= n
-	if r.macs[mac] -= n; r.macs[mac] == 0 {
-		delete(r.macs, mac)
+	if r.macs[of.mac] -= n; r.macs[of.mac] == 0 {
+		delete(r.macs, of.mac)
+	}
+	if r.sources[of] -= n; r.sources[of] == 0 {
+		delete(r.sources, of)
 	}
 }
 
@@ -58,15 +71,15 @@ func (r *room) give(mac string, n int64) {
 // memory is that of bytes.
 type held struct {
 	room    *room
-	mac     string
+	of      source
 	bytes   []byte
 	block   *[]byte // of buffers; nil if bytes is larger
 	counted int64
 }
 
-func (r *room) hold(mac string) *held {
+func (r *room) hold(of source) *held {
 	block := buffers.Get().(*[]byte)
-	return &held{room: r, mac: mac, bytes: *block, block: block}
+	return &held{room: r, of: of, bytes: *block, block: block}
 }
 
 // grow doubles the memory, up to a size. Both buffers count during the copy.
@@ -75,7 +88,7 @@ func (h *held) grow(most int) error {
 	if size > most {
 		return errTooLong
 	}
-	if !h.room.take(h.mac, int64(size)) {
+	if !h.room.take(h.of, int64(size)) {
 		return errNoRoom
 	}
 	bigger := make([]byte, size)
@@ -91,7 +104,7 @@ func (h *held) free() {
 		buffers.Put(h.block)
 	}
 	if h.counted > 0 {
-		h.room.give(h.mac, h.counted)
+		h.room.give(h.of, h.counted)
 	}
 	h.bytes, h.block, h.counted = nil, nil, 0
 }

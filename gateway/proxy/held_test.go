@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
 // A client slowly reads a stored response of 1 MiB a thousand times at once: each is
@@ -20,7 +21,7 @@ func TestAttackManyLargeResponses(t *testing.T) {
 	var all []*held
 	sum := 0
 	for i := range 100 {
-		memory := r.hold(fmt.Sprint("mac-", i%4))
+		memory := r.hold(source{mac: fmt.Sprint("mac-", i%4)})
 		all = append(all, memory)
 		body := bytes.NewReader(text)
 		first, complete, err := readFirst(body, memory)
@@ -39,14 +40,14 @@ func TestAttackManyLargeResponses(t *testing.T) {
 		memory.free()
 		memory.free()
 	}
-	if r.all != 0 || len(r.macs) != 0 {
+	if r.all != 0 || len(r.macs)+len(r.sources) != 0 {
 		t.Errorf("%d bytes are not given back: %v", r.all, r.macs)
 	}
 }
 
 func TestASmallResponseIsHeldBackWhole(t *testing.T) {
 	for _, n := range []int{0, 1, blockBytes - 1, blockBytes, blockBytes + 1, wholeBytes - 1} {
-		memory := newRoom(heldBytes).hold("m")
+		memory := newRoom(heldBytes).hold(source{mac: "m"})
 		first, complete, err := readFirst(strings.NewReader(strings.Repeat("x", n)), memory)
 		if err != nil || !complete || len(first) != n {
 			t.Errorf("%d bytes: %d, complete %t, %v", n, len(first), complete, err)
@@ -59,7 +60,7 @@ func TestASmallResponseIsHeldBackWhole(t *testing.T) {
 func TestAttackEventsWithoutEnd(t *testing.T) {
 	r := newRoom(4 * eventBytes)
 	endless := func() error {
-		b := newBlocks(io.MultiReader(strings.NewReader("data: "), zeros{}), dialect.OpenAI, r.hold("evil"))
+		b := newBlocks(io.MultiReader(strings.NewReader("data: "), zeros{}), dialect.OpenAI, r.hold(source{mac: "evil"}))
 		_, err := b.next()
 		return err // its memory stays in use, as while a client reads
 	}
@@ -75,11 +76,34 @@ func TestAttackEventsWithoutEnd(t *testing.T) {
 		t.Errorf("%d bytes are held back", r.all)
 	}
 	event := "data: " + strings.Repeat("x", eventBytes/4) + "\n\n"
-	b := newBlocks(strings.NewReader(event), dialect.OpenAI, r.hold("mac-a"))
+	b := newBlocks(strings.NewReader(event), dialect.OpenAI, r.hold(source{mac: "mac-a"}))
 	if got, err := b.next(); string(got) != event {
 		t.Errorf("another Mac's event of %d bytes: %d, %v", len(event), len(got), err)
 	}
 	b.free()
+}
+
+// A tenant reads hundreds of stored responses slowly: streams of others from the same Mac
+// have memory for their events.
+func TestAttackResponsesThatATenantReadsSlowly(t *testing.T) {
+	r := newRoom(heldBytes)
+	text := bytes.Repeat([]byte("x"), 2*wholeBytes)
+	for range 400 {
+		if _, complete, err := readFirst(bytes.NewReader(text), r.hold(source{"mac-a", "slow"})); err != nil || complete {
+			t.Fatalf("complete %t: %v", complete, err)
+		}
+	}
+	event := "data: " + strings.Repeat("x", eventBytes/4) + "\n\n"
+	for _, tenant := range []string{"b", "c"} {
+		b := newBlocks(strings.NewReader(event), dialect.OpenAI, r.hold(source{"mac-a", tenant}))
+		if got, err := b.next(); string(got) != event {
+			t.Errorf("tenant %s gets %d bytes of an event of %d: %v", tenant, len(got), len(event), err)
+		}
+	}
+	failed := &dispatch.Failure{Reason: reasonOf(errNoRoom), Err: fmt.Errorf("read: %w", errNoRoom)}
+	if _, known := verdict(0, failed, nil); known || failed.Reason == dispatch.ReasonConnection {
+		t.Errorf("lack of memory counts against the Mac: reason %s, known %t", failed.Reason, known)
+	}
 }
 
 type zeros struct{}
