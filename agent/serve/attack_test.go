@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
@@ -482,5 +483,61 @@ func TestAttackShortRequestsContinueALongConversation(t *testing.T) {
 		p.wantRefusal(resp, refusal{status: 503, code: openai.CodeOverloaded, retry: "1", retryable: true})
 	case <-time.After(patience.Of(t)):
 		t.Fatal("stored items of one tenant fill the memory for all")
+	}
+}
+
+// leave sends a request of tenant a whose answer does not end before the test.
+func (p *port) leave(path, body string) {
+	r, err := http.NewRequestWithContext(p.t.Context(), "POST", p.url+path, strings.NewReader(body))
+	if err != nil {
+		panic(err)
+	}
+	r.Header.Set(agentapi.HeaderTenant, "a")
+	if resp, err := http.DefaultClient.Do(r); err == nil {
+		resp.Body.Close()
+	}
+}
+
+// TestAttackAdmittedRequestsStayInMemory: an answer may take hours, and a tenant may have as
+// many as the engine queues. What only the engine needs of their requests is not held.
+func TestAttackAdmittedRequestsStayInMemory(t *testing.T) {
+	sent := make(chan weak.Pointer[wire.GenerateRequest], 1)
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
+		sent <- weak.Make(r)
+		if err := send(servetest.Admit()); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	for path, body := range map[string]string{"/v1/chat/completions": `"messages":[{"role":"user","content":"hi"}]`, "/v1/completions": `"prompt":"hi"`,
+		"/v1/messages": `"max_tokens":5,"messages":[{"role":"user","content":"hi"}]`, "/v1/responses": `"input":"hi","store":false`} {
+		go p.leave(path, `{"model":"m",`+body+`}`)
+		one := <-sent
+		<-p.seen
+		eventually(t, path+": the request is not held", func() bool {
+			runtime.GC()
+			return one.Value() == nil
+		})
+	}
+}
+
+// TestAttackRequestsOfManyChoices: a request stays in memory for its further choices, and
+// counts until they have ended. None of them has a copy of the input.
+func TestAttackRequestsOfManyChoices(t *testing.T) {
+	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("a")), func(c *serve.Config) { c.BodiesBytes = 1 << 20 })
+	large := `{"model":"m","n":2,"messages":[{"role":"user","content":"` + strings.Repeat("x", 400<<10) + `"}]}`
+	go p.leave("/v1/chat/completions", large)
+	first, second := <-p.seen, <-p.seen
+	if second.GetChat() == nil || first.GetChat() != second.GetChat() {
+		t.Error("the input of the second choice is a copy, or there is none")
+	}
+	refused := make(chan *http.Response, 1)
+	go func() { refused <- p.do("POST", "/v1/chat/completions", large, agentapi.HeaderTenant, "a") }()
+	select {
+	case resp := <-refused:
+		p.wantRefusal(resp, refusal{status: 503, code: openai.CodeOverloaded, retry: "1", retryable: true})
+	case <-p.seen:
+		t.Error("the memory of the first request does not count")
 	}
 }

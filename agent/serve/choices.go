@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -125,14 +126,20 @@ func (u *used) soFar(prompt int) *openai.Usage {
 	return &out
 }
 
-// another returns the request for another choice. If the client set the seed,
-// each choice of a prompt gets its own, the same ones every time.
+// another returns the request for another choice, which shares its input: images may take as
+// much as a request body. If the client set the seed, each choice of a prompt gets its own,
+// the same ones every time.
 func (r *request) another(i int) *wire.GenerateRequest {
-	w, each := proto.CloneOf(r.wire), max(1, r.choices)
+	w, each := new(wire.GenerateRequest), max(1, r.choices)
+	r.wire.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		w.ProtoReflect().Set(field, v)
+		return true
+	})
 	w.Id = fmt.Sprintf("%s-%d", r.wire.GetId(), i)
 	w.Progress = false // they share one prompt
 	if w.GetSampling().Seed != nil {
 		seed := w.GetSampling().GetSeed() + int64(i%each)
+		w.Sampling = proto.CloneOf(w.Sampling)
 		w.Sampling.Seed = &seed
 	}
 	if r.prompts != nil {

@@ -28,11 +28,18 @@ type request struct {
 	answer func(model string, created int64) form
 	// stored are the bytes of stored items that the request continues or refers to.
 	stored int64
-	// release is called once the engine has admitted the request.
+	// release returns the memory of the request to its tenant; see admitted.
 	release func()
 	// count, if set, returns the response of a route that asks only for the
 	// number of prompt tokens.
 	count func(promptTokens int) any
+}
+
+// admitted drops what only the engine needs, and returns its memory: an answer may take
+// hours, and a tenant may have many.
+func (r *request) admitted() {
+	r.wire, r.prompts, r.shorten, r.answer = nil, nil, nil, nil
+	r.release()
 }
 
 // form builds the response bodies of one route; chat and completions differ only

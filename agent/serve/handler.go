@@ -275,7 +275,6 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if err != nil {
 		return err
 	}
-	req.release()
 	if req.count != nil {
 		return front.WriteJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}
@@ -287,19 +286,29 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })
 		defer t.over()
 	}
-	a.each = max(1, req.choices)
-	a.forms, a.ask = formsOf(a.form, a.each*max(1, len(req.prompts))), func(i int) (*admission.Admitted, error) {
-		stream, err := hold.Generate(ctx, req.another(i))
+	a.each, a.includeUsage, a.continuousUsage = max(1, req.choices), req.includeUsage, req.continuousUsage
+	a.forms = formsOf(a.form, a.each*max(1, len(req.prompts)))
+	if len(a.forms) > 1 {
+		a.ask = req.asking(ctx, hold)
+	} else {
+		req.admitted()
+	}
+	if !req.stream {
+		return a.whole(ctx, cancel, door)
+	}
+	return a.stream(ctx, cancel, door)
+}
+
+// asking returns the function that requests another choice. The request stays in memory for
+// it, and counts until the answer has ended.
+func (r *request) asking(ctx context.Context, hold Hold) func(i int) (*admission.Admitted, error) {
+	return func(i int) (*admission.Admitted, error) {
+		stream, err := hold.Generate(ctx, r.another(i))
 		if err != nil {
 			return nil, err
 		}
 		return admission.Await(stream)
 	}
-	if !req.stream {
-		return a.whole(ctx, cancel, door)
-	}
-	a.includeUsage, a.continuousUsage = req.includeUsage, req.continuousUsage
-	return a.stream(ctx, cancel, door)
 }
 
 // admit waits until the engine accepts a request. A prompt that exceeds the
