@@ -43,6 +43,9 @@ const (
 	maxPattern = 1 << 12 // bytes
 	maxGroups  = 64      // nested
 	maxRepeat  = 1000
+	// maxFolded sets may be nested where letters of either case match: each of them asks
+	// those in it for every case of a letter.
+	maxFolded = 4
 )
 
 // expression is an expression that is read.
@@ -51,6 +54,7 @@ type expression struct {
 	in    []rune
 	at    int
 	depth int
+	sets  int  // that are open
 	fold  bool // letters of either case match
 	all   bool // a dot matches line breaks, too
 }

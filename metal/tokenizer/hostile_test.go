@@ -280,3 +280,21 @@ func TestWhatGGUFMayNotSayOfOtherAlgorithms(t *testing.T) {
 		})
 	}
 }
+
+// TestAttackExpressionsThatNeverCompile: a model's expression takes no time that grows with
+// a power of its depth.
+func TestAttackExpressionsThatNeverCompile(t *testing.T) {
+	c := newCategories()
+	nothing := strings.Repeat("(?:", maxGroups) + strings.Repeat("){1000}", maxGroups)
+	if _, err := c.compile(nothing); err != nil {
+		t.Errorf("a repetition of nothing: %v", err)
+	}
+	sets := func(depth int) string { return "(?i)" + strings.Repeat("[b", depth) + strings.Repeat("]", depth) }
+	if _, err := c.compile(sets(maxFolded)); err != nil {
+		t.Errorf("%d sets without case: %v", maxFolded, err)
+	}
+	const deep = maxGroups / 2
+	if _, err := c.compile(sets(deep)); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("%d sets without case: %v, want them refused", deep, err)
+	}
+}

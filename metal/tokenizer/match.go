@@ -181,8 +181,12 @@ func (p *program) repeat(n *node) {
 		return
 	}
 	for range n.least {
+		from := p.here()
 		if p.add(sub); len(p.steps) >= maxProgram {
 			return
+		}
+		if p.here() == from { // it takes nothing, however often it is repeated
+			break
 		}
 	}
 	if n.most == many {

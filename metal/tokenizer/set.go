@@ -96,7 +96,10 @@ func (e *expression) set() (class, error) {
 	if e.depth++; e.depth > maxGroups {
 		return nil, e.refuse("this nesting depth")
 	}
-	defer func() { e.depth-- }()
+	if e.sets++; e.fold && e.sets > maxFolded {
+		return nil, e.refuse("this depth of sets without case")
+	}
+	defer func() { e.depth, e.sets = e.depth-1, e.sets-1 }()
 	negated := e.take("^")
 	var also []class  // what an intersection is made of
 	var these []class // members that are together
