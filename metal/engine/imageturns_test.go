@@ -153,6 +153,39 @@ func TestAttackImagesOfOneTenantThatWait(t *testing.T) {
 	})
 }
 
+// TestAttackManyValuesWaitLikeLongTexts: short JSON of many values takes as much memory as a
+// long text, so it waits for its turn.
+func TestAttackManyValuesWaitLikeLongTexts(t *testing.T) {
+	p := tinyInput(t)
+	many := []byte("[" + strings.Repeat("{},", 10_000) + "{}]")
+	few := []byte("[{},{}]")
+	for name, c := range map[string]struct {
+		chat  text.Chat
+		waits bool
+	}{
+		"tools": {chat: text.Chat{Tools: many}, waits: true}, "arguments": {chat: text.Chat{Arguments: many}, waits: true},
+		"a message": {chat: text.Chat{Messages: []chat.Message{{Extra: many}}}, waits: true}, "few tools": {chat: text.Chat{Tools: few}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p.long = share.NewTurns(1)
+			if err := p.long.Take(t.Context(), "other"); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan *Refusal, 1)
+			go func() {
+				_, refusal := p.tokens(t.Context(), Request{Tenant: "a", Chat: &c.chat}, nil)
+				ended <- refusal
+			}()
+			synctest.Wait()
+			if waits := len(ended) == 0; waits != c.waits {
+				t.Errorf("%s: it waits: %t", name, waits)
+			}
+			p.long.Give("other")
+			<-ended
+		})
+	}
+}
+
 // TestAttackLongTextsOfOneTenant: at most one of them is turned into tokens before that of
 // another tenant.
 func TestAttackLongTextsOfOneTenant(t *testing.T) {

@@ -32,8 +32,10 @@ const (
 	chatBytesPerToken = 4 * bytesPerToken
 	textBytesPerToken = 4 * bytesPerToken
 	// longBytes is the length from which texts are turned into tokens one after another:
-	// together they would take more memory than the engine reserved.
+	// together they would take more memory than the engine reserved. A value of JSON counts
+	// as valueBytes, which it takes at least while a template is rendered.
 	longBytes  = 1 << 20
+	valueBytes = 150
 	retryAfter = time.Second
 	// grammarBytes bounds the compiled grammars that are kept for later requests.
 	grammarBytes = 64 << 20
@@ -308,11 +310,11 @@ func (p *inputProcessor) checkRows(ids []int32) *Refusal {
 	return nil
 }
 
-// bytes is the length of the text of a request.
+// bytes is the length of the text of a request, and the memory of its JSON.
 func (r Request) bytes() int {
 	n := 0
 	if r.Chat != nil {
-		n += r.Chat.Bytes()
+		n += r.Chat.Bytes() + valueBytes*r.Chat.Values()
 	}
 	if r.Prompt != nil {
 		n += len(*r.Prompt)

@@ -63,6 +63,16 @@ func (c Chat) Bytes() int {
 	return n
 }
 
+// Values counts the values in the JSON of all inputs, about. Each takes far more memory for
+// a template than its bytes.
+func (c Chat) Values() int {
+	n := chat.Values(c.Arguments) + chat.Values(c.Tools)
+	for _, m := range c.Messages {
+		n += chat.Values(m.Extra)
+	}
+	return n
+}
+
 // Open reads tokenizer and templates of a model, and renders a short
 // conversation to see that they work.
 func Open(ctx context.Context, f *weights.File) (*Text, error) { return OpenWith(ctx, f, "") }
