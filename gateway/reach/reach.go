@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/demand"
@@ -150,9 +151,16 @@ func (p *Prober) record(mac route.Mac, err error, began, now time.Time) {
 	}
 }
 
-// shorten keeps the beginning of an error as one line.
+// shorten keeps the beginning of an error as one line of visible characters: it may quote
+// the certificate of whoever answers.
 func shorten(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
 	if len(text) > maxError {
 		text = strings.ToValidUTF8(text[:maxError], "") + "..."
 	}

@@ -168,6 +168,9 @@ func TestANewAddressIsProbedAtOnce(t *testing.T) {
 }
 
 func TestALongErrorIsShortened(t *testing.T) {
+	if got := shorten("tls: for \x1b[2J\u202ex\x00\xff\u00a0y"); got != "tls: for ?[2J?x?? y" {
+		t.Errorf("an error that quotes control characters is %q", got)
+	}
 	if got := shorten("a\nb " + strings.Repeat("é", 200)); len(got) > maxError+3 || !strings.HasPrefix(got, "a b é") || !strings.HasSuffix(got, "é...") {
 		t.Errorf("%d bytes: %q", len(got), got)
 	}
