@@ -24,18 +24,42 @@ func (p Prefix) own() uint64 {
 
 // Hash is the same at every gateway and in every version, and never 0.
 func Hash(parts ...[]byte) uint64 {
-	var d xxhash.Digest
-	d.Reset()
-	var length [8]byte
-	for _, p := range parts { // length-prefixed, so that moving a boundary changes the hash
-		for i := range length {
-			length[i] = byte(len(p) >> (8 * i))
-		}
-		_, _ = d.Write(length[:])
-		_, _ = d.Write(p)
+	h := NewHasher()
+	for _, p := range parts {
+		h.Add(p)
 	}
-	return max(d.Sum64(), 1)
+	return h.Sum()
 }
+
+// Hasher computes the Hash of parts that are known one after another. A copy continues from
+// the parts so far.
+type Hasher struct{ digest xxhash.Digest }
+
+// NewHasher returns a Hasher without parts.
+func NewHasher() Hasher {
+	var h Hasher
+	h.digest.Reset()
+	return h
+}
+
+// Add adds a part, which is stored in pieces.
+func (h *Hasher) Add(pieces ...[]byte) {
+	n := 0
+	for _, p := range pieces {
+		n += len(p)
+	}
+	var length [8]byte // before the part, so that moving a boundary changes the hash
+	for i := range length {
+		length[i] = byte(n >> (8 * i))
+	}
+	_, _ = h.digest.Write(length[:])
+	for _, p := range pieces {
+		_, _ = h.digest.Write(p)
+	}
+}
+
+// Sum returns the Hash of the parts so far.
+func (h *Hasher) Sum() uint64 { return max(h.digest.Sum64(), 1) }
 
 // mix spreads a hash over all bits (the finalizer of splitmix64).
 func mix(x uint64) uint64 {

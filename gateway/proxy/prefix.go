@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
-	"slices"
 
 	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/openai"
@@ -109,23 +108,25 @@ func prefixOfPrompt(e openai.Envelope) pick.Prefix {
 	if e.Messages == nil {
 		return prefixOfText(e.Prompt)
 	}
-	setUp := slices.Concat(e.Tools, e.System)
-	shared := [][]byte{setUp}
+	shared, parts := pick.NewHasher(), 1 // the parts are hashed, not collected: there may be a million
+	shared.Add(e.Tools, e.System)
 	for message := range openai.Elements(e.Messages) {
 		if setsUp(message) {
-			shared = append(shared, message)
+			shared.Add(message)
+			parts++
 			continue
 		}
-		own := pick.Hash(append(shared, message)...)
-		if len(shared) == 1 && len(setUp) == 0 {
-			shared = [][]byte{message[:min(len(message), sharedBytes)]}
+		own := shared
+		own.Add(message)
+		if parts == 1 && len(e.Tools)+len(e.System) == 0 {
+			return pick.Prefix{Shared: pick.Hash(message[:min(len(message), sharedBytes)]), Own: own.Sum()}
 		}
-		return pick.Prefix{Shared: pick.Hash(shared...), Own: own}
+		return pick.Prefix{Shared: shared.Sum(), Own: own.Sum()}
 	}
-	if len(shared) == 1 {
+	if parts == 1 {
 		return pick.Prefix{} // there is no message
 	}
-	return pick.Prefix{Shared: pick.Hash(shared...)}
+	return pick.Prefix{Shared: shared.Sum()}
 }
 
 // setsUp reports whether a message belongs to the set-up before the conversation.

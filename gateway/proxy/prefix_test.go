@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -159,5 +160,22 @@ func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
 	}
 	if p := withAdapter(of("tenant/a", `"input":"hi"`), "one"); p != (pick.Prefix{}) {
 		t.Errorf("without a prefix: %+v", p)
+	}
+}
+
+// TestAttackAPrefixOfManyMessages: the prefix of a request takes no copy of its body,
+// whose memory alone counts.
+func TestAttackAPrefixOfManyMessages(t *testing.T) {
+	body := `{"model":"m","tools":[` + strings.Repeat(" ", 8<<20) + `],"messages":[` + strings.Repeat(`{"role":"system"},`, 10_000) + `{}]}`
+	e, err := openai.DecodeEnvelope([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p := prefixOf(e)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 2<<20 || p.Shared == 0 || p.Own == 0 {
+		t.Errorf("the prefix %+v of a body of %d bytes took %d more", p, len(body), n)
 	}
 }
