@@ -33,6 +33,8 @@ type Policy struct {
 	// Allow lists networks that are not public and may be dialed nevertheless
 	// (--allow-source-cidr).
 	Allow []netip.Prefix
+	// AllowNow returns such networks instead of Allow, for each connection; may be nil.
+	AllowNow func() []netip.Prefix
 	// Roots are the certificate authorities; nil means those of the system.
 	Roots *x509.CertPool
 	// Resolver resolves names; nil means the system's.

@@ -69,13 +69,17 @@ func (p Policy) checkAddress(host string, a netip.Addr) error {
 	if kind == "" {
 		return nil
 	}
-	for _, allowed := range p.Allow {
+	networks := p.Allow
+	if p.AllowNow != nil {
+		networks = p.AllowNow()
+	}
+	for _, allowed := range networks {
 		if allowed.Contains(a.Unmap().WithZone("")) {
 			return nil
 		}
 	}
 	return failf(v1alpha1.ReasonSourceForbidden,
-		"host %s has a %s address, but sources must have public addresses; use another source, or have an administrator of the Mac start its agent with --allow-source-cidr", host, kind)
+		"host %s has a %s address, but sources must have public addresses; use another source, or have an administrator allow its network with settings.allowedSourceCIDRs of the MacClass or with agent --allow-source-cidr", host, kind)
 }
 
 type hostKey struct{}

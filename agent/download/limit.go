@@ -2,6 +2,7 @@ package download
 
 import (
 	"context"
+	"sync/atomic"
 
 	"golang.org/x/time/rate"
 )
@@ -12,39 +13,72 @@ const MinRate = 64 << 10
 
 // Limit bounds the rate of all downloads together. A nil Limit bounds nothing.
 type Limit struct {
-	bucket *rate.Limiter
+	now atomic.Pointer[bucket] // nil bounds nothing
+}
+
+// bucket is one rate.
+type bucket struct {
+	*rate.Limiter
 	// piece is the most that is read at once: a quarter of a second's worth, so
 	// that no connection waits so long that it counts as stalled.
 	piece int64
 }
 
-// NewLimit returns a limit in bytes per second, at least MinRate; nil for 0 or
-// less.
+// NewLimit returns a limit in bytes per second, at least MinRate; 0 or less bounds
+// nothing.
 func NewLimit(bytesPerSecond int64) *Limit {
+	l := &Limit{}
+	l.Set(bytesPerSecond)
+	return l
+}
+
+// Set changes the limit, also that of running downloads.
+func (l *Limit) Set(bytesPerSecond int64) {
 	if bytesPerSecond <= 0 {
-		return nil
+		l.now.Store(nil)
+		return
 	}
 	bytesPerSecond = max(bytesPerSecond, MinRate)
+	if b := l.now.Load(); b != nil && b.Limit() == rate.Limit(bytesPerSecond) {
+		return
+	}
 	piece := min(bytesPerSecond/4, copyBytes)
-	return &Limit{bucket: rate.NewLimiter(rate.Limit(bytesPerSecond), int(piece)), piece: piece}
+	l.now.Store(&bucket{Limiter: rate.NewLimiter(rate.Limit(bytesPerSecond), int(piece)), piece: piece})
+}
+
+// bucket returns the current rate; nil if there is none.
+func (l *Limit) bucket() *bucket {
+	if l == nil {
+		return nil
+	}
+	return l.now.Load()
 }
 
 // most is how much may be read at once.
 func (l *Limit) most() int64 {
-	if l == nil {
-		return copyBytes
+	if b := l.bucket(); b != nil {
+		return b.piece
 	}
-	return l.piece
+	return copyBytes
 }
 
-// took waits until the limit allows the n bytes that were read.
+// took waits until the limit allows the n bytes that were read. They may be more than
+// one piece, if the limit was lowered after they were read.
 func (l *Limit) took(ctx context.Context, n int) error {
-	if l == nil || n == 0 {
-		return nil
+	for n > 0 {
+		b := l.bucket()
+		if b == nil {
+			return nil
+		}
+		some := min(n, int(b.piece))
+		err := b.WaitN(ctx, some)
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		if err != nil {
+			return err
+		}
+		n -= some
 	}
-	err := l.bucket.WaitN(ctx, n)
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return nil
 }

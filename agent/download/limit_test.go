@@ -64,6 +64,33 @@ func TestDownloadsShareOneRate(t *testing.T) {
 	}
 }
 
+// TestALimitChangesWhileADownloadRuns, in virtual time: a lower, a higher and no limit.
+func TestALimitChangesWhileADownloadRuns(t *testing.T) {
+	const mib = 1 << 20
+	for name, tc := range map[string]struct {
+		to   int64
+		want time.Duration
+	}{
+		"lower":  {to: mib / 2, want: 10*time.Second + 20*time.Second},
+		"higher": {to: 2 * mib, want: 10*time.Second + 5*time.Second},
+		"none":   {to: 0, want: 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &Fetcher{Limit: NewLimit(mib)}
+				began := time.Now()
+				time.AfterFunc(10*time.Second, func() { f.Limit.Set(tc.to) })
+				if err := paced(t.Context(), f, make([]byte, 20*mib), func(Progress) {}); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took < tc.want-time.Second || took > tc.want+time.Second {
+					t.Errorf("20 MiB took %v, want %v", took, tc.want)
+				}
+			})
+		})
+	}
+}
+
 func TestALimitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -85,12 +112,12 @@ func TestALimitedDownloadIsNotTakenForAStandstill(t *testing.T) {
 	for _, bytesPerSecond := range []int64{1, MinRate, 1 << 20, 1 << 40} {
 		l := NewLimit(bytesPerSecond)
 		const atOnce = 16
-		if wait := float64(l.most()*atOnce) / float64(l.bucket.Limit()); wait > defaultStall.Seconds()/4 {
+		if wait := float64(l.most()*atOnce) / float64(l.bucket().Limit()); wait > defaultStall.Seconds()/4 {
 			t.Errorf("at %d bytes/s, %d downloads wait %.0f s for their turn", bytesPerSecond, atOnce, wait)
 		}
 	}
 	var none *Limit
-	if NewLimit(0) != nil || none.most() != copyBytes || none.took(t.Context(), 1<<30) != nil {
+	if NewLimit(0).most() != copyBytes || none.most() != copyBytes || none.took(t.Context(), 1<<30) != nil {
 		t.Error("no limit limits")
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 
@@ -46,7 +47,12 @@ type Hub struct {
 	// Endpoint is where the hub or its mirror answers, without a slash at the
 	// end; empty means DefaultEndpoint.
 	Endpoint string
+	// moved replaces Endpoint.
+	moved atomic.Pointer[string]
 }
+
+// SetEndpoint changes where the hub answers, from the next request on.
+func (h *Hub) SetEndpoint(endpoint string) { h.moved.Store(&endpoint) }
 
 // Listing is what a repository holds at a commit.
 type Listing struct {
@@ -67,10 +73,14 @@ type Entry struct {
 }
 
 func (h *Hub) endpoint() string {
-	if h.Endpoint == "" {
+	endpoint := h.Endpoint
+	if moved := h.moved.Load(); moved != nil {
+		endpoint = *moved
+	}
+	if endpoint == "" {
 		return DefaultEndpoint
 	}
-	return strings.TrimRight(h.Endpoint, "/")
+	return strings.TrimRight(endpoint, "/")
 }
 
 // URL is the address of a file of a repository at a commit.

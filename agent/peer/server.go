@@ -40,7 +40,7 @@ type Server struct {
 	roots   func() []*x509.Certificate
 	weights Weights
 	slots   chan struct{}
-	limit   *rate.Limiter
+	limit   *rate.Limiter // never nil
 	given   func(n int)
 	log     logr.Logger
 	// revoked reports whether the MacNode with a UID was deleted.
@@ -67,10 +67,18 @@ type ServerConfig struct {
 // NewServer returns a Server.
 func NewServer(c ServerConfig) *Server {
 	s := &Server{mac: c.Mac, roots: c.Roots, weights: c.Weights, slots: make(chan struct{}, c.AtOnce), given: c.Given, log: c.Log, revoked: c.Revoked}
-	if c.Rate > 0 {
-		s.limit = rate.NewLimiter(rate.Limit(c.Rate), pieceBytes)
-	}
+	s.limit = rate.NewLimiter(rate.Inf, pieceBytes)
+	s.SetRate(c.Rate)
 	return s
+}
+
+// SetRate changes the bound of all copies together, in bytes per second; 0 means no bound.
+func (s *Server) SetRate(bytesPerSecond int64) {
+	if bytesPerSecond <= 0 {
+		s.limit.SetLimit(rate.Inf)
+		return
+	}
+	s.limit.SetLimit(rate.Limit(bytesPerSecond))
 }
 
 // ServeHTTP serves one file, or refuses before its first byte.
@@ -165,7 +173,7 @@ func (p *paced) Read(b []byte) (int, error) {
 		return 0, errRevoked
 	}
 	n, err := p.File.Read(b[:min(len(b), pieceBytes)])
-	if p.server.limit != nil && n > 0 {
+	if n > 0 {
 		if late := p.server.limit.WaitN(p.ctx, n); late != nil {
 			return 0, late
 		}

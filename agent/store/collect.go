@@ -18,6 +18,17 @@ import (
 // eviction.
 type Marks struct{ High, Low int }
 
+// SetMarks changes the watermarks; invalid ones are refused. It waits for an eviction.
+func (s *Store) SetMarks(m Marks) error {
+	if err := m.Check(); err != nil {
+		return err
+	}
+	s.room.Lock()
+	defer s.room.Unlock()
+	s.opt.Marks = m
+	return nil
+}
+
 // Check rejects invalid watermarks.
 func (m Marks) Check() error {
 	if m.High != 0 && (m.Low < 1 || m.Low >= m.High || m.High > 100) {

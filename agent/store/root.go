@@ -84,6 +84,9 @@ func OpenRoot(dir, notes string, log logr.Logger) (*Root, error) {
 	return r, nil
 }
 
+// Dir returns the absolute path of the folder; empty if this Mac has no model root.
+func (r *Root) Dir() string { return r.dir }
+
 // Close closes the root.
 func (r *Root) Close() error {
 	if r.root == nil {
