@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,17 +48,24 @@ import (
 // Agent is one Mac's agent.
 type Agent struct {
 	Config
-	lock      *os.File
-	journal   *journal.Journal
-	root      *store.Root
-	store     *store.Store
-	client    *download.Client
-	peers     *peer.Client
-	inspector *inspect.Inspector
-	pool      *pool.Pool
-	metrics   *metrics
-	cache     *diskCache // nil where there is none
-	changes   chan struct{}
+	lock         *os.File
+	journal      *journal.Journal
+	root         *store.Root
+	store        *store.Store
+	client       *download.Client
+	peers        *peer.Client
+	hub          *hub.Hub
+	limit        *download.Limit
+	weightServer *peer.Server // serves weights to peers
+	networks     atomic.Pointer[[]netip.Prefix]
+	// openedRoot is the model root that was wanted at the start, and rootTrouble why
+	// it could not be opened.
+	openedRoot, rootTrouble string
+	inspector               *inspect.Inspector
+	pool                    *pool.Pool
+	metrics                 *metrics
+	cache                   *diskCache // nil where there is none
+	changes                 chan struct{}
 	// clearSignal and settingsSignal receive after a new desired state was
 	// accepted: one for each reader.
 	clearSignal, settingsSignal chan struct{}
@@ -170,23 +178,26 @@ func (a *Agent) openStore() error {
 		return fmt.Errorf("open weight store: %w", err)
 	}
 	var err error
-	if a.root, err = store.OpenRoot(a.ModelRoot, filepath.Join(dir, "model-root.json"), a.Log.WithName("store")); err != nil {
+	if err = a.openRoot(filepath.Join(dir, "model-root.json")); err != nil {
 		return err
 	}
+	a.networks.Store(&a.Sources.Allow)
+	a.Sources.AllowNow = func() []netip.Prefix { return *a.networks.Load() }
 	a.client = download.NewClient(a.Sources)
-	models := &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}
+	a.hub, a.limit = &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}, download.NewLimit(a.DownloadRate)
 	a.peers = a.newPeerClient()
 	ctx, cancel := context.WithCancel(context.Background())
 	a.fetching = cancel
 	a.store, err = store.Open(ctx, store.Options{
-		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce, Peers: a.peers,
+		Dir: dir, Root: a.root, Hub: a.hub, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce, Peers: a.peers,
 		Marks: a.DiskMarks, Spared: a.spared, Ahead: a.ahead, Namespace: a.namespaceOf, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
-		Fetch: &download.Fetcher{Client: a.client, Limit: download.NewLimit(a.DownloadRate)}, Log: a.Log.WithName("store"),
+		Fetch: &download.Fetcher{Client: a.client, Limit: a.limit}, Log: a.Log.WithName("store"),
 	})
 	if err != nil {
 		return err
 	}
-	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: models, Token: a.token}, a.Log.WithName("inspect"))
+	a.weightServer = a.newPeerServer()
+	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: a.hub, Token: a.token}, a.Log.WithName("inspect"))
 	return nil
 }
 
@@ -360,7 +371,7 @@ func (a *Agent) servePort(ctx context.Context) error {
 	defer done()
 	return serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
 		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
-		Trusts: a.Links.Identity.Trusts, Weights: a.newPeerServer(), Log: a.Log.WithName("serve"), TextCalls: a.metrics.textCall, Metrics: a.metrics.handler(),
+		Trusts: a.Links.Identity.Trusts, Weights: a.weightServer, Log: a.Log.WithName("serve"), TextCalls: a.metrics.textCall, Metrics: a.metrics.handler(),
 		Logs: a.lastOfLog, Tracer: a.Tracer,
 		FetchImage: fetch,
 	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })

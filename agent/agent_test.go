@@ -105,6 +105,7 @@ type mac struct {
 	power   func(context.Context, func(power.Notice)) error
 	// logDebug changes the log level of the agent; may be nil.
 	logDebug func(bool)
+	byFlag   v1alpha1.AgentSettings
 
 	agent   *Agent
 	orders  *memoryOrders
@@ -249,7 +250,7 @@ func (m *mac) config(log logr.Logger, links Links) Config {
 		Engine: engineProgram, EngineEnv: os.Environ(), Listener: l, Links: links, HubEndpoint: m.hub, Sources: m.sources,
 		Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: int32(l.Addr().(*net.TCPAddr).Port)},
 		Probe:   probe.NewDeclared(probe.Declaration{Chip: "M2Ultra", Memory: 192 << 30}, probe.NewSystem()),
-		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched, Cache: m.cache, Power: m.power, LogDebug: m.logDebug,
+		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched, Cache: m.cache, Power: m.power, LogDebug: m.logDebug, ByFlag: m.byFlag,
 		GivesAtOnce: 1, PeerPace: peer.Pace{Look: 10 * time.Millisecond, Begin: time.Minute},
 	}
 }

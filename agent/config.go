@@ -163,6 +163,9 @@ type Config struct {
 	// changes that while it runs; nil: it stays.
 	Verbose  bool
 	LogDebug func(on bool)
+	// ByFlag are the settings that a flag of the agent sets: a MacClass does not replace
+	// them.
+	ByFlag v1alpha1.AgentSettings
 	// ReleaseKeys are the keys one of which must have signed a new agent; empty:
 	// none is needed.
 	ReleaseKeys upgrade.Keys

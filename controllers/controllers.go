@@ -50,6 +50,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/identity"
 	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
+	"metalfleet.dev/metalfleet/controllers/macclass"
 	"metalfleet.dev/metalfleet/controllers/macnode"
 	"metalfleet.dev/metalfleet/controllers/modeldeployment"
 	"metalfleet.dev/metalfleet/controllers/modelreplica"
@@ -144,7 +145,7 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: here},
-			// Agent targets; there are few others.
+			// The guard against uninstalling; there are few others.
 			&corev1.ConfigMap{}:      {Namespaces: here},
 			&corev1.ServiceAccount{}: {Namespaces: here},
 			&rbacv1.Role{}:           {Namespaces: here},
@@ -265,6 +266,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), RequireRules: c.RequireRules, Clock: c.Clock}},
 		{"namespace rules", 1, &namespacerules.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"classes of Macs", 1, &macclass.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock, Reach: scaler.Ledger.Reach}},
 		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient(), Clock: c.Clock, Grants: issuer}},
 		{"macnode deletion", 2, &macnode.Deletion{Client: mgr.GetClient(), Clock: c.Clock}},
@@ -276,7 +278,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"enrolments", 1, &identity.Enrolments{Client: mgr.GetClient(), Issuer: issuer}},
 		{"enrolment requests", 1, &identity.EnrolmentRequests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
 		{"autoscaler", 2, scaler},
-		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
+		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Version: c.Version, Clock: c.Clock}},
 		{"uninstall guard", 1, &uninstall.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
 		{"rotation of the authority", 1, &identity.Rotation{Client: mgr.GetClient(), Issuer: issuer, Spread: c.AuthoritySpread, Metrics: metrics}},

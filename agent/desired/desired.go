@@ -19,7 +19,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -134,6 +133,12 @@ func read(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssignmentSpec) journal.Des
 		o.Assignments = append(o.Assignments, a)
 	}
 	o.Settings, o.SettingsRefused = checkSettings(m.Spec.Settings)
+	if c := assigned.Class; c != nil {
+		good, refused := checkSettings(c.Settings)
+		o.Class = &v1alpha1.AssignedClass{Name: c.Name, Generation: c.Generation, Settings: good}
+		o.SettingsRefused = strings.TrimPrefix(o.SettingsRefused+"; "+refused, "; ")
+		o.SettingsRefused = strings.TrimSuffix(o.SettingsRefused, "; ")
+	}
 	if c := m.Spec.ClearCache; c != nil && checkClear(c) {
 		o.ClearCache = c.DeepCopy()
 	}
@@ -154,29 +159,6 @@ var (
 	agentVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
 	agentDigest  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
-
-// checkSettings leaves out what cannot be meant, so that the agent stays as it was
-// started there, and names it.
-func checkSettings(s v1alpha1.AgentSettings) (good v1alpha1.AgentSettings, refused string) {
-	var wrong []string
-	switch s.LogLevel {
-	case "", v1alpha1.LogInfo, v1alpha1.LogDebug:
-		good.LogLevel = s.LogLevel
-	default:
-		wrong = append(wrong, fmt.Sprintf("unknown logLevel %q: this agent supports Info and Debug", s.LogLevel))
-	}
-	if q := s.CacheLimit; q != nil && q.Value() < 1 {
-		wrong = append(wrong, fmt.Sprintf("cacheLimit is %s, want more than zero", q))
-	} else if q != nil {
-		good.CacheLimit = ptr.To(q.DeepCopy())
-	}
-	if q := s.CacheFree; q != nil && q.Value() < 0 {
-		wrong = append(wrong, fmt.Sprintf("cacheFree is %s, want zero or more", q))
-	} else if q != nil {
-		good.CacheFree = ptr.To(q.DeepCopy())
-	}
-	return good, strings.Join(wrong, "; ")
-}
 
 // clearRequest is what an order to clear caches may be called.
 var clearRequest = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)

@@ -197,9 +197,9 @@ func TestInvalidSettingsAreRefusedByName(t *testing.T) {
 		t.Errorf("%+v, %q", o.Settings, o.SettingsRefused)
 	}
 	for said, change := range map[string]func(*v1alpha1.AgentSettings){
-		`unknown logLevel "Trace"`:             func(s *v1alpha1.AgentSettings) { s.LogLevel = "Trace" },
-		"cacheLimit is 0, want more than zero": func(s *v1alpha1.AgentSettings) { s.CacheLimit = quantity("0") },
-		"cacheFree is -1, want zero or more":   func(s *v1alpha1.AgentSettings) { s.CacheFree = quantity("-1") },
+		`unknown logLevel "Trace"`:         func(s *v1alpha1.AgentSettings) { s.LogLevel = "Trace" },
+		"cacheLimit is 0, want at least 1": func(s *v1alpha1.AgentSettings) { s.CacheLimit = quantity("0") },
+		"cacheFree is -1, want at least 0": func(s *v1alpha1.AgentSettings) { s.CacheFree = quantity("-1") },
 	} {
 		bad := m.DeepCopy()
 		change(&bad.Spec.Settings)
@@ -236,6 +236,38 @@ func TestClearRequestIsValidatedByTheAgent(t *testing.T) {
 		m.Spec.ClearCache = &tc.order
 		if got := read(m, assigned()).ClearCache; (got != nil) != tc.good || tc.good && *got != tc.order {
 			t.Errorf("%+v is read as %+v", tc.order, got)
+		}
+	}
+}
+
+// The settings of a class are checked like those of the MacNode.
+func TestSettingsOfAClassThatCannotBeMeantAreLeftOut(t *testing.T) {
+	quantity := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
+	good := v1alpha1.AgentSettings{HubEndpoint: "https://hub.example.com", AllowedSourceCIDRs: []string{"10.0.0.0/8"}, DownloadRate: quantity("1M"), GiveRate: quantity("1M"),
+		DiskMarks: &v1alpha1.DiskMarks{HighPercent: 80, LowPercent: 70}, ModelRoot: "/Users/Shared/models",
+		QuietHours: &v1alpha1.QuietHours{Hours: v1alpha1.Hours{Start: "09:00", End: "17:00"}, DownloadRate: *quantity("1M")}}
+	with := func(s v1alpha1.AgentSettings) *v1alpha1.MacAssignmentSpec {
+		a := assigned()
+		a.Class = &v1alpha1.AssignedClass{Name: "studio", Generation: 3, Settings: s}
+		return a
+	}
+	if o := read(mac(), with(good)); o.Class == nil || o.Class.Generation != 3 || !equality.Semantic.DeepEqual(o.Class.Settings, good) || o.SettingsRefused != "" {
+		t.Errorf("%+v, %q", o.Class, o.SettingsRefused)
+	}
+	for said, change := range map[string]func(*v1alpha1.AgentSettings){
+		"hubEndpoint":        func(s *v1alpha1.AgentSettings) { s.HubEndpoint = "http://hub.example.com" },
+		"allowedSourceCIDRs": func(s *v1alpha1.AgentSettings) { s.AllowedSourceCIDRs = []string{"10.0.0.0/8", "everything"} },
+		"downloadRate":       func(s *v1alpha1.AgentSettings) { s.DownloadRate = quantity("5") },
+		"giveRate":           func(s *v1alpha1.AgentSettings) { s.GiveRate = quantity("5") },
+		"diskMarks":          func(s *v1alpha1.AgentSettings) { s.DiskMarks.LowPercent = 90 },
+		"modelRoot":          func(s *v1alpha1.AgentSettings) { s.ModelRoot = "/models/../etc" },
+		"quietHours":         func(s *v1alpha1.AgentSettings) { s.QuietHours.TimeZone = "Mars/Phobos" },
+	} {
+		bad := *good.DeepCopy()
+		change(&bad)
+		o := read(mac(), with(bad))
+		if !strings.Contains(o.SettingsRefused, said) || equality.Semantic.DeepEqual(o.Class.Settings, good) || equality.Semantic.DeepEqual(o.Class.Settings, bad) {
+			t.Errorf("%s: %q, %+v", said, o.SettingsRefused, o.Class.Settings)
 		}
 	}
 }

@@ -87,6 +87,8 @@ type Desired struct {
 	// Settings that passed their checks, and what is to be said of the others.
 	Settings        v1alpha1.AgentSettings `json:"settings"`
 	SettingsRefused string                 `json:"settingsRefused,omitempty"`
+	// Class of the Mac, with those of its settings that passed the checks; nil: none.
+	Class *v1alpha1.AssignedClass `json:"class,omitempty"`
 	// ClearCache is the last order to clear caches; nil: there is none.
 	ClearCache *v1alpha1.CacheClear `json:"clearCache,omitempty"`
 	// Inspections that passed their checks.

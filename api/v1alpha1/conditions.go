@@ -17,8 +17,10 @@ import (
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
 //	Mac         Ready Reachable IdentityClash                      operator (macnode)
 //	            AgentCurrent                                       operator (agentupgrade)
+//	            ClassApplied                                       operator (macclass)
 //	            Accepting MemoryPressure WiredStranded             agent
 //	            MemoryDiverged GuardInactive
+//	class       Accepted Applied                                   operator (macclass)
 const (
 	// ConditionReady: all desired replicas of a deployment serve its current
 	// spec; a replica serves, is not draining, and its Mac is alive; a Mac has
@@ -74,6 +76,11 @@ const (
 	// ConditionAgentCurrent: the agent has the version that the administrator
 	// requested or, without a request, one that this operator supports.
 	ConditionAgentCurrent = "AgentCurrent"
+	// ConditionClassApplied: the agent runs with the current settings of the Mac's
+	// class. Absent on a Mac without a class.
+	ConditionClassApplied = "ClassApplied"
+	// ConditionApplied: every Mac of a class runs with its current settings.
+	ConditionApplied = "Applied"
 	// ConditionMemoryPressure: engines use more memory than the soft threshold
 	// of the Mac's ceiling.
 	ConditionMemoryPressure = "MemoryPressure"
@@ -192,6 +199,21 @@ const (
 const (
 	ReasonUnknownNamespace   = "UnknownNamespace"   // a listed namespace does not exist
 	ReasonContradictingRules = "ContradictingRules" // rules exclude one another
+)
+
+// Reasons for Accepted of a MacClass.
+const (
+	ReasonUnknownTimeZone = "UnknownTimeZone" // hours have a time zone that is none
+	ReasonEmptyWave       = "EmptyWave"       // a wave of the release selects no Mac of the class
+)
+
+// Reasons for Applied of a MacClass and ClassApplied of a Mac.
+const (
+	ReasonClassApplied    = "ClassApplied"
+	ReasonClassPending    = "ClassPending"    // the agent has not applied the current settings yet
+	ReasonClassNotFound   = "ClassNotFound"   // the Mac names a class that does not exist
+	ReasonRestartRequired = "RestartRequired" // a setting takes effect when the agent is restarted
+	ReasonSettingsRefused = "SettingsRefused" // the agent cannot apply a setting
 )
 
 // Reasons for Routed.
@@ -315,8 +337,11 @@ const (
 	// ManagerAutoscaler is the operator's field manager of status.autoscaling.
 	ManagerAutoscaler = "metalfleet-autoscaler"
 	// ManagerUpgrades is the operator's field manager of the agent in a
-	// MacAssignment, and of AgentCurrent.
+	// MacAssignment, of AgentCurrent, and of status.upgrade of MacClasses.
 	ManagerUpgrades = "metalfleet-upgrades"
+	// ManagerClasses is the operator's field manager of the class in a
+	// MacAssignment, of ClassApplied, and of the status of MacClasses.
+	ManagerClasses = "metalfleet-classes"
 	// ManagerPlacement is the operator's field manager of nodeName and Placed.
 	ManagerPlacement = "metalfleet-placement"
 )

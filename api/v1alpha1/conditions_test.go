@@ -45,6 +45,8 @@ var writers = map[string]writer{
 	ConditionIdentityClash: operator,
 	ConditionReachable:     operator,
 	ConditionEvicting:      operator,
+	ConditionClassApplied:  operator,
+	ConditionApplied:       operator,
 	// The operator copies these five to the replica.
 	ConditionDownloaded: agentOfOrder,
 	ConditionAdmitted:   agentOfOrder,

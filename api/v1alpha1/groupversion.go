@@ -1,8 +1,8 @@
 // Package v1alpha1 defines the kinds of the API group metalfleet.dev:
 // ModelDeployment (a model that a user wants served), ModelReplica (one copy of
 // it on one Mac), MacNode (one Mac: its capacity, its settings and its reports),
-// MacAssignment (what the operator assigns to one Mac) and NamespaceRules (what
-// each namespace may use).
+// MacAssignment (what the operator assigns to one Mac), MacClass (what many Macs
+// have in common) and NamespaceRules (what each namespace may use).
 //
 // The package owns the schema and the names of conditions, reasons, labels and
 // finalizers; it contains no behaviour. Validation limits and CEL rules reject
@@ -34,6 +34,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&ModelReplica{}, &ModelReplicaList{},
 		&MacNode{}, &MacNodeList{},
 		&MacAssignment{}, &MacAssignmentList{},
+		&MacClass{}, &MacClassList{},
 		&NamespaceRules{}, &NamespaceRulesList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

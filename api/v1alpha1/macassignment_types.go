@@ -5,7 +5,7 @@ import (
 )
 
 // MacAssignment is what the operator assigns to one Mac: replicas, model
-// sources to inspect, and the version of its agent. It has the name of its
+// sources to inspect, its class, and the version of its agent. It has the name of its
 // MacNode. Only the operator writes it, so that replacing or restoring a MacNode
 // cannot unload a Mac.
 //
@@ -48,6 +48,10 @@ type MacAssignmentSpec struct {
 	// Mac keeps its current version.
 	// +optional
 	Agent *AgentOrder `json:"agent,omitempty"`
+	// class is the class of the Mac, with its settings. It is absent when the Mac
+	// has none.
+	// +optional
+	Class *AssignedClass `json:"class,omitempty"`
 }
 
 // MacAssignmentStatus confirms the spec. A Mac follows a spec only after the

@@ -54,7 +54,7 @@ type MacNodeStatus struct {
 	// +optional
 	Disk MacDisk `json:"disk,omitzero"`
 	// settings are the settings that the agent currently uses, from
-	// spec.settings or from its flags.
+	// spec.settings, from its flags or from its class.
 	// +optional
 	Settings SettingsInForce `json:"settings,omitzero"`
 	// cacheCleared is the result of the most recent spec.clearCache.

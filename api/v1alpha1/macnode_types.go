@@ -25,6 +25,7 @@ import (
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="memory measured as freed so far"
 // +kubebuilder:printcolumn:name="Pressure",type=string,JSONPath=`.status.memory.pressureLevel`,description="memory pressure: Normal, Soft, Hard or Emergency",priority=1
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`,description="version of the agent",priority=1
+// +kubebuilder:printcolumn:name="Class",type=string,JSONPath=`.status.settings.class`,description="the MacClass whose settings the agent uses",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 52 characters: lower-case letters, digits and '-'"
 type MacNode struct {
@@ -36,7 +37,7 @@ type MacNode struct {
 	// +optional
 	Spec MacNodeSpec `json:"spec,omitzero"`
 	// status is the state that the Mac's agent reports. The operator writes the
-	// conditions Ready, IdentityClash and AgentCurrent.
+	// conditions Ready, IdentityClash, AgentCurrent and ClassApplied.
 	// +optional
 	// +kubebuilder:default={"observedGeneration":-1}
 	Status MacNodeStatus `json:"status,omitzero"`
@@ -68,8 +69,15 @@ type MacNodeSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +kubebuilder:validation:items:MaxLength=71
 	PinnedWeights []string `json:"pinnedWeights,omitempty"`
-	// settings are agent settings that take effect without a restart. An absent
-	// setting keeps the value of the agent's flag.
+	// class is the name of the MacClass of this Mac, for example studio. While
+	// there is no such class, the Mac keeps its settings. Default: the class
+	// default, if there is one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Class string `json:"class,omitempty"`
+	// settings are settings of this Mac's agent. An absent setting keeps the value
+	// of the agent's flag, else that of the class.
 	// +optional
 	Settings AgentSettings `json:"settings,omitzero"`
 	// clearCache requests that this Mac clears its prefix caches, once for each

@@ -45,6 +45,7 @@ import (
 )
 
 type flags struct {
+	given                                                          map[string]bool // names of the flags that were given
 	name, kubeconfig, namespace, state, modelRoot, engine, sandbox string
 	listen, advertise, mac, metrics, sources, proxy, hub           string
 	imageHosts                                                     string
@@ -112,7 +113,48 @@ func parse(args []string, out io.Writer) (flags, error) {
 	if set.NArg() > 0 {
 		return f, fmt.Errorf("unexpected argument %q; the agent takes flags only", set.Arg(0))
 	}
+	f.given = map[string]bool{}
+	set.Visit(func(g *flag.Flag) { f.given[g.Name] = true })
 	return f, nil
+}
+
+// settings are those that flags set, so that a MacClass does not replace them. c holds
+// their values.
+func (f flags) settings(c agent.Config) (s v1alpha1.AgentSettings) {
+	bytes := func(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
+	if f.given["verbose"] {
+		if s.LogLevel = v1alpha1.LogInfo; f.verbose {
+			s.LogLevel = v1alpha1.LogDebug
+		}
+	}
+	if f.given["cache-limit"] && c.Cache != nil {
+		s.CacheLimit = bytes(c.Cache.Budget.LimitBytes)
+	}
+	if f.given["cache-free"] && c.Cache != nil {
+		s.CacheFree = bytes(c.Cache.Budget.FloorBytes)
+	}
+	if f.given["hub-endpoint"] {
+		s.HubEndpoint = f.hub
+	}
+	if f.given["allow-source-cidr"] {
+		s.AllowedSourceCIDRs = []string{}
+		for _, network := range c.Sources.Allow {
+			s.AllowedSourceCIDRs = append(s.AllowedSourceCIDRs, network.String())
+		}
+	}
+	if f.given["download-rate"] {
+		s.DownloadRate = bytes(c.DownloadRate)
+	}
+	if f.given["give-rate"] {
+		s.GiveRate = bytes(c.GiveRate)
+	}
+	if f.given["disk-high-percent"] || f.given["disk-low-percent"] {
+		s.DiskMarks = &v1alpha1.DiskMarks{HighPercent: int32(f.diskHigh), LowPercent: int32(f.diskLow)}
+	}
+	if f.given["model-root"] {
+		s.ModelRoot = f.modelRoot
+	}
+	return s
 }
 
 // besideMe finds a program that is installed with this one.
@@ -220,6 +262,7 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	if c.Sources, err = f.policy(); err != nil {
 		return c, err
 	}
+	c.ByFlag = f.settings(c)
 	cluster, err := f.cluster(log)
 	if err != nil {
 		return c, err

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+	_ "time/tzdata" // for systems without it
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"

@@ -10,6 +10,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/agent"
+	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 func TestBadFlagsSayWhatToDo(t *testing.T) {
@@ -142,5 +150,34 @@ func TestEngineIsNotGivenTheAgentsSecrets(t *testing.T) {
 	want := []string{"PATH=/bin", "GOMAXPROCS=2", "MLX_X=1", "LC_ALL=C"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A default is no setting, so that a MacClass replaces it; a flag with the same value is one.
+func TestOnlyFlagsThatAreGivenAreSettings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want v1alpha1.AgentSettings
+	}{
+		"none":        {args: nil, want: v1alpha1.AgentSettings{}},
+		"the default": {args: []string{"--hub-endpoint", hub.DefaultEndpoint, "--disk-high-percent", "90"}, want: v1alpha1.AgentSettings{HubEndpoint: hub.DefaultEndpoint, DiskMarks: &v1alpha1.DiskMarks{HighPercent: 90, LowPercent: 85}}},
+		"rates and a log level": {args: []string{"--download-rate", "1M", "--give-rate", "2M", "--verbose"},
+			want: v1alpha1.AgentSettings{LogLevel: v1alpha1.LogDebug, DownloadRate: ptr.To(resource.MustParse("1M")), GiveRate: ptr.To(resource.MustParse("2M"))}},
+		"networks and a folder": {args: []string{"--allow-source-cidr", "10.0.0.0/8", "--model-root", "/models"},
+			want: v1alpha1.AgentSettings{AllowedSourceCIDRs: []string{"10.0.0.0/8"}, ModelRoot: "/models"}},
+	} {
+		f, err := parse(tc.args, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c agent.Config
+		c.DownloadRate, _ = f.rate()
+		c.GiveRate, _ = rate("--give-rate", f.giveRate)
+		if c.Sources, err = f.policy(); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.settings(c); !equality.Semantic.DeepEqual(got, tc.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	_ "time/tzdata" // the image has none
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"

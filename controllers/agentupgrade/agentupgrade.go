@@ -1,20 +1,20 @@
-// Package agentupgrade upgrades the agents of Macs to the version that the administrator
-// wants, one Mac at a time, and reports for each Mac whether its agent is current.
+// Package agentupgrade upgrades the agents of Macs to the release of their MacClass, one Mac
+// at a time, and reports for each Mac whether its agent is current.
 //
 // It owns spec.agent of every MacAssignment, the condition AgentCurrent of every MacNode,
-// and the Event of a failed upgrade. It decides nothing: package turn does, from the target in a ConfigMap and
-// the status of the Macs. A target that cannot be read changes nothing.
+// status.upgrade of every MacClass, and the Event of a failed upgrade. It decides nothing:
+// package turn does, from the classes and the status of the Macs.
 //
 // Start reading at turn.Next, then Reconciler.Reconcile.
 package agentupgrade
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -36,14 +36,13 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macassignments,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes/status,verbs=get;patch
-// +kubebuilder:rbac:groups="",resources=configmaps,namespace=metalfleet-system,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macclasses/status,verbs=get;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
 
 // Reconciler upgrades agents. It has a single request for the whole fleet.
 type Reconciler struct {
 	Client client.Client
-	// Namespace of the ConfigMap.
-	Namespace string
 	// Version of this operator.
 	Version string
 	Clock   clock.PassiveClock
@@ -52,12 +51,10 @@ type Reconciler struct {
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: r.key()}}
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: "fleet"}}}
 	})
 	return ctrl.NewControllerManagedBy(mgr).Named("agent-upgrade").WithOptions(o).
-		Watches(&corev1.ConfigMap{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
-			return client.ObjectKeyFromObject(o) == r.key()
-		}))).
+		Watches(&v1alpha1.MacClass{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.MacNode{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			return !status.Equal(concerns(e.ObjectOld), concerns(e.ObjectNew))
 		}})).
@@ -67,73 +64,77 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Complete(r)
 }
 
-func (r *Reconciler) key() client.ObjectKey {
-	return client.ObjectKey{Namespace: r.Namespace, Name: turn.ConfigMapName}
-}
-
 // concerns returns the parts of a MacNode that affect upgrades, without its figures.
 func concerns(o client.Object) any {
 	m := o.(*v1alpha1.MacNode)
-	return []any{m.Spec.Unschedulable, m.Status.AgentVersion, m.Status.AgentUpgrade, m.DeletionTimestamp,
+	return []any{m.Spec.Unschedulable, m.Spec.Class, m.Labels, m.Status.AgentVersion, m.Status.AgentUpgrade, m.DeletionTimestamp,
 		status.Pick(m.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionAccepting, v1alpha1.ConditionAgentCurrent)}
 }
 
-// Reconcile judges every Mac, and orders the upgrade of the one whose turn it is.
+// Reconcile judges every Mac, orders the upgrade of the one whose turn it is, and reports the
+// progress of each class.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	target, err := r.target(ctx)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	var classes v1alpha1.MacClassList
 	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &macs); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list Macs: %w", err)
-	}
 	var assigned v1alpha1.MacAssignmentList
-	if err := r.Client.List(ctx, &assigned); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list MacAssignments: %w", err)
+	if err := errors.Join(r.Client.List(ctx, &classes), r.Client.List(ctx, &macs), r.Client.List(ctx, &assigned)); err != nil {
+		return reconcile.Result{}, fmt.Errorf("read the Macs and their classes: %w", err)
 	}
-	all := turn.Join(macs.Items, assigned.Items)
-	next := turn.Next(target, r.Version, all, r.Clock.Now())
-	for _, mac := range all {
-		if next.Start && mac.Name == next.Mac {
-			if err := r.order(ctx, assigned.Items, mac.Name, target); err != nil {
+	slices.SortFunc(classes.Items, func(a, b v1alpha1.MacClass) int { return cmp.Compare(a.Name, b.Name) })
+	groups := turn.Classes(classes.Items, turn.Join(macs.Items, assigned.Items))
+	turns := turn.All(groups, r.Version, r.Clock.Now())
+	var res reconcile.Result
+	for i, g := range groups {
+		t := turns[i]
+		if t.After > 0 && (res.RequeueAfter == 0 || t.After < res.RequeueAfter) {
+			res.RequeueAfter = t.After // until a Mac has been healthy for long enough, or a window opens
+		}
+		for _, mac := range g.Macs {
+			if t.Start && mac.Name == t.Mac {
+				if err := r.order(ctx, assigned.Items, mac.Name, g.Class.Spec.Release); err != nil {
+					return reconcile.Result{}, err
+				}
+			}
+			if err := r.judge(ctx, mac, g.Release()); err != nil {
 				return reconcile.Result{}, err
 			}
 		}
-		if err := r.judge(ctx, mac, target); err != nil {
+		if err := r.report(ctx, g.Class, &t); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	return reconcile.Result{RequeueAfter: next.After}, nil // until a Mac has been healthy for long enough
+	return res, nil
 }
 
-// target returns what the administrator wants, or nil. One that cannot be read is logged
-// and treated as a pause: no upgrade begins.
-func (r *Reconciler) target(ctx context.Context) (*turn.Target, error) {
-	var cm corev1.ConfigMap
-	if err := r.Client.Get(ctx, r.key(), &cm); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("read ConfigMap %s: %w", r.key(), err)
+// maxMessage bounds the message of an upgrade, as the schema does.
+const maxMessage = 1024
+
+// report writes the progress of a class if it changed.
+func (r *Reconciler) report(ctx context.Context, class *v1alpha1.MacClass, t *turn.Turn) error {
+	if class == nil {
+		return nil
 	}
-	w, err := turn.Read(&cm)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Invalid agent version in the ConfigMap; no Mac is upgraded")
-		return nil, nil
+	var after *v1alpha1.ClassUpgrade
+	said := ac.MacClassStatus()
+	if t.State != turn.Idle {
+		after = &v1alpha1.ClassUpgrade{State: string(t.State), Message: t.Message[:min(len(t.Message), maxMessage)], Mac: t.Mac, UpgradedMacs: t.Upgraded()}
+		said.WithUpgrade(ac.ClassUpgrade().WithState(after.State).WithMessage(after.Message).WithMac(after.Mac).WithUpgradedMacs(after.UpgradedMacs))
 	}
-	return w, nil
+	if status.Equal(class.Status.Upgrade, after) {
+		return nil
+	}
+	return client.IgnoreNotFound(status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerUpgrades, ac.MacClass(class.Name).WithUID(class.UID).WithStatus(said)))
 }
 
 // order writes spec.agent of a Mac's MacAssignment, with the resource version that the
 // decision was based on: if it has changed since, the decision is repeated. A Mac that has
 // none yet is ordered once it has one.
-func (r *Reconciler) order(ctx context.Context, assigned []v1alpha1.MacAssignment, mac string, w *turn.Target) error {
+func (r *Reconciler) order(ctx context.Context, assigned []v1alpha1.MacAssignment, mac string, w *v1alpha1.AgentRelease) error {
 	i := slices.IndexFunc(assigned, func(a v1alpha1.MacAssignment) bool { return a.Name == mac })
 	if i < 0 {
 		return nil
 	}
-	ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac, "version", w.Version, "attempt", w.Attempt)
+	ctrl.LoggerFrom(ctx).Info("Agent upgrade starts", "MacNode", mac, "version", w.Version, "attempt", w.Order().Attempt)
 	order, err := status.Convert[ac.AgentOrderApplyConfiguration](w.Order())
 	if err != nil {
 		return err
@@ -143,7 +144,7 @@ func (r *Reconciler) order(ctx context.Context, assigned []v1alpha1.MacAssignmen
 }
 
 // judge writes the condition AgentCurrent if it changed, and emits an Event on a failure.
-func (r *Reconciler) judge(ctx context.Context, mac turn.Mac, w *turn.Target) error {
+func (r *Reconciler) judge(ctx context.Context, mac turn.Mac, w *v1alpha1.AgentRelease) error {
 	if !mac.DeletionTimestamp.IsZero() {
 		return nil
 	}

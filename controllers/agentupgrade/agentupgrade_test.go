@@ -39,13 +39,13 @@ func newRoom(t *testing.T) *room {
 			t.Fatal(err)
 		}
 	}
-	w := turn.Target{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 1}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: turn.ConfigMapName}, Data: w.Data()}
+	class := &v1alpha1.MacClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultMacClass, UID: "uid-of-z"}}
+	class.Spec.Release = &v1alpha1.AgentRelease{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: strings.Repeat("a", 64)}
 	c := interceptor.NewClient(
-		fake.NewClientBuilder().WithScheme(s).WithObjects(aMac("mini"), aMac("studio"), assigned("mini"), assigned("studio"), cm).WithStatusSubresource(&v1alpha1.MacNode{}).Build(),
+		fake.NewClientBuilder().WithScheme(s).WithObjects(aMac("mini"), aMac("studio"), assigned("mini"), assigned("studio"), class).WithStatusSubresource(&v1alpha1.MacNode{}, &v1alpha1.MacClass{}).Build(),
 		interceptor.Funcs{SubResourceApply: mergeConditions})
 	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC))
-	return &room{t: t, c: c, clock: clock, r: &Reconciler{Client: c, Namespace: "system", Version: "v0.4.0", Clock: clock}}
+	return &room{t: t, c: c, clock: clock, r: &Reconciler{Client: c, Version: "v0.4.0", Clock: clock}}
 }
 
 // mergeConditions applies conditions as an API server does: a map by type. The fake client
@@ -54,6 +54,15 @@ func mergeConditions(ctx context.Context, c client.Client, sub string, o runtime
 	raw, err := json.Marshal(o)
 	if err != nil {
 		return err
+	}
+	var class v1alpha1.MacClass
+	if err := json.Unmarshal(raw, &class); err == nil && class.Kind == "MacClass" {
+		after := class.Status
+		if err := c.Get(ctx, client.ObjectKeyFromObject(&class), &class); err != nil {
+			return err
+		}
+		class.Status.Upgrade = after.Upgrade
+		return c.SubResource(sub).Update(ctx, &class)
 	}
 	var said, mac v1alpha1.MacNode
 	if err := json.Unmarshal(raw, &said); err != nil {
@@ -179,17 +188,47 @@ func TestARollbackIsToldOnceAndHalts(t *testing.T) {
 	}
 }
 
-func TestAnInvalidTargetOrdersNothing(t *testing.T) {
-	o := newRoom(t)
-	cm := &corev1.ConfigMap{}
-	if err := o.c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: turn.ConfigMapName}, cm); err != nil {
-		t.Fatal(err)
+// class returns the only class.
+func (o *room) class() *v1alpha1.MacClass {
+	o.t.Helper()
+	c := &v1alpha1.MacClass{}
+	if err := o.c.Get(o.t.Context(), client.ObjectKey{Name: v1alpha1.DefaultMacClass}, c); err != nil {
+		o.t.Fatal(err)
 	}
-	cm.Data[turn.KeySHA256] = "none"
-	if err := o.c.Update(t.Context(), cm); err != nil {
+	return c
+}
+
+func TestAClassReportsItsUpgrade(t *testing.T) {
+	o := newRoom(t)
+	o.look()
+	if u := o.class().Status.Upgrade; u == nil || u.State != string(turn.Upgrading) || u.Mac != "mini" || u.UpgradedMacs != 0 {
+		t.Errorf("%+v, want mini", u)
+	}
+	o.says("mini", "v0.4.0", v1alpha1.UpgradeSucceeded)
+	o.look()
+	if u := o.class().Status.Upgrade; u == nil || u.UpgradedMacs != 1 {
+		t.Errorf("%+v, want one that is upgraded", u)
+	}
+	c := o.class()
+	c.Spec.Release = nil
+	if err := o.c.Update(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	o.look()
-	o.wantOrdered()
+	if u := o.class().Status.Upgrade; u != nil {
+		t.Errorf("%+v is left of a release that was withdrawn", u)
+	}
+	o.wantReason("studio", v1alpha1.ReasonAgentSupported)
+}
+
+func TestAMacOfAnotherClassIsNotUpgraded(t *testing.T) {
+	o := newRoom(t)
+	m := o.mac("mini")
+	m.Spec.Class = "lab"
+	if err := o.c.Update(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	o.look()
+	o.wantOrdered("studio")
 	o.wantReason("mini", v1alpha1.ReasonAgentSupported)
 }

@@ -107,7 +107,7 @@ func pluginRooms() []room {
 // it.
 func reconcilers() []room {
 	var rooms []room
-	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "namespacerules", "autoscaler", "identity", "hubtoken", "agentupgrade", "uninstall", "fleet", "internal"} {
+	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "namespacerules", "macclass", "autoscaler", "identity", "hubtoken", "agentupgrade", "uninstall", "fleet", "internal"} {
 		path := "controllers/" + name
 		rooms = append(rooms, room{
 			path: path,

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 	"metalfleet.dev/metalfleet/test/fleet"
 )
 
@@ -85,13 +83,17 @@ func (u *upgrade) build(t *testing.T, version, pkg, mode string) {
 func (u *upgrade) order(t *testing.T, version string) {
 	t.Helper()
 	u.attempt++
-	w := turn.Target{Version: version, Source: u.server.URL + "/" + version + ".tar.gz", SHA256: u.digests[version], Attempt: u.attempt, DrainSeconds: ptr.To[int32](120), Downgrade: v1alpha1.DowngradeAllow}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleet.Namespace, Name: turn.ConfigMapName}, Data: w.Data()}
-	err := u.Client.Create(t.Context(), cm)
-	if apierrors.IsAlreadyExists(err) {
-		err = u.Client.Update(t.Context(), cm)
+	class := &v1alpha1.MacClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultMacClass}}
+	if err := u.Client.Get(t.Context(), client.ObjectKeyFromObject(class), class); !apierrors.IsNotFound(err) {
+		must(t, err)
 	}
-	must(t, err)
+	class.Spec.Release = &v1alpha1.AgentRelease{Version: version, Source: u.server.URL + "/" + version + ".tar.gz", SHA256: u.digests[version], RetryGeneration: u.attempt,
+		DrainSeconds: ptr.To[int32](120), Downgrade: v1alpha1.DowngradeAllow}
+	if class.UID == "" {
+		must(t, u.Client.Create(t.Context(), class))
+		return
+	}
+	must(t, u.Client.Update(t.Context(), class))
 }
 
 // underLoad wants an upgrade to leave every stream whole, and engines to be the

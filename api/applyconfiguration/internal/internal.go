@@ -243,18 +243,75 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: version
       type:
         scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.AgentRelease
+  map:
+    fields:
+    - name: downgrade
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.DowngradePolicy
+    - name: drainSeconds
+      type:
+        scalar: numeric
+    - name: mac
+      type:
+        scalar: string
+    - name: retryGeneration
+      type:
+        scalar: numeric
+    - name: sha256
+      type:
+        scalar: string
+    - name: source
+      type:
+        scalar: string
+    - name: state
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.ReleaseState
+    - name: version
+      type:
+        scalar: string
+    - name: waves
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.ReleaseWave
+          elementRelationship: atomic
 - name: dev.metalfleet.metalfleet.api.v1alpha1.AgentSettings
   map:
     fields:
+    - name: allowedSourceCIDRs
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
     - name: cacheFree
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
     - name: cacheLimit
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: diskMarks
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.DiskMarks
+    - name: downloadRate
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: giveRate
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: hubEndpoint
+      type:
+        scalar: string
     - name: logLevel
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.LogLevel
+    - name: modelRoot
+      type:
+        scalar: string
+    - name: quietHours
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.QuietHours
 - name: dev.metalfleet.metalfleet.api.v1alpha1.AgentUpgrade
   map:
     fields:
@@ -281,6 +338,18 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.AgentUpgradePhase
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.AssignedClass
+  map:
+    fields:
+    - name: generation
+      type:
+        scalar: numeric
+    - name: name
+      type:
+        scalar: string
+    - name: settings
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.AgentSettings
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Assignment
   map:
     fields:
@@ -507,6 +576,21 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
 - name: dev.metalfleet.metalfleet.api.v1alpha1.CeilingTerm
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.ClassUpgrade
+  map:
+    fields:
+    - name: mac
+      type:
+        scalar: string
+    - name: message
+      type:
+        scalar: string
+    - name: state
+      type:
+        scalar: string
+    - name: upgradedMacs
+      type:
+        scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Collected
   map:
     fields:
@@ -591,6 +675,15 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.DesiredState
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.DiskMarks
+  map:
+    fields:
+    - name: highPercent
+      type:
+        scalar: numeric
+    - name: lowPercent
+      type:
+        scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.DowngradePolicy
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.EngineActivity
@@ -693,6 +786,24 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.HostCheck
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.Hours
+  map:
+    fields:
+    - name: days
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Weekday
+          elementRelationship: associative
+    - name: end
+      type:
+        scalar: string
+    - name: start
+      type:
+        scalar: string
+    - name: timeZone
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.HuggingFaceSource
   map:
     fields:
@@ -823,6 +934,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - replicaUID
+    - name: class
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.AssignedClass
     - name: inspections
       type:
         list:
@@ -864,6 +978,61 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: writtenBytes
       type:
         scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MacClass
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacClassSpec
+    - name: status
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacClassStatus
+      default:
+        observedGeneration: -1
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MacClassSpec
+  map:
+    fields:
+    - name: maintenanceWindow
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.Hours
+    - name: release
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.AgentRelease
+    - name: settings
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.AgentSettings
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MacClassStatus
+  map:
+    fields:
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
+          elementRelationship: associative
+          keys:
+          - type
+    - name: currentMacs
+      type:
+        scalar: numeric
+    - name: macs
+      type:
+        scalar: numeric
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: upgrade
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.ClassUpgrade
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacDisk
   map:
     fields:
@@ -983,6 +1152,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.MacNodeSpec
   map:
     fields:
+    - name: class
+      type:
+        scalar: string
     - name: clearCache
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.CacheClear
@@ -1761,6 +1933,29 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: stage
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.Stage
+- name: dev.metalfleet.metalfleet.api.v1alpha1.QuietHours
+  map:
+    fields:
+    - name: days
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Weekday
+          elementRelationship: associative
+    - name: downloadRate
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: end
+      type:
+        scalar: string
+    - name: start
+      type:
+        scalar: string
+    - name: timeZone
+      type:
+        scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.QuietState
+  scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Reclaim
   map:
     fields:
@@ -1802,6 +1997,17 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ReclaimReason
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.ReleaseState
+  scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.ReleaseWave
+  map:
+    fields:
+    - name: macSelector
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.MacSelector
+    - name: soakSeconds
+      type:
+        scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ReplicaSummary
   map:
     fields:
@@ -2053,18 +2259,54 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.SettingsInForce
   map:
     fields:
+    - name: allowedSourceCIDRs
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: atomic
     - name: cacheFreeBytes
       type:
         scalar: numeric
     - name: cacheLimitBytes
       type:
         scalar: numeric
+    - name: class
+      type:
+        scalar: string
+    - name: classGeneration
+      type:
+        scalar: numeric
+    - name: diskMarks
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.DiskMarks
+    - name: downloadRateBytes
+      type:
+        scalar: numeric
+    - name: giveRateBytes
+      type:
+        scalar: numeric
+    - name: hubEndpoint
+      type:
+        scalar: string
     - name: logLevel
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.LogLevel
     - name: message
       type:
         scalar: string
+    - name: modelRoot
+      type:
+        scalar: string
+    - name: quietHours
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.QuietState
+    - name: restartRequired
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Stage
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.StoredWeights
@@ -2121,6 +2363,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: whenUnsatisfiable
       type:
         namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+- name: dev.metalfleet.metalfleet.api.v1alpha1.Weekday
+  scalar: string
 - name: io.k8s.api.core.v1.NodeSelectorOperator
   scalar: string
 - name: io.k8s.api.core.v1.PreemptionPolicy

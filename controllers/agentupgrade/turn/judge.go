@@ -11,7 +11,7 @@ import (
 
 // Judge derives a Mac's condition AgentCurrent. If several reasons apply, it reports the
 // one that needs attention most.
-func Judge(w *Target, mac Mac, operator string) metav1.Condition {
+func Judge(w *v1alpha1.AgentRelease, mac Mac, operator string) metav1.Condition {
 	runs := mac.Status.AgentVersion
 	say := func(s metav1.ConditionStatus, reason, format string, args ...any) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAgentCurrent, Status: s, Reason: reason, Message: fmt.Sprintf(format, args...)}

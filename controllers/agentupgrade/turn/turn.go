@@ -1,16 +1,14 @@
 // Package turn decides which Mac is upgraded to a new agent next.
 //
-// It owns the administrator's target as stored in a ConfigMap, the order of the Macs, what
-// halts an upgrade, and which agent versions this operator serves. It is pure: the
-// reconciler writes what it decides, and the kubectl plugin prints it. It never upgrades
-// two Macs at once, begins no upgrade while a Mac is away without notice, and does not
-// continue after a version failed on one Mac.
+// It owns the order of the Macs of a class, what halts an upgrade, and which agent versions
+// this operator serves. It is pure: the reconciler writes what it decides, and the kubectl
+// plugin prints it. It never upgrades two Macs of a class at once, begins no upgrade while
+// one of them is away without notice, and does not continue after a version failed on one.
 //
 // Start reading at Next, then standing.
 package turn
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +30,7 @@ type State string
 
 // States of the upgrade.
 const (
-	Idle      State = "Idle"      // there is no target
+	Idle      State = "Idle"      // there is no release
 	Done      State = "Done"      // every reachable Mac runs it
 	Upgrading State = "Upgrading" // a Mac is being upgraded
 	Waiting   State = "Waiting"   // something has to change first
@@ -52,7 +50,7 @@ const (
 	Failed    Place = "Failed"    // rolled back, or rejected the archive
 	Skipped   Place = "Skipped"   // cannot be upgraded now; it catches up later
 	Away      Place = "Away"      // silent without notice: no upgrade begins
-	NotMeant  Place = "NotMeant"  // the target is for another Mac
+	NotMeant  Place = "NotMeant"  // the release is for another Mac
 	Different Place = "Different" // busy with another order
 )
 
@@ -62,8 +60,10 @@ type Standing struct {
 	Version string `json:"version"`
 	Place   Place  `json:"place"`
 	Message string `json:"message"`
-	// settles is how long it is still observed.
-	settles time.Duration
+	// settles is how long it is still observed, and current how long it has run the
+	// version.
+	settles, current time.Duration
+	wave             int
 }
 
 // Turn is the next action.
@@ -97,22 +97,26 @@ func Join(macs []v1alpha1.MacNode, assigned []v1alpha1.MacAssignment) []Mac {
 	return out
 }
 
-// Next decides the next action, for an operator of a version or of an unknown one. Macs are
-// upgraded by name; one that is being upgraded, or failed, precedes all that wait.
-func Next(w *Target, operator string, macs []Mac, now time.Time) Turn {
-	if w == nil {
+// Next decides the next action for the Macs of a class, for an operator of a version or of an
+// unknown one. Macs are upgraded by wave, then by name; one that is being upgraded, or failed,
+// precedes all that wait. A nil class has no release.
+func Next(class *v1alpha1.MacClass, operator string, macs []Mac, now time.Time) Turn {
+	if class == nil || class.Spec.Release == nil {
 		return Turn{State: Idle, Message: "no version is requested"}
 	}
+	w := class.Spec.Release
 	t := Turn{}
 	for i := range macs {
-		t.Macs = append(t.Macs, standing(w, macs[i], now))
+		s := standing(w, macs[i], now)
+		s.wave, s.current = waveOf(w, macs[i].MacNode), currentFor(macs[i].MacNode, now)
+		t.Macs = append(t.Macs, s)
 	}
-	slices.SortFunc(t.Macs, func(a, b Standing) int { return cmp.Compare(a.Mac, b.Mac) })
+	slices.SortFunc(t.Macs, order)
 	if w.Mac != "" && !slices.ContainsFunc(t.Macs, func(s Standing) bool { return s.Mac == w.Mac }) {
-		t.State, t.Message = Waiting, fmt.Sprintf("Mac %s does not exist", w.Mac)
+		t.State, t.Message = Waiting, fmt.Sprintf("class %s has no Mac %s", class.Name, w.Mac)
 		return t
 	}
-	t.decide(w)
+	t.decide(&class.Spec, now)
 	if served, _, message := serves(operator, w.Version); served == metav1.ConditionFalse && t.Start {
 		t.set(Waiting, nil, "this operator does not support the requested version: %s", message)
 		t.Mac, t.Start = "", false
@@ -136,12 +140,13 @@ func (t *Turn) set(s State, mac *Standing, format string, args ...any) {
 	}
 }
 
-func (t *Turn) decide(w *Target) {
+func (t *Turn) decide(c *v1alpha1.MacClassSpec, now time.Time) {
+	w := c.Release
 	failed, underway, settling := t.first(Failed), t.first(Underway), t.first(Settling)
 	different, away, pending := t.first(Different), t.first(Away), t.first(Pending)
 	switch {
 	case failed != nil:
-		t.set(Halted, failed, "Mac %s: %s; no other Mac is upgraded. Run `kubectl metalfleet upgrade-agents` again with a working version", failed.Mac, failed.Message)
+		t.set(Halted, failed, "Mac %s: %s; no other Mac is upgraded. Run `kubectl metalfleet upgrade-agents` again with a working version, or change spec.release of the class", failed.Mac, failed.Message)
 	case underway != nil:
 		t.set(Upgrading, underway, "Mac %s: %s", underway.Mac, underway.Message)
 	case settling != nil:
@@ -151,19 +156,23 @@ func (t *Turn) decide(w *Target) {
 		t.set(Waiting, different, "Mac %s: %s", different.Mac, different.Message)
 	case pending == nil:
 		t.set(Done, nil, "%s", t.done(w))
-	case w.Paused:
+	case w.State == v1alpha1.ReleasePaused:
 		t.set(Paused, nil, "paused; `kubectl metalfleet upgrade-agents --resume` continues with Mac %s", pending.Mac)
 	case away != nil:
 		// One Mac is missing already, for unknown reasons: another Mac may have the only
 		// remaining replica of a model, and must not stop as well.
 		t.set(Waiting, away, "Mac %s: %s. Bring it back, cordon it or delete it to continue the upgrade", away.Mac, away.Message)
+	case t.soaks(w, pending) > 0:
+		t.After = t.soaks(w, pending)
+		t.set(Waiting, pending, "Mac %s is next when its wave begins in %s", pending.Mac, t.After.Round(time.Second))
+	case t.window(c.MaintenanceWindow, pending, now):
 	default:
 		t.set(Upgrading, pending, "Mac %s is next", pending.Mac)
 		t.Start = true
 	}
 }
 
-func (t *Turn) done(w *Target) string {
+func (t *Turn) done(w *v1alpha1.AgentRelease) string {
 	var left []string
 	for _, s := range t.Macs {
 		if s.Place == Skipped || s.Place == Away {
@@ -178,7 +187,7 @@ func (t *Turn) done(w *Target) string {
 
 // standing returns the state of one Mac. Its own upgrade takes precedence over reasons not
 // to begin one.
-func standing(w *Target, mac Mac, now time.Time) Standing {
+func standing(w *v1alpha1.AgentRelease, mac Mac, now time.Time) Standing {
 	s := Standing{Mac: mac.Name, Version: mac.Status.AgentVersion}
 	at := func(p Place, format string, args ...any) Standing {
 		s.Place, s.Message = p, fmt.Sprintf(format, args...)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -15,8 +14,13 @@ import (
 
 var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-func target() *Target {
-	return &Target{Version: "v0.4.0", Source: "https://releases.example.com/agent.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 3}
+func target() *v1alpha1.AgentRelease {
+	return &v1alpha1.AgentRelease{Version: "v0.4.0", Source: "https://releases.example.com/agent.tar.gz", SHA256: strings.Repeat("a", 64), RetryGeneration: 3}
+}
+
+// class returns a class with a release; nil: it has none.
+func class(w *v1alpha1.AgentRelease) *v1alpha1.MacClass {
+	return &v1alpha1.MacClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: v1alpha1.MacClassSpec{Release: w}}
 }
 
 type change func(*Mac)
@@ -68,9 +72,11 @@ func another(m *Mac) {
 	m.Order.Version, m.Order.Attempt = "v0.3.9", 2
 }
 
-func currentFor(d time.Duration) change {
+func runsFor(d time.Duration) change {
 	return since(v1alpha1.ConditionAgentCurrent, "True", v1alpha1.ReasonAgentCurrent, d)
 }
+
+func paused(w *v1alpha1.AgentRelease) { w.State = v1alpha1.ReleasePaused }
 
 var (
 	silent  = is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonMacSilent)
@@ -81,7 +87,7 @@ var (
 
 func TestWhoseTurnItIs(t *testing.T) {
 	for name, tc := range map[string]struct {
-		target func(*Target)
+		target func(*v1alpha1.AgentRelease)
 		macs   []Mac
 		state  State
 		mac    string
@@ -92,17 +98,17 @@ func TestWhoseTurnItIs(t *testing.T) {
 		"no second one next to an ordered one":            {macs: []Mac{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not responded"},
 		"no second one next to a draining one":            {macs: []Mac{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeDraining))}, state: Upgrading, mac: "b"},
 		"no second one next to one on trial":              {macs: []Mac{mac("a"), mac("b", ordered, runsIt, stopped, phase(v1alpha1.UpgradeTrial))}, state: Upgrading, mac: "b", says: "Trial"},
-		"a new one is watched for a while":                {macs: []Mac{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 20s"},
+		"a new one is watched for a while":                {macs: []Mac{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), runsFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 20s"},
 		"a new one without a judgement is watched":        {macs: []Mac{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "observed for another 30s"},
-		"the next begins after that":                      {macs: []Mac{mac("a", ordered, runsIt, currentFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
-		"one that is new and not ready is waited for":     {macs: []Mac{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "currently unreachable"},
+		"the next begins after that":                      {macs: []Mac{mac("a", ordered, runsIt, runsFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
+		"one that is new and not ready is waited for":     {macs: []Mac{mac("a", ordered, runsIt, runsFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "currently unreachable"},
 		"a rollback halts":                                {macs: []Mac{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Halted, mac: "a", says: "because"},
 		"a refusal halts":                                 {macs: []Mac{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeRefused))}, state: Halted, mac: "b"},
 		"a rollback halts also what is underway":          {macs: []Mac{mac("a", ordered), mac("b", ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "b"},
 		"a new target clears an old rollback":             {macs: []Mac{mac("a", another, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Upgrading, mac: "a", start: true},
 		"one that drains for another order is waited for": {macs: []Mac{mac("a"), mac("b", another, phase(v1alpha1.UpgradeDraining))}, state: Waiting, mac: "b", says: "v0.3.9"},
-		"a pause begins nothing":                          {target: func(w *Target) { w.Paused = true }, macs: []Mac{mac("a")}, state: Paused, says: "--resume"},
-		"a pause continues a running upgrade":             {target: func(w *Target) { w.Paused = true }, macs: []Mac{mac("a", ordered)}, state: Upgrading, mac: "a"},
+		"a pause begins nothing":                          {target: paused, macs: []Mac{mac("a")}, state: Paused, says: "--resume"},
+		"a pause continues a running upgrade":             {target: paused, macs: []Mac{mac("a", ordered)}, state: Upgrading, mac: "a"},
 		"none begins while one is silent":                 {macs: []Mac{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon it or delete it"},
 		"none begins while one is gone":                   {macs: []Mac{mac("a"), mac("z", gone)}, state: Waiting, mac: "z"},
 		"one that was stopped blocks none":                {macs: []Mac{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
@@ -110,20 +116,20 @@ func TestWhoseTurnItIs(t *testing.T) {
 		"a cordoned one that is silent holds none up":     {macs: []Mac{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
 		"a cordoned one is caught up later":               {macs: []Mac{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
 		"all have it":                                     {macs: []Mac{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "all selected Macs run v0.4.0"},
-		"only the named Mac":                              {target: func(w *Target) { w.Mac = "z" }, macs: []Mac{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
-		"no Mac of that name":                             {target: func(w *Target) { w.Mac = "x" }, macs: []Mac{mac("a")}, state: Waiting, says: "Mac x does not exist"},
+		"only the named Mac":                              {target: func(w *v1alpha1.AgentRelease) { w.Mac = "z" }, macs: []Mac{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"no Mac of that name":                             {target: func(w *v1alpha1.AgentRelease) { w.Mac = "x" }, macs: []Mac{mac("a")}, state: Waiting, says: "class default has no Mac x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := target()
 			if tc.target != nil {
 				tc.target(w)
 				for i := range tc.macs { // the order is derived from the target
-					if tc.macs[i].Order != nil && tc.macs[i].Order.Attempt == w.Attempt {
+					if tc.macs[i].Order != nil && tc.macs[i].Order.Attempt == w.RetryGeneration {
 						tc.macs[i].Order = w.Order()
 					}
 				}
 			}
-			got := Next(w, "v0.4.1", tc.macs, now)
+			got := Next(class(w), "v0.4.1", tc.macs, now)
 			if got.State != tc.state || got.Mac != tc.mac || got.Start != tc.start || !strings.Contains(got.Message, tc.says) {
 				t.Errorf("%s, Mac %q, start %v: %s; want %s, %q, %v and %q", got.State, got.Mac, got.Start, got.Message, tc.state, tc.mac, tc.start, tc.says)
 			}
@@ -132,28 +138,28 @@ func TestWhoseTurnItIs(t *testing.T) {
 			}
 		})
 	}
-	if got := Next(nil, "", []Mac{mac("a")}, now); got.State != Idle || got.Start {
+	if got := Next(class(nil), "", []Mac{mac("a")}, now); got.State != Idle || got.Start {
 		t.Errorf("without a target: %+v", got)
 	}
-	if got := Next(target(), "v0.3.0", []Mac{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
+	if got := Next(class(target()), "v0.3.0", []Mac{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
 		t.Errorf("an agent newer than the operator: %+v", got)
 	}
-	watched := []Mac{mac("a", ordered, runsIt, currentFor(10*time.Second))}
-	if got := Next(target(), "", watched, now); got.After != 20*time.Second {
+	watched := []Mac{mac("a", ordered, runsIt, runsFor(10*time.Second))}
+	if got := Next(class(target()), "", watched, now); got.After != 20*time.Second {
 		t.Errorf("looked at again after %s, want 20s", got.After)
 	}
 }
 
 func TestWhatAMacIsToldOfItsAgent(t *testing.T) {
 	for name, tc := range map[string]struct {
-		target *Target
+		target *v1alpha1.AgentRelease
 		mac    Mac
 		status metav1.ConditionStatus
 		reason string
 	}{
 		"as wanted":              {target: target(), mac: mac("a", ordered, runsIt), status: "True", reason: v1alpha1.ReasonAgentCurrent},
 		"waits":                  {target: target(), mac: mac("a"), status: "False", reason: v1alpha1.ReasonAgentOutdated},
-		"not meant":              {target: &Target{Version: "v0.4.0", Mac: "z"}, mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
+		"not meant":              {target: &v1alpha1.AgentRelease{Version: "v0.4.0", Mac: "z"}, mac: mac("a"), status: "True", reason: v1alpha1.ReasonAgentSupported},
 		"ordered":                {target: target(), mac: mac("a", ordered), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
 		"on trial":               {target: target(), mac: mac("a", ordered, runsIt, phase(v1alpha1.UpgradeTrial)), status: "False", reason: v1alpha1.ReasonAgentUpgrading},
 		"rolled back":            {target: target(), mac: mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), status: "False", reason: v1alpha1.ReasonAgentRolledBack},
@@ -193,28 +199,94 @@ func TestOperatorNServesAgentsNAndNMinusOne(t *testing.T) {
 	}
 }
 
-func TestReadParsesTheDataOfATarget(t *testing.T) {
-	w := target()
-	seconds := int32(30)
-	w.Paused, w.Mac, w.DrainSeconds = true, "studio", &seconds
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ConfigMapName}, Data: w.Data()}
-	got, err := Read(cm)
-	if err != nil || got.Version != w.Version || !got.Paused || got.Mac != "studio" || *got.DrainSeconds != 30 || got.Attempt != 3 {
-		t.Fatalf("read %+v, %v", got, err)
-	}
-	for key, bad := range map[string]string{
-		KeyVersion: "../v1", KeyURL: "http://releases.example.com/a", KeySHA256: strings.Repeat("A", 64), KeyAttempt: "0",
-		KeyPaused: "perhaps", KeyDrain: "90000", "checksum": "x",
+func labelled(key string) change {
+	return func(m *Mac) { m.Labels = map[string]string{key: "yes"} }
+}
+
+// selected is a wave of the Macs with a label.
+func selected(key string, soak int32) v1alpha1.ReleaseWave {
+	return v1alpha1.ReleaseWave{MacSelector: v1alpha1.MacSelector{MatchLabels: map[string]string{key: "yes"}}, SoakSeconds: soak}
+}
+
+func TestWavesFollowOneAnother(t *testing.T) {
+	for name, tc := range map[string]struct {
+		macs  []Mac
+		state State
+		mac   string
+		after time.Duration
+	}{
+		"the first wave begins":                  {macs: []Mac{mac("a"), mac("y", labelled("second")), mac("z", labelled("first"))}, state: Upgrading, mac: "z"},
+		"the second one follows after its soak":  {macs: []Mac{mac("a"), mac("y", labelled("second")), mac("z", labelled("first"), ordered, runsIt, runsFor(time.Hour))}, state: Upgrading, mac: "y"},
+		"it does not begin before":               {macs: []Mac{mac("a"), mac("y", labelled("second")), mac("z", labelled("first"), ordered, runsIt, runsFor(50*time.Minute))}, state: Waiting, mac: "y", after: 10 * time.Minute},
+		"a Mac of the same wave does not wait":   {macs: []Mac{mac("a"), mac("y", labelled("first")), mac("z", labelled("first"), ordered, runsIt, runsFor(time.Minute))}, state: Upgrading, mac: "y"},
+		"the rest follows the last wave":         {macs: []Mac{mac("a"), mac("y", labelled("second"), ordered, runsIt, runsFor(time.Minute)), mac("z", labelled("first"), ordered, runsIt, runsFor(2*time.Hour))}, state: Upgrading, mac: "a"},
+		"a wave whose Macs are cordoned is over": {macs: []Mac{mac("a"), mac("z", labelled("first"), cordoned)}, state: Upgrading, mac: "a"},
+		"a failure in a wave halts the rest":     {macs: []Mac{mac("a"), mac("z", labelled("first"), ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "z"},
 	} {
-		broken := cm.DeepCopy()
-		broken.Data[key] = bad
-		if _, err := Read(broken); err == nil || !strings.Contains(err.Error(), bad) && !strings.Contains(err.Error(), key) {
-			t.Errorf("%s = %q is taken: %v", key, bad, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			w := target()
+			w.Waves = []v1alpha1.ReleaseWave{selected("first", 3600), selected("second", 0)}
+			got := Next(class(w), "v0.4.1", tc.macs, now)
+			if got.State != tc.state || got.Mac != tc.mac || got.After != tc.after || got.Start != (tc.state == Upgrading) {
+				t.Errorf("%s, Mac %q, again after %s, start %v: %s", got.State, got.Mac, got.After, got.Start, got.Message)
+			}
+		})
 	}
-	user := cm.DeepCopy()
-	user.Data[KeyURL] = "https://me:secret@releases.example.com/a"
-	if _, err := Read(user); err == nil {
-		t.Error("an address with a password is taken")
+}
+
+func TestUpgradesBeginInTheMaintenanceWindow(t *testing.T) {
+	for name, tc := range map[string]struct {
+		window v1alpha1.Hours
+		macs   []Mac
+		state  State
+		after  time.Duration
+	}{
+		"it is open":                               {window: v1alpha1.Hours{Start: "11:00", End: "13:00"}, macs: []Mac{mac("a")}, state: Upgrading},
+		"it is closed":                             {window: v1alpha1.Hours{Start: "13:30", End: "14:00"}, macs: []Mac{mac("a")}, state: Waiting, after: 90 * time.Minute},
+		"one that has begun is completed":          {window: v1alpha1.Hours{Start: "13:30", End: "14:00"}, macs: []Mac{mac("a", ordered), mac("b")}, state: Upgrading},
+		"without a Mac to upgrade it is no matter": {window: v1alpha1.Hours{Start: "13:30", End: "14:00"}, macs: []Mac{mac("a", runsIt)}, state: Done},
+		"an unknown zone never opens":              {window: v1alpha1.Hours{Start: "11:00", End: "13:00", TimeZone: "Mars/Phobos"}, macs: []Mac{mac("a")}, state: Waiting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := class(target())
+			c.Spec.MaintenanceWindow = &tc.window
+			got := Next(c, "v0.4.1", tc.macs, now)
+			if got.State != tc.state || got.After != tc.after || got.Start != (tc.state == Upgrading && tc.macs[0].Order == nil) {
+				t.Errorf("%s, again after %s, start %v: %s", got.State, got.After, got.Start, got.Message)
+			}
+		})
+	}
+}
+
+func TestOneMacOfAllClassesIsUpgradedAtATime(t *testing.T) {
+	classes := []v1alpha1.MacClass{*class(target()), *class(target()), *class(nil)}
+	classes[1].Name, classes[2].Name = "studio", "idle"
+	of := func(name string) change { return func(m *Mac) { m.Spec.Class = name } }
+	for name, tc := range map[string]struct {
+		macs   []Mac
+		starts string
+		says   string // by the class studio
+	}{
+		"the first class begins":              {macs: []Mac{mac("a"), mac("s", of("studio"))}, starts: "a", says: "once no Mac of class default is"},
+		"the next one after that":             {macs: []Mac{mac("a", ordered, runsIt, runsFor(time.Minute)), mac("s", of("studio"))}, starts: "s", says: "s is next"},
+		"not while one is observed":           {macs: []Mac{mac("a", ordered, runsIt), mac("s", of("studio"))}, says: "once no Mac of class default is"},
+		"nor while one is silent":             {macs: []Mac{mac("a", silent), mac("s", of("studio"))}, says: "being upgraded or unreachable"},
+		"a later class that is busy precedes": {macs: []Mac{mac("a"), mac("s", of("studio"), ordered)}, says: "not responded"},
+		"a failure halts its class only":      {macs: []Mac{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("s", of("studio"))}, starts: "s", says: "s is next"},
+		"no release, no upgrade":              {macs: []Mac{mac("i", of("idle")), mac("s", of("studio"), runsIt)}, says: "all selected Macs"},
+		"a class that is missing":             {macs: []Mac{mac("i", of("gone")), mac("s", of("studio"), runsIt)}, says: "all selected Macs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			turns := All(Classes(classes, tc.macs), "v0.4.1", now)
+			starts := ""
+			for _, x := range turns {
+				if x.Start {
+					starts += x.Mac
+				}
+			}
+			if starts != tc.starts || !strings.Contains(turns[1].Message, tc.says) {
+				t.Errorf("%q starts, want %q; studio says %q", starts, tc.starts, turns[1].Message)
+			}
+		})
 	}
 }

@@ -75,6 +75,9 @@ type Script struct {
 	Pressure v1alpha1.PressureLevel
 	// Roots are the fingerprints of the roots that it reports as trusted.
 	Roots []string
+	// Settings returns what it reports of the settings of its class, which is not nil.
+	// Nil: it has applied all of them.
+	Settings func(v1alpha1.AssignedClass) v1alpha1.SettingsInForce
 	// Silent: no report and no renewal, like a Mac without network.
 	Silent bool
 }
@@ -277,6 +280,12 @@ func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
 		Memory:     v1alpha1.MacMemory{TotalBytes: a.script.Capacity, CeilingBytes: a.script.Capacity, CapacityBytes: a.script.Capacity, PressureLevel: a.script.Pressure},
 		Disk:       v1alpha1.MacDisk{FreeBytes: diskFree - a.script.DiskUsed},
 		Conditions: a.script.Conditions, TrustedRoots: a.script.Roots,
+	}
+	if class := a.assigned.Class; class != nil {
+		s.Settings = v1alpha1.SettingsInForce{Class: class.Name, ClassGeneration: class.Generation}
+		if a.script.Settings != nil {
+			s.Settings = a.script.Settings(*class)
+		}
 	}
 	for _, order := range a.assigned.Inspections {
 		s.Inspections = append(s.Inspections, a.inspect(order))

@@ -10,8 +10,9 @@ import (
 // AgentSettingsApplyConfiguration represents a declarative configuration of the AgentSettings type for use
 // with apply.
 //
-// AgentSettings are agent settings that take effect without a restart. Memory
-// limits are in spec.memory.
+// AgentSettings are settings of an agent, of one Mac or of a class. They take
+// effect without a restart, except modelRoot. Memory limits are in spec.memory of
+// the MacNode.
 type AgentSettingsApplyConfiguration struct {
 	// logLevel is the verbosity of the agent's log. It overrides the agent's
 	// flag --verbose. Valid values are:
@@ -25,6 +26,33 @@ type AgentSettingsApplyConfiguration struct {
 	// cacheFree is the disk space, in bytes, that the prefix caches leave free,
 	// for example 10Gi. It overrides the agent's flag --cache-free.
 	CacheFree *resource.Quantity `json:"cacheFree,omitempty"`
+	// hubEndpoint is the URL of the hub or mirror for hf:// sources, for example
+	// https://hub.example.com. Default: the agent's flag --hub-endpoint, else
+	// https://huggingface.co.
+	HubEndpoint *string `json:"hubEndpoint,omitempty"`
+	// allowedSourceCIDRs are the private networks that https:// and hf:// sources
+	// may use, for example [10.20.0.0/16]; [] allows none. Default: the agent's
+	// flag --allow-source-cidr, else none.
+	AllowedSourceCIDRs []string `json:"allowedSourceCIDRs,omitempty"`
+	// downloadRate is the maximum rate of all downloads together, in bytes per
+	// second, at least 64Ki, for example 50M. Default: the agent's flag
+	// --download-rate, else no limit.
+	DownloadRate *resource.Quantity `json:"downloadRate,omitempty"`
+	// giveRate is the maximum rate of all copies of weights to other Macs
+	// together, in bytes per second, at least 64Ki, for example 200M. Default: the
+	// agent's flag --give-rate, else 200M.
+	GiveRate *resource.Quantity `json:"giveRate,omitempty"`
+	// diskMarks control when unused weights are evicted. Default: the agent's
+	// flags --disk-high-percent and --disk-low-percent, else 90 and 85.
+	DiskMarks *DiskMarksApplyConfiguration `json:"diskMarks,omitempty"`
+	// modelRoot is the folder that file:// sources are relative to, for example
+	// /Users/Shared/models. It takes effect when the agent starts; until then
+	// status.settings.restartRequired names it. Default: the agent's flag
+	// --model-root, else file:// sources are disabled.
+	ModelRoot *string `json:"modelRoot,omitempty"`
+	// quietHours are hours in which downloads are slower, for example while
+	// people use the Mac. Default: none.
+	QuietHours *QuietHoursApplyConfiguration `json:"quietHours,omitempty"`
 }
 
 // AgentSettingsApplyConfiguration constructs a declarative configuration of the AgentSettings type for use with
@@ -54,5 +82,63 @@ func (b *AgentSettingsApplyConfiguration) WithCacheLimit(value resource.Quantity
 // If called multiple times, the CacheFree field is set to the value of the last call.
 func (b *AgentSettingsApplyConfiguration) WithCacheFree(value resource.Quantity) *AgentSettingsApplyConfiguration {
 	b.CacheFree = &value
+	return b
+}
+
+// WithHubEndpoint sets the HubEndpoint field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HubEndpoint field is set to the value of the last call.
+func (b *AgentSettingsApplyConfiguration) WithHubEndpoint(value string) *AgentSettingsApplyConfiguration {
+	b.HubEndpoint = &value
+	return b
+}
+
+// WithAllowedSourceCIDRs adds the given value to the AllowedSourceCIDRs field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the AllowedSourceCIDRs field.
+func (b *AgentSettingsApplyConfiguration) WithAllowedSourceCIDRs(values ...string) *AgentSettingsApplyConfiguration {
+	for i := range values {
+		b.AllowedSourceCIDRs = append(b.AllowedSourceCIDRs, values[i])
+	}
+	return b
+}
+
+// WithDownloadRate sets the DownloadRate field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DownloadRate field is set to the value of the last call.
+func (b *AgentSettingsApplyConfiguration) WithDownloadRate(value resource.Quantity) *AgentSettingsApplyConfiguration {
+	b.DownloadRate = &value
+	return b
+}
+
+// WithGiveRate sets the GiveRate field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the GiveRate field is set to the value of the last call.
+func (b *AgentSettingsApplyConfiguration) WithGiveRate(value resource.Quantity) *AgentSettingsApplyConfiguration {
+	b.GiveRate = &value
+	return b
+}
+
+// WithDiskMarks sets the DiskMarks field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DiskMarks field is set to the value of the last call.
+func (b *AgentSettingsApplyConfiguration) WithDiskMarks(value *DiskMarksApplyConfiguration) *AgentSettingsApplyConfiguration {
+	b.DiskMarks = value
+	return b
+}
+
+// WithModelRoot sets the ModelRoot field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ModelRoot field is set to the value of the last call.
+func (b *AgentSettingsApplyConfiguration) WithModelRoot(value string) *AgentSettingsApplyConfiguration {
+	b.ModelRoot = &value
+	return b
+}
+
+// WithQuietHours sets the QuietHours field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the QuietHours field is set to the value of the last call.
+func (b *AgentSettingsApplyConfiguration) WithQuietHours(value *QuietHoursApplyConfiguration) *AgentSettingsApplyConfiguration {
+	b.QuietHours = value
 	return b
 }

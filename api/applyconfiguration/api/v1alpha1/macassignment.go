@@ -15,7 +15,7 @@ import (
 // with apply.
 //
 // MacAssignment is what the operator assigns to one Mac: replicas, model
-// sources to inspect, and the version of its agent. It has the name of its
+// sources to inspect, its class, and the version of its agent. It has the name of its
 // MacNode. Only the operator writes it, so that replacing or restoring a MacNode
 // cannot unload a Mac.
 type MacAssignmentApplyConfiguration struct {

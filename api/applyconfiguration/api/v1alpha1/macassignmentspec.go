@@ -14,6 +14,9 @@ type MacAssignmentSpecApplyConfiguration struct {
 	// agent is the agent version that the Mac should run. When it is absent, the
 	// Mac keeps its current version.
 	Agent *AgentOrderApplyConfiguration `json:"agent,omitempty"`
+	// class is the class of the Mac, with its settings. It is absent when the Mac
+	// has none.
+	Class *AssignedClassApplyConfiguration `json:"class,omitempty"`
 }
 
 // MacAssignmentSpecApplyConfiguration constructs a declarative configuration of the MacAssignmentSpec type for use with
@@ -53,5 +56,13 @@ func (b *MacAssignmentSpecApplyConfiguration) WithInspections(values ...*Inspect
 // If called multiple times, the Agent field is set to the value of the last call.
 func (b *MacAssignmentSpecApplyConfiguration) WithAgent(value *AgentOrderApplyConfiguration) *MacAssignmentSpecApplyConfiguration {
 	b.Agent = value
+	return b
+}
+
+// WithClass sets the Class field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Class field is set to the value of the last call.
+func (b *MacAssignmentSpecApplyConfiguration) WithClass(value *AssignedClassApplyConfiguration) *MacAssignmentSpecApplyConfiguration {
+	b.Class = value
 	return b
 }

@@ -19,8 +19,12 @@ type MacNodeSpecApplyConfiguration struct {
 	// whose files this Mac keeps on disk even when no replica needs them.
 	// Pinning does not start a download.
 	PinnedWeights []string `json:"pinnedWeights,omitempty"`
-	// settings are agent settings that take effect without a restart. An absent
-	// setting keeps the value of the agent's flag.
+	// class is the name of the MacClass of this Mac, for example studio. While
+	// there is no such class, the Mac keeps its settings. Default: the class
+	// default, if there is one.
+	Class *string `json:"class,omitempty"`
+	// settings are settings of this Mac's agent. An absent setting keeps the value
+	// of the agent's flag, else that of the class.
 	Settings *AgentSettingsApplyConfiguration `json:"settings,omitempty"`
 	// clearCache requests that this Mac clears its prefix caches, once for each
 	// value of request. status.cacheCleared holds the result.
@@ -69,6 +73,14 @@ func (b *MacNodeSpecApplyConfiguration) WithPinnedWeights(values ...string) *Mac
 	for i := range values {
 		b.PinnedWeights = append(b.PinnedWeights, values[i])
 	}
+	return b
+}
+
+// WithClass sets the Class field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Class field is set to the value of the last call.
+func (b *MacNodeSpecApplyConfiguration) WithClass(value string) *MacNodeSpecApplyConfiguration {
+	b.Class = &value
 	return b
 }
 

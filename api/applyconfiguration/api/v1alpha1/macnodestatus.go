@@ -40,7 +40,7 @@ type MacNodeStatusApplyConfiguration struct {
 	// disk reports the disk that holds the weights.
 	Disk *MacDiskApplyConfiguration `json:"disk,omitempty"`
 	// settings are the settings that the agent currently uses, from
-	// spec.settings or from its flags.
+	// spec.settings, from its flags or from its class.
 	Settings *SettingsInForceApplyConfiguration `json:"settings,omitempty"`
 	// cacheCleared is the result of the most recent spec.clearCache.
 	CacheCleared *CacheClearedApplyConfiguration `json:"cacheCleared,omitempty"`

@@ -20,8 +20,36 @@ type SettingsInForceApplyConfiguration struct {
 	// cacheFreeBytes is the disk space, in bytes, that prefix caches leave
 	// free. It is absent when this Mac has no cache on disk.
 	CacheFreeBytes *int64 `json:"cacheFreeBytes,omitempty"`
-	// message names the entries of spec.settings that the agent could not
-	// apply, and the reason. It is empty when all of them are applied.
+	// class is the MacClass whose settings the agent uses, and classGeneration
+	// its generation. They are absent when the Mac has no class.
+	Class *string `json:"class,omitempty"`
+	// classGeneration is the generation of the MacClass.
+	ClassGeneration *int64 `json:"classGeneration,omitempty"`
+	// hubEndpoint is the URL of the hub for hf:// sources.
+	HubEndpoint *string `json:"hubEndpoint,omitempty"`
+	// allowedSourceCIDRs are the private networks that sources may use.
+	AllowedSourceCIDRs []string `json:"allowedSourceCIDRs,omitempty"`
+	// downloadRateBytes is the current maximum rate of all downloads together, in
+	// bytes per second, also that of quiet hours. It is absent when there is none.
+	DownloadRateBytes *int64 `json:"downloadRateBytes,omitempty"`
+	// giveRateBytes is the maximum rate of all copies to other Macs together, in
+	// bytes per second. It is absent when there is none.
+	GiveRateBytes *int64 `json:"giveRateBytes,omitempty"`
+	// diskMarks are the percentages that control the eviction of weights.
+	DiskMarks *DiskMarksApplyConfiguration `json:"diskMarks,omitempty"`
+	// modelRoot is the folder that file:// sources are relative to. It is absent
+	// when file:// sources are disabled.
+	ModelRoot *string `json:"modelRoot,omitempty"`
+	// quietHours is On during quiet hours. It is absent when there are none.
+	// Valid values are:
+	// - On: downloads have the rate of the quiet hours.
+	// - Off: they have their usual rate.
+	QuietHours *apiv1alpha1.QuietState `json:"quietHours,omitempty"`
+	// restartRequired names the settings that take effect when the agent is
+	// restarted, for example [modelRoot].
+	RestartRequired []string `json:"restartRequired,omitempty"`
+	// message names the settings of the MacNode and of its class that the agent
+	// could not apply, and the reason. It is empty when all of them are applied.
 	Message *string `json:"message,omitempty"`
 }
 
@@ -52,6 +80,90 @@ func (b *SettingsInForceApplyConfiguration) WithCacheLimitBytes(value int64) *Se
 // If called multiple times, the CacheFreeBytes field is set to the value of the last call.
 func (b *SettingsInForceApplyConfiguration) WithCacheFreeBytes(value int64) *SettingsInForceApplyConfiguration {
 	b.CacheFreeBytes = &value
+	return b
+}
+
+// WithClass sets the Class field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Class field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithClass(value string) *SettingsInForceApplyConfiguration {
+	b.Class = &value
+	return b
+}
+
+// WithClassGeneration sets the ClassGeneration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ClassGeneration field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithClassGeneration(value int64) *SettingsInForceApplyConfiguration {
+	b.ClassGeneration = &value
+	return b
+}
+
+// WithHubEndpoint sets the HubEndpoint field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HubEndpoint field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithHubEndpoint(value string) *SettingsInForceApplyConfiguration {
+	b.HubEndpoint = &value
+	return b
+}
+
+// WithAllowedSourceCIDRs adds the given value to the AllowedSourceCIDRs field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the AllowedSourceCIDRs field.
+func (b *SettingsInForceApplyConfiguration) WithAllowedSourceCIDRs(values ...string) *SettingsInForceApplyConfiguration {
+	for i := range values {
+		b.AllowedSourceCIDRs = append(b.AllowedSourceCIDRs, values[i])
+	}
+	return b
+}
+
+// WithDownloadRateBytes sets the DownloadRateBytes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DownloadRateBytes field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithDownloadRateBytes(value int64) *SettingsInForceApplyConfiguration {
+	b.DownloadRateBytes = &value
+	return b
+}
+
+// WithGiveRateBytes sets the GiveRateBytes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the GiveRateBytes field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithGiveRateBytes(value int64) *SettingsInForceApplyConfiguration {
+	b.GiveRateBytes = &value
+	return b
+}
+
+// WithDiskMarks sets the DiskMarks field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the DiskMarks field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithDiskMarks(value *DiskMarksApplyConfiguration) *SettingsInForceApplyConfiguration {
+	b.DiskMarks = value
+	return b
+}
+
+// WithModelRoot sets the ModelRoot field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ModelRoot field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithModelRoot(value string) *SettingsInForceApplyConfiguration {
+	b.ModelRoot = &value
+	return b
+}
+
+// WithQuietHours sets the QuietHours field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the QuietHours field is set to the value of the last call.
+func (b *SettingsInForceApplyConfiguration) WithQuietHours(value apiv1alpha1.QuietState) *SettingsInForceApplyConfiguration {
+	b.QuietHours = &value
+	return b
+}
+
+// WithRestartRequired adds the given value to the RestartRequired field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the RestartRequired field.
+func (b *SettingsInForceApplyConfiguration) WithRestartRequired(values ...string) *SettingsInForceApplyConfiguration {
+	for i := range values {
+		b.RestartRequired = append(b.RestartRequired, values[i])
+	}
 	return b
 }
 

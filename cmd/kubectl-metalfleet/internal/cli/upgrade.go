@@ -3,12 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,7 +16,9 @@ import (
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 )
 
-const upgradeLong = `Requests an agent version for the Macs, and shows the progress of the upgrade.
+const upgradeLong = `Requests an agent version for the Macs of a class, and shows the progress of the
+upgrade. It is the same as writing spec.release of the MacClass, which also has
+waves.
 
 The Macs are upgraded one at a time: new requests go to other Macs, running ones
 finish, the agent is replaced while its engines keep running, and the next Mac
@@ -32,7 +32,8 @@ Without flags, or with --status, the command changes nothing.`
 
 // versionFlags are the flags of upgrade-agents.
 type versionFlags struct {
-	desired               turn.Target
+	desired               v1alpha1.AgentRelease
+	class                 string
 	drain                 int32
 	pause, resume, status bool
 	downgrade             bool
@@ -53,6 +54,7 @@ func (a upgradeCommand) upgradeAgents() *cobra.Command {
 	flags.StringVar(&f.desired.Version, "version", "", "`version` that the Macs should run")
 	flags.StringVar(&f.desired.Source, "url", "", "https `address` of the archive")
 	flags.StringVar(&f.desired.SHA256, "sha256", "", "`digest` of the archive")
+	flags.StringVar(&f.class, "class", v1alpha1.DefaultMacClass, "`MacClass` whose Macs to upgrade; it is created if it does not exist")
 	flags.StringVar(&f.desired.Mac, "mac", "", "upgrade only this `Mac`")
 	flags.Int32Var(&f.drain, "drain-seconds", 600, "how long running requests may continue, in seconds")
 	flags.BoolVar(&f.pause, "pause", false, "pause: start no further upgrades")
@@ -60,6 +62,7 @@ func (a upgradeCommand) upgradeAgents() *cobra.Command {
 	flags.BoolVar(&f.status, "status", false, "only show the progress")
 	flags.BoolVar(&f.downgrade, "allow-downgrade", false, "install the version also where it is older than the one that runs")
 	_ = c.RegisterFlagCompletionFunc("mac", a.complete(macNames))
+	_ = c.RegisterFlagCompletionFunc("class", cobra.NoFileCompletions)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := f.check(flags.Changed("drain-seconds")); err != nil {
 			return err
@@ -69,11 +72,11 @@ func (a upgradeCommand) upgradeAgents() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		w, err := a.changeDesired(cmd.Context(), cl, &f)
+		class, err := a.changeDesired(cmd.Context(), cl, &f)
 		if err != nil {
 			return err
 		}
-		return a.showUpgrade(cmd.Context(), cl, w)
+		return a.showUpgrade(cmd.Context(), cl, class)
 	}
 	a.outputFlag(c)
 	return c
@@ -99,73 +102,60 @@ func (f *versionFlags) check(drain bool) error {
 	return nil
 }
 
-// changeDesired writes what the flags say, if they say something, and returns what
-// is wanted now; nil is nothing.
-func (a upgradeCommand) changeDesired(ctx context.Context, c client.Client, f *versionFlags) (*turn.Target, error) {
-	key := client.ObjectKey{Namespace: a.flags.system, Name: turn.ConfigMapName}
-	var cm corev1.ConfigMap
-	err := c.Get(ctx, key, &cm)
+// changeDesired writes what the flags say, if they say something, and returns the
+// class as it is now; without a release if there is none.
+func (a upgradeCommand) changeDesired(ctx context.Context, c client.Client, f *versionFlags) (*v1alpha1.MacClass, error) {
+	class := &v1alpha1.MacClass{ObjectMeta: metav1.ObjectMeta{Name: f.class}}
+	err := c.Get(ctx, client.ObjectKeyFromObject(class), class)
 	exists := err == nil
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, a.apiError("read ConfigMap "+key.String(), err)
+		return nil, a.apiError("read MacClass "+f.class, err)
 	}
-	var before *turn.Target
+	next, err := f.apply(class.Spec.Release)
+	if err != nil || next == class.Spec.Release {
+		return class, err
+	}
+	class.Spec.Release = next
 	if exists {
-		if before, err = turn.Read(&cm); err != nil && f.desired.Version == "" {
-			return nil, err
-		}
-	}
-	next, err := f.apply(before)
-	if err != nil || next == before {
-		return before, err
-	}
-	data := next.Data()
-	if exists && maps.Equal(cm.Data, data) {
-		return next, nil
-	}
-	cm.ObjectMeta = metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, ResourceVersion: cm.ResourceVersion, Labels: cm.Labels, Annotations: cm.Annotations}
-	cm.Data = data
-	if exists {
-		err = c.Update(ctx, &cm, client.FieldOwner(fieldManager))
+		err = c.Update(ctx, class, client.FieldOwner(fieldManager))
 	} else {
-		err = c.Create(ctx, &cm, client.FieldOwner(fieldManager))
+		err = c.Create(ctx, class, client.FieldOwner(fieldManager))
 	}
 	if err != nil {
-		return nil, a.apiError("write ConfigMap "+key.String(), err)
+		return nil, a.apiError("write MacClass "+f.class, err)
 	}
-	return next, nil
+	return class, nil
 }
 
 // apply is what is wanted after the flags. A version that is named is a change of
 // its own, also where it is the same as before: that one is tried again.
-func (f *versionFlags) apply(before *turn.Target) (*turn.Target, error) {
+func (f *versionFlags) apply(before *v1alpha1.AgentRelease) (*v1alpha1.AgentRelease, error) {
 	switch {
 	case f.desired.Version != "":
 		next := f.desired
-		next.Attempt = 1
+		next.RetryGeneration = 1
 		if f.downgrade {
 			next.Downgrade = v1alpha1.DowngradeAllow
 		}
 		if before != nil {
-			next.Attempt = before.Attempt + 1
-		}
-		if err := next.Check(); err != nil {
-			return nil, usageError{err}
+			next.RetryGeneration, next.Waves = before.Order().Attempt+1, before.Waves
 		}
 		return &next, nil
 	case f.pause || f.resume:
 		if before == nil {
-			return nil, fmt.Errorf("no agent version is requested; request one with --version, --url and --sha256")
+			return nil, fmt.Errorf("class %s requests no agent version; request one with --version, --url and --sha256", f.class)
 		}
 		next := *before
-		next.Paused = f.pause
+		if next.State = v1alpha1.ReleaseActive; f.pause {
+			next.State = v1alpha1.ReleasePaused
+		}
 		return &next, nil
 	}
 	return before, nil
 }
 
 // showUpgrade prints how far it is, as the operator decides it.
-func (a upgradeCommand) showUpgrade(ctx context.Context, c client.Reader, w *turn.Target) error {
+func (a upgradeCommand) showUpgrade(ctx context.Context, c client.Reader, class *v1alpha1.MacClass) error {
 	var macs v1alpha1.MacNodeList
 	if err := c.List(ctx, &macs); err != nil {
 		return a.apiError("list Macs", err)
@@ -174,12 +164,22 @@ func (a upgradeCommand) showUpgrade(ctx context.Context, c client.Reader, w *tur
 	if err := c.List(ctx, &assigned); err != nil {
 		return a.apiError("list MacAssignments", err)
 	}
-	t := turn.Next(w, "", turn.Join(macs.Items, assigned.Items), a.Now())
+	var all v1alpha1.MacClassList
+	if err := c.List(ctx, &all); err != nil {
+		return a.apiError("list MacClasses", err)
+	}
+	w, groups := class.Spec.Release, turn.Classes(all.Items, turn.Join(macs.Items, assigned.Items))
+	t := turn.Next(nil, "", nil, a.Now())
+	for i, now := range turn.All(groups, "", a.Now()) {
+		if groups[i].Class != nil && groups[i].Class.Name == class.Name {
+			t = now
+		}
+	}
 	if a.json() {
 		return a.printJSON(map[string]any{"wish": w, "upgrade": t})
 	}
 	if w != nil {
-		fmt.Fprintf(a.Out, "Requested version: %s (attempt %d)\n", picture.Plain(w.Version), w.Attempt)
+		fmt.Fprintf(a.Out, "Requested version: %s (attempt %d)\n", picture.Plain(w.Version), w.Order().Attempt)
 	}
 	fmt.Fprintf(a.Out, "%s: %s\n", t.State, picture.Plain(t.Message))
 	if len(t.Macs) == 0 {

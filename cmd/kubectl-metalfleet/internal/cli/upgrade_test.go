@@ -5,35 +5,30 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 )
 
 func TestEachChangeOfTheVersionIsANewAttempt(t *testing.T) {
 	digest := strings.Repeat("a", 64)
-	named := turn.Target{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: digest}
+	named := v1alpha1.AgentRelease{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: digest}
 	before := named
-	before.Attempt, before.Paused = 4, true
+	before.RetryGeneration, before.State = 4, v1alpha1.ReleasePaused
 	for name, tc := range map[string]struct {
 		flags   versionFlags
-		before  *turn.Target
+		before  *v1alpha1.AgentRelease
 		attempt int64
 		paused  bool
 		wrong   string
 	}{
-		"the first":                {flags: versionFlags{desired: named}, before: nil, attempt: 1, paused: false, wrong: ""},
-		"the same again":           {flags: versionFlags{desired: named}, before: &before, attempt: 5, paused: false, wrong: ""},
-		"an older version":         {flags: versionFlags{desired: named, downgrade: true}, before: nil, attempt: 1, paused: false, wrong: ""},
-		"a pause":                  {flags: versionFlags{pause: true}, before: &before, attempt: 4, paused: true, wrong: ""},
-		"the end of a pause":       {flags: versionFlags{resume: true}, before: &before, attempt: 4, paused: false, wrong: ""},
-		"a look":                   {flags: versionFlags{status: true}, before: &before, attempt: 4, paused: true, wrong: ""},
-		"a pause of nothing":       {flags: versionFlags{pause: true}, before: nil, attempt: 0, paused: false, wrong: "no agent version is requested"},
-		"an archive without https": {flags: versionFlags{desired: turn.Target{Version: "v1", Source: "http://x/a", SHA256: digest}}, before: nil, attempt: 0, paused: false, wrong: "https://"},
-		"a digest that is none":    {flags: versionFlags{desired: turn.Target{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, before: nil, attempt: 0, paused: false, wrong: "64 lower-case hex digits"},
+		"the first":          {flags: versionFlags{desired: named}, before: nil, attempt: 1, paused: false, wrong: ""},
+		"the same again":     {flags: versionFlags{desired: named}, before: &before, attempt: 5, paused: false, wrong: ""},
+		"an older version":   {flags: versionFlags{desired: named, downgrade: true}, before: nil, attempt: 1, paused: false, wrong: ""},
+		"a pause":            {flags: versionFlags{pause: true}, before: &before, attempt: 4, paused: true, wrong: ""},
+		"the end of a pause": {flags: versionFlags{resume: true}, before: &before, attempt: 4, paused: false, wrong: ""},
+		"a look":             {flags: versionFlags{status: true}, before: &before, attempt: 4, paused: true, wrong: ""},
+		"a pause of nothing": {flags: versionFlags{pause: true}, before: nil, attempt: 0, paused: false, wrong: "requests no agent version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tc.flags.apply(tc.before)
@@ -46,7 +41,7 @@ func TestEachChangeOfTheVersionIsANewAttempt(t *testing.T) {
 			if err == nil && (got.Downgrade == v1alpha1.DowngradeAllow) != tc.flags.downgrade {
 				t.Errorf("a downgrade is %q", got.Downgrade)
 			}
-			if err != nil || got.Attempt != tc.attempt || got.Paused != tc.paused || got.Version != "v0.4.0" {
+			if err != nil || got.RetryGeneration != tc.attempt || (got.State == v1alpha1.ReleasePaused) != tc.paused || got.Version != "v0.4.0" {
 				t.Errorf("%+v, %v; want attempt %d, paused %v", got, err, tc.attempt, tc.paused)
 			}
 		})
@@ -55,13 +50,9 @@ func TestEachChangeOfTheVersionIsANewAttempt(t *testing.T) {
 
 func TestUpgradeAgentsWritesTheVersionAndShowsTheMacs(t *testing.T) {
 	p := newPerson(t)
-	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: defaultSystem}}
-	if err := p.c.Create(t.Context(), system); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		desired := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultSystem, Name: turn.ConfigMapName}}
-		if err := p.c.Delete(context.Background(), desired); err != nil {
+		class := &v1alpha1.MacClass{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultMacClass}}
+		if err := p.c.Delete(context.Background(), class); err != nil {
 			t.Error(err)
 		}
 	})
@@ -70,11 +61,14 @@ func TestUpgradeAgentsWritesTheVersionAndShowsTheMacs(t *testing.T) {
 	if code != exitOK || !strings.Contains(out, "Requested version: v0.4.0 (attempt 1)") {
 		t.Fatalf("%d: %s%s", code, out, errs)
 	}
-	if code, out, errs = p.run("upgrade-agents", "--pause", "-o", "json"); code != exitOK || !strings.Contains(out, `"paused": true`) {
+	if code, out, errs = p.run("upgrade-agents", "--pause", "-o", "json"); code != exitOK || !strings.Contains(out, `"state": "Paused"`) {
 		t.Errorf("%d: %s%s", code, out, errs)
 	}
 	if code, out, errs = p.run("upgrade-agents"); code != exitOK || !strings.Contains(out, "attempt 1") {
 		t.Errorf("%d: %s%s", code, out, errs)
+	}
+	if code, _, errs := p.run("upgrade-agents", "--version", "v1", "--url", "http://x/a", "--sha256", digest); code == exitOK || !strings.Contains(errs, "release.source must be the https:// URL") {
+		t.Errorf("an archive without https: %d: %s", code, errs)
 	}
 	for _, args := range [][]string{{"--version", "v1"}, {"--mac", "studio"}, {"--pause", "--resume"}} {
 		if code, _, errs := p.run(append([]string{"upgrade-agents"}, args...)...); code != exitUsage {
