@@ -65,14 +65,14 @@ func TestAttackPatternsThatTakeLong(t *testing.T) {
 		source.Files = append(source.Files, "*"+strings.Repeat("?", i)+strings.Repeat("a", 240-i)+"b")
 	}
 	report := &v1alpha1.InspectionStatus{State: v1alpha1.InspectionResolved, Model: &record}
-	if _, refusal := recordOf(&source, report); refusal == nil || refusal.Reason != v1alpha1.ReasonSpecTooLarge {
+	if _, refusal := recordOf(&source, nil, report); refusal == nil || refusal.Reason != v1alpha1.ReasonSpecTooLarge {
 		t.Errorf("%+v", refusal)
 	}
 	source.Files, record.Files = []string{"model-*-of-00256.safetensors", "*.json", "tokenizer*"}, filesOf(256, "model-of-00256.safetensors")
 	for i := range record.Files {
 		record.Files[i].Path = fmt.Sprintf("model-%05d-of-00256.safetensors", i)
 	}
-	if _, refusal := recordOf(&source, report); refusal != nil {
+	if _, refusal := recordOf(&source, nil, report); refusal != nil {
 		t.Errorf("a large model with usual patterns: %+v", refusal)
 	}
 }

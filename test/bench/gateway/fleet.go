@@ -121,6 +121,7 @@ type engineOf struct {
 func (e engineOf) Resolve(string) (serve.Target, bool) {
 	return serve.Target{ReplicaUID: e.uid, Epoch: 1}, true
 }
+
 // Adapters implements serve.Engines: the model has none.
 func (engineOf) Adapters(serve.Target) []string { return nil }
 

@@ -117,6 +117,8 @@ func (s *served) ready(t *testing.T) {
 func (s *served) Resolve(name string) (serve.Target, bool) {
 	return serve.Target{ReplicaUID: "uid", Epoch: 1}, name == "m"
 }
+func (*served) Adapters(serve.Target) []string { return nil }
+
 func (s *served) Models() []openai.Model { return []openai.Model{openai.NewModel("m", 0, "ns")} }
 func (s *served) Model(name string) (openai.Model, bool) {
 	return openai.NewModel(name, 0, "ns"), name == "m"
