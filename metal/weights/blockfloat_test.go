@@ -3,9 +3,13 @@
 package weights_test
 
 import (
+	"errors"
+	"maps"
+	"strings"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // smallFloats replaces a matrix by words and scales of a byte.
@@ -75,6 +79,38 @@ func TestSmallFloatsAreReadHoweverTheyAreNamed(t *testing.T) {
 			if e, _ := file.Entry(up + ".weight"); e.Format != quant.AffineOf(4, 64, quant.Float16) {
 				t.Errorf("%v %s: the neighbor is %v", f, name, e.Format)
 			}
+		}
+	}
+}
+
+// A scale for all groups of a matrix, or a key that no layer has, would change its values.
+func TestUnknownKeysOfQuantisedLayersAreRefused(t *testing.T) {
+	const down = "model.layers.0.mlp.down_proj"
+	f, _ := quant.BlockFloatNamed("nvfp4")
+	for name, c := range map[string]struct {
+		whole map[string]any
+		layer map[string]any
+		says  string
+	}{
+		"one scale for a layer": {layer: map[string]any{"mode": "nvfp4", "global_scale": true}, says: `key "global_scale" is not supported`},
+		"one scale for all":     {whole: map[string]any{"global_scale": true}, says: `key "global_scale" is not supported`},
+		"another key":           {layer: map[string]any{"mode": "nvfp4", "zero_point": 8}, says: `key "zero_point" is not supported`},
+		"keys without effect":   {whole: map[string]any{"global_scale": false}, layer: map[string]any{"mode": "nvfp4", "global_scale": false}},
+	} {
+		m := newFolder("llama")
+		m.smallFloats(down, f)
+		all := map[string]any{"bits": f.Bits, "group_size": f.Group, "mode": f.String()}
+		maps.Copy(all, c.whole)
+		if c.layer != nil {
+			all[down] = c.layer
+		}
+		m.config["quantization"] = all
+		file, err := weights.Open(m.write(t))
+		if err == nil {
+			file.Close()
+		}
+		if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, weights.ErrUnsupported) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

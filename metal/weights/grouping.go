@@ -3,6 +3,7 @@ package weights
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/family"
@@ -54,8 +55,14 @@ func groupingOf(c *family.Config) (grouping, error) {
 	return grouping{present: true, whole: whole, layers: layers}, nil
 }
 
+// layerKeys may describe the quantisation of one layer; mlx-lm refuses others.
+func layerKeys() []string { return []string{"bits", "group_size", "mode"} }
+
 func readGrouping(values map[string]any, where string) (layerGrouping, error) {
 	var g layerGrouping
+	if values["global_scale"] == true { // a scale per expert, of nvfp4
+		return g, fmt.Errorf("config.json: %s: %w", where, family.Unsupported("key", "global_scale", layerKeys()))
+	}
 	for _, f := range []struct {
 		key string
 		to  *int
@@ -99,7 +106,13 @@ func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
 		}
 		return g.whole, true, nil
 	case map[string]any:
-		if layer, err = readGrouping(v, "quantization of "+family.Quoted(path)); err != nil {
+		where := "quantization of " + family.Quoted(path)
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if !slices.Contains(layerKeys(), key) && v[key] != nil && v[key] != false {
+				return layer, true, fmt.Errorf("config.json: %s: %w", where, family.Unsupported("key", key, layerKeys()))
+			}
+		}
+		if layer, err = readGrouping(v, where); err != nil {
 			return layer, true, err
 		}
 		usual, ok := quant.BlockFloatNamed(layer.mode)
