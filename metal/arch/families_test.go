@@ -89,7 +89,7 @@ func expanded(pattern string) []string {
 }
 
 // values are those of a tensor: SplitMix64 from FNV-1a of its name; words of 32
-// bits, or uniform numbers around mean.
+// bits, bytes from mean on, or uniform numbers around mean.
 func (s tensorSpec) values(name string) []byte {
 	sum := fnv.New64a()
 	sum.Write([]byte(name))
@@ -104,8 +104,12 @@ func (s tensorSpec) values(name string) []byte {
 		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 		z = (z ^ z>>27) * 0x94d049bb133111eb
 		z ^= z >> 31
-		if s.kind == "U32" {
+		switch s.kind {
+		case "U32":
 			out = binary.LittleEndian.AppendUint32(out, uint32(z>>32))
+			continue
+		case "U8":
+			out = append(out, byte(uint64(s.mean)+z>>32%uint64(s.spread)))
 			continue
 		}
 		unit := float32(z>>40)/(1<<23) - 1

@@ -49,15 +49,21 @@ def values(name, spec):
     z = words(name, int(np.prod(shape)))
     if kind == "U32":
         return (z >> np.uint64(32)).astype(np.uint32).reshape(shape)
+    if kind == "U8":  # scales of small floats
+        return (mean + (z >> np.uint64(32)) % np.uint64(spread)).astype(np.uint8).reshape(shape)
     unit = (z >> np.uint64(40)).astype(np.float32) / np.float32(1 << 23) - np.float32(1)
     return (unit * np.float32(spread) + np.float32(mean)).reshape(shape)
 
 
-def spec(name, shape, kind, bits):
+def spec(name, shape, kind, bits, mode="affine"):
     """Type, mean, spread and shape of a tensor: random, and of use in a network."""
     last = name.rsplit(".", 1)[-1]
     if kind == "U32":
         return ["U32", 0, 0, *shape]
+    if kind == "U8":  # powers of two, or floats of 8 bits in nvfp4, that fit the width
+        group = {"mxfp4": 32, "mxfp8": 32, "nvfp4": 16}[mode]
+        top = np.log2(1.2 / (shape[-1] * group) ** 0.5 / (100 if mode == "mxfp8" else 2.5))
+        return ["U8", int(np.floor(top)) + 127 if mode != "nvfp4" else int((top + 7) * 8), 2 if mode != "nvfp4" else 6, *shape]
     mean, spread = 0, 0.25
     if last in ("scales", "biases"):
         step = 1.5 / (shape[-1] * 32) ** 0.5 / (1 << bits) * 3.4
@@ -214,10 +220,12 @@ def by_mlx_lm(case, folder, adapter=None):
         bits = 0
         if q := case.get("quantize"):
             bits = q["bits"]
-            model, config = quantize_model(model, case["config"], q["group_size"], bits)
+            model, config = quantize_model(model, case["config"], q["group_size"], bits, mode=q.get("mode", "affine"))
             case["config"] = json.loads(json.dumps(config))
-        found = {n: ("U32" if a.dtype == mx.uint32 else "F32", list(a.shape)) for n, a in tree_flatten(model.parameters())}
-        case["tensors"] = collapsed({n: spec(n, s, k, bits) for n, (k, s) in sorted(found.items())})
+        kinds = {mx.uint32: "U32", mx.uint8: "U8"}
+        found = {n: (kinds.get(a.dtype, "F32"), list(a.shape)) for n, a in tree_flatten(model.parameters())}
+        mode = case.get("quantize", {}).get("mode", "affine")
+        case["tensors"] = collapsed({n: spec(n, s, k, bits, mode) for n, (k, s) in sorted(found.items())})
     write(folder, case, adapter)
     model, _ = load_model(Path(folder))
     model.set_dtype(mx.float32)
