@@ -24,6 +24,9 @@ type Described struct {
 	// that do not fit the format are stored in its float type.
 	Matrices quant.Format
 	Seed     uint64
+	// Renamed are pairs of a part of a tensor's name and what stands in its place, where
+	// mlx-lm has other names than package family.
+	Renamed []string
 	// Images is preprocessor_config.json of a model with a vision tower; nil leaves the
 	// tower out.
 	Images map[string]any
@@ -53,6 +56,12 @@ func (m Described) Write(dir string) error {
 		p, err := t.parts(m.format(t), m.Seed)
 		if err != nil {
 			return err
+		}
+		for i, name := range p {
+			p[i].name = strings.NewReplacer(m.Renamed...).Replace(name.name)
+			if strings.HasSuffix(name.name, ".conv1d.weight") && len(name.shape) == 2 { // as mlx.nn has it
+				p[i].shape = append(name.shape, 1)
+			}
 		}
 		parts = append(parts, p...)
 	}

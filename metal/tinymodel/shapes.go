@@ -49,7 +49,11 @@ func shapes() []shape {
 		Context: 262144, Vocabulary: 248320, NormEps: 1e-6, Theta: 1e7,
 		Hybrid: Hybrid{Interval: 4, KeyHeads: 16, KeySize: 128, ValueHeads: 16, ValueSize: 128, Taps: 4, Rotary: 0.25},
 	}
+	sparse := newer
+	sparse.Name, sparse.Layers, sparse.Hidden, sparse.FeedForward, sparse.QueryHeads, sparse.Untied = "qwen3.5-35b-a3b", 40, 2048, 512, 16, true
+	sparse.Hybrid.ValueHeads, sparse.Experts = 32, Experts{Count: 256, PerToken: 8, FeedForward: 512, Shared: 512}
 	return []shape{
+		{"qwen3.5-35b-a3b", func(float64) Config { return sparse }},
 		{"gpt-oss-20b", func(float64) Config { return published }},
 		{"qwen3.5-0.8b", func(float64) Config { return newer }},
 		{"tiny", func(float64) Config { return Default() }},
@@ -64,7 +68,7 @@ func shapes() []shape {
 // Shape is a named size: tiny, a Llama of 4 GB in a format with this many bits
 // per weight, Qwen3 of 0.6 and 8 billion weights and of 30 billion with
 // experts, GPT-OSS of 20 billion, Gemma 3 of 1 billion, or a Qwen3.5 of 0.8
-// billion.
+// billion or, with experts, of 35.
 func Shape(name string, bits float64) (Config, error) {
 	var names []string
 	for _, s := range shapes() {

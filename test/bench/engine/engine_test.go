@@ -63,6 +63,11 @@ func TestBoundsOfTheGPU(t *testing.T) {
 	boundtest.Check(t, gpuFigures(dense), good, changes)
 	boundtest.Check(t, gpuFigures(dense), good, dependent)
 	boundtest.Check(t, gpuFigures("qwen3-0.6b"), good, changes)
+	boundtest.Check(t, gpuFigures(sparse[0]), good, map[string]boundtest.Values{
+		"decode, 1 streams, ours / mlx-lm": {"ours 1 x 128/decode": {0.99}},
+		"prefill of 512, ours / mlx-lm":    {"ours 1 x 512/prefill": {0.99}},
+		"decode, 8 streams, ours / mlx-lm": {"ours 8 x 128/decode": {1.99}},
+	})
 	for name, change := range dependent {
 		if got := boundtest.Verdict(gpuFigures("qwen3-0.6b"), good, change); got != "" {
 			t.Errorf("another shape is held to %s: %s", name, got)

@@ -95,6 +95,12 @@ func Packed() *tinymodel.Layout {
 
 // Shape writes random packed weights of a published model's shape.
 func Shape(cache, name string) (string, error) {
+	if m, ok, err := describe(name); ok {
+		if err != nil {
+			return "", err
+		}
+		return WriteDescribed(filepath.Join(cache, name), m)
+	}
 	c, err := tinymodel.Shape(name, perWeight)
 	if err != nil {
 		return "", err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 func TestAModelIsWrittenOnceAndNamedByItsSize(t *testing.T) {
@@ -41,5 +42,34 @@ func TestUnknownModels(t *testing.T) {
 	}
 	if _, err := Fetch(t.Context(), "no-such-model"); err == nil {
 		t.Error("an unknown model was fetched")
+	}
+}
+
+func TestPublishedShapesAreRead(t *testing.T) {
+	for name := range published() {
+		m, _, err := describe(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, v := range map[string]any{"num_hidden_layers": 6, "vocab_size": 512, "num_experts": 8, "n_routed_experts": 8, "hybrid_override_pattern": "MEM*EM"} {
+			if m.Config[key] != nil {
+				m.Config[key] = v
+			}
+		}
+		if types, ok := m.Config["layer_types"].([]any); ok {
+			m.Config["layer_types"] = types[:6]
+		}
+		path := filepath.Join(t.TempDir(), name)
+		if err := m.Write(path); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		f, err := weights.Open(path)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if f.Dim.Experts.Count != 8 || f.Dim.Layers != 6 {
+			t.Errorf("%s: %+v", name, f.Dim.Experts)
+		}
+		f.Close()
 	}
 }
