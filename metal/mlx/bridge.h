@@ -101,10 +101,19 @@ bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array
 typedef struct {
   bridge_array *bias, *each; // or null
   int32_t groups, top_groups, sigmoid, pairs;
+  int32_t k, normalized;
+  // rounded: weights and shares have the type of the scores.
+  int32_t rounded;
+  float least, scale;
 } bridge_router;
+// Ids and shares by one kernel; no arrays where there is none for these scores.
+bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_router *router, bridge_made *out);
 bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid);
 bridge_made bridge_wanted(uint64_t owner, bridge_array *weights, const bridge_router *router);
 bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
+// Two products at once: a matrix is its words, scales and biases. No arrays where there
+// is no kernel for them.
+bridge_status bridge_linear_of_two(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array **one, bridge_array **two, int32_t group, int32_t bits, int32_t mode, bridge_made *out);
 bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
 bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);

@@ -67,6 +67,8 @@ struct thread_state {
   std::map<std::vector<int32_t>, mx::array> masks;
   std::vector<float> periods;
   std::optional<mx::array> frequencies;
+  // The chosen experts that were sorted last, their order and its tiles (experts.h).
+  std::vector<mx::array> sorted;
   // Products with at least this many weights are computed on two streams.
   int64_t halved_from = 1 << 24;
   // Saved blocks are uploaded unchanged, this many bytes at a time, and split on
@@ -76,6 +78,7 @@ struct thread_state {
   void forget() {
     lists.clear();
     masks.clear();
+    sorted.clear();
     periods.clear();
     frequencies.reset();
   }

@@ -4,9 +4,11 @@
 // gates, rotations.
 
 #include "bridge_internal.h"
+#include "experts.h"
 #include "few_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
 
@@ -23,6 +25,8 @@ const char *mode_name(int32_t mode) {
   static const char *const names[] = {"affine", "mxfp4", "mxfp8", "nvfp4"};
   return names[mode];
 }
+
+std::string experts_header() { return std::string(few_rows_product) + experts_numbers; }
 
 } // namespace
 
@@ -184,6 +188,27 @@ bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array
   });
 }
 
+// Chooses by one kernel; out stays as it is where there is none for these operands.
+bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_router *router, bridge_made *out) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    auto x = flat(scores);
+    int rows = x.shape(0), experts = x.shape(1), k = router->k;
+    bool narrow = x.dtype() == mx::bfloat16;
+    if (!runs_kernels() || (router->groups > 1 && router->top_groups != router->groups) || k > 32 || experts > 512 || (router->rounded != 0 && !narrow && x.dtype() != mx::float32)) {
+      return;
+    }
+    bool rounded = router->rounded != 0 && narrow;
+    static thread_local const auto kernel = mx::fast::cuda_kernel("experts_route", {"scores", "bias", "each"}, {"ids", "shares"}, experts_route_source, experts_header());
+    auto given = [&](const bridge_array *a) { return a == nullptr ? x : a->value; };
+    std::vector<std::pair<std::string, mx::fast::TemplateArg>> how{
+        {"EXPERTS", experts}, {"K", k}, {"SIGMOID", router->sigmoid != 0}, {"BIASED", router->bias != nullptr}, {"NORMALIZED", router->normalized != 0}, {"EACH", router->each != nullptr},
+        {"ROUNDED", rounded}, {"LEAST", std::bit_cast<int>(router->least)}, {"SCALE", std::bit_cast<int>(router->scale)}};
+    auto both = kernel({x, given(router->bias), given(router->each)}, {mx::Shape{rows * k}, mx::Shape{rows, k}}, {mx::int32, rounded ? mx::bfloat16 : mx::float32},
+                       {(rows + experts_route_rows - 1) / experts_route_rows * experts_route_rows * 32, 1, 1}, {experts_route_rows * 32, 1, 1}, how, std::nullopt, false, {});
+    out[0] = hand_over(both[0]), out[1] = hand_over(both[1]);
+  });
+}
+
 // In float32, in which mlx-lm and transformers route.
 bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid) {
   return making(owner, [&] {
@@ -209,6 +234,72 @@ bridge_made bridge_wanted(uint64_t owner, bridge_array *weights, const bridge_ro
     return mx::reshape(mx::where(out, mx::array(-std::numeric_limits<float>::infinity()), grouped), {rows, experts});
   });
 }
+
+namespace {
+
+// A matrix of experts, packed; biases are there where experts.h has a kernel for it.
+struct packed {
+  const mx::array &w, &scales, &biases;
+};
+
+// Whether experts.h has kernels for products of x with experts of w.
+bool suits_experts(const mx::array &x, int experts, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits, int32_t mode) {
+  return runs_kernels() && mode == BRIDGE_AFFINE && bits == 4 && group == 64 && w.ndim() == 2 && x.dtype() == mx::bfloat16 && scales.dtype() == mx::bfloat16 && x.shape(1) % 64 == 0 &&
+         w.shape(0) / experts % 32 == 0 && experts <= experts_most;
+}
+
+// The order of chosen experts and its tiles.
+void sort_chosen(const mx::array &ids, int experts) {
+  if (!self.sorted.empty() && self.sorted[0].id() == ids.id()) {
+    return;
+  }
+  static thread_local const auto kernel = mx::fast::cuda_kernel("experts_sort", {"ids"}, {"order", "tiles"}, experts_sort_source);
+  int n = ids.shape(0), most = n / experts_tile + std::min(n, experts);
+  auto both = kernel({ids}, {mx::Shape{n}, mx::Shape{1 + 3 * most}}, {mx::int32, mx::int32}, {experts_sort_threads, 1, 1}, {experts_sort_threads, 1, 1},
+                     {{"EXPERTS", experts}, {"TILE", experts_tile}}, std::nullopt, false, {});
+  self.sorted = {ids, both[0], both[1]};
+}
+
+// Products of rows with one matrix or with two of one shape by the kernels of experts.h.
+std::vector<mx::array> multiply_experts(const mx::array &x, const mx::array &ids, int experts, const std::vector<packed> &ms) {
+  using kernel = mx::fast::CustomKernelFunction;
+  auto made = [](const char *name, std::vector<std::string> first, bool two, const char *source) {
+    std::vector<std::string> in = std::move(first), out;
+    for (const char *which : {"0", "1"}) {
+      for (const char *of : {"w", "scales", "biases"}) {
+        in.push_back(two ? std::string(of) + which : of);
+      }
+      out.push_back(two ? std::string("y") + which : "y");
+      if (!two) {
+        break;
+      }
+    }
+    return mx::fast::cuda_kernel(std::string(name) + (two ? "_of_two" : ""), in, out, (two ? experts_one_of_two : std::string()) + source, experts_header());
+  };
+  static thread_local const kernel few[] = {made("experts_few", {"x", "ids"}, false, experts_few_source), made("experts_few", {"x", "ids"}, true, experts_few_source)};
+  static thread_local const kernel many[] = {made("experts_many", {"x", "order", "tiles"}, false, experts_many_source), made("experts_many", {"x", "order", "tiles"}, true, experts_many_source)};
+  int n = ids.shape(0), out = ms[0].w.shape(0) / experts, z = static_cast<int>(ms.size());
+  std::vector<mx::array> in{x};
+  if (n <= experts) {
+    in.push_back(ids);
+  } else {
+    sort_chosen(ids, experts);
+    in.insert(in.end(), self.sorted.begin() + 1, self.sorted.end());
+  }
+  for (const auto &m : ms) {
+    in.insert(in.end(), {m.w, m.scales, m.biases});
+  }
+  std::vector<mx::Shape> shapes(ms.size(), mx::Shape{n, out});
+  std::vector<mx::Dtype> types(ms.size(), x.dtype());
+  if (n <= experts) {
+    int blocks = (out + experts_few_outputs - 1) / experts_few_outputs;
+    return few[z - 1](in, shapes, types, {blocks * experts_few_threads, n, z}, {experts_few_threads, 1, 1}, {{"EXPERTS", experts}}, std::nullopt, false, {});
+  }
+  int blocks = (out + experts_many_outputs - 1) / experts_many_outputs, most = n / experts_tile + experts;
+  return many[z - 1](in, shapes, types, {blocks * experts_many_threads, most, z}, {experts_many_threads, 1, 1}, {{"EXPERTS", experts}}, std::nullopt, false, {});
+}
+
+} // namespace
 
 // With this many products or more, rows are sorted by their expert, so that each
 // expert's weights are read once (mlx-lm 0.32.2, models/switch_layers.py).
@@ -240,6 +331,9 @@ static mx::array linear_of(const mx::array &in, const mx::array &chosen, int32_t
   if (scales == nullptr) {
     return multiply_chosen(in, chosen, experts, w->value, nullptr, nullptr, 0, 0, mode);
   }
+  if (biases != nullptr && suits_experts(in, experts, w->value, scales->value, group, bits, mode)) {
+    return multiply_experts(in, chosen, experts, {{w->value, scales->value, biases->value}})[0];
+  }
   if (w->value.ndim() == 2) {
     return multiply_chosen(in, chosen, experts, w->value, &scales->value, biases == nullptr ? nullptr : &biases->value, group, bits, mode);
   }
@@ -259,20 +353,46 @@ bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chos
   return making(owner, [&] { return linear_of(flat(x), chosen->value, experts, w, scales, biases, group, bits, mode); });
 }
 
+bridge_status bridge_linear_of_two(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array **one, bridge_array **two, int32_t group, int32_t bits, int32_t mode, bridge_made *out) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    auto in = flat(x);
+    if (one[2] == nullptr || !suits_experts(in, experts, one[0]->value, one[1]->value, group, bits, mode) || one[0]->value.shape() != two[0]->value.shape()) {
+      return;
+    }
+    auto both = multiply_experts(in, chosen->value, experts, {{one[0]->value, one[1]->value, one[2]->value}, {two[0]->value, two[1]->value, two[2]->value}});
+    out[0] = hand_over(both[0]), out[1] = hand_over(both[1]);
+  });
+}
+
 // Every head is a row for the one expert that is its matrix.
 bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
   return making(owner, [&] {
     auto in = flat(x);
     int tokens = in.shape(0), width = in.shape(1) / heads;
-    auto who = mx::reshape(mx::broadcast_to(mx::arange(0, heads, mx::int32), {tokens, heads}), {tokens * heads});
+    auto found = self.masks.find({-3, tokens, heads}); // no position is -3
+    if (found == self.masks.end()) {
+      auto all = mx::reshape(mx::broadcast_to(mx::arange(0, heads, mx::int32), {tokens, heads}), {tokens * heads});
+      found = self.masks.emplace(std::vector<int32_t>{-3, tokens, heads}, all).first;
+    }
+    const auto &who = found->second;
     auto y = linear_of(mx::reshape(in, {tokens * heads, width}), who, heads, w, scales, biases, group, bits, mode);
     return mx::reshape(y, {tokens, heads * y.shape(1)});
   });
 }
 
+static mx::array combine_by_kernel(const mx::array &y, const mx::array &shares) {
+  static thread_local const auto kernel = mx::fast::cuda_kernel("experts_combine", {"y", "shares"}, {"out"}, experts_combine_source, experts_header());
+  int tokens = shares.shape(0), width = y.shape(1);
+  return kernel({y, shares}, {mx::Shape{tokens, width}}, {y.dtype()}, {tokens * (width / experts_combine_columns), 1, 1}, {experts_combine_threads, 1, 1},
+                {{"K", shares.shape(1)}, {"ROUNDED", shares.dtype() != mx::float32}}, std::nullopt, false, {})[0];
+}
+
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares) {
   return making(owner, [&] {
     int tokens = shares->value.shape(0), k = shares->value.shape(1);
+    if (runs_kernels() && y->value.dtype() == mx::bfloat16 && y->value.ndim() == 2 && y->value.shape(1) % experts_combine_columns == 0) {
+      return combine_by_kernel(y->value, shares->value);
+    }
     auto rows = mx::reshape(y->value, {tokens, k, y->value.shape(1)});
     return mx::astype(mx::sum(mx::multiply(rows, mx::expand_dims(shares->value, -1)), 1), y->value.dtype());
   });
@@ -397,10 +517,12 @@ bridge_made bridge_softplus(uint64_t owner, bridge_array *x) {
   });
 }
 
+static std::vector<mx::array> relu2(const std::vector<mx::array> &in) { return {mx::square(mx::maximum(in[0], in[1]))}; }
+
 bridge_made bridge_relu2(uint64_t owner, bridge_array *x) {
   return making(owner, [&] {
     auto in = flat(x);
-    return mx::square(mx::maximum(in, mx::array(0, in.dtype())));
+    return fused<relu2>({in, mx::array(0, in.dtype())})[0];
   });
 }
 

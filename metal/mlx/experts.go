@@ -6,6 +6,7 @@ package mlx
 import "C"
 
 import (
+	"cmp"
 	"fmt"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -24,6 +25,10 @@ func (s *mixture) Route(scores tensor.Array, k int, normalized bool) (chosen, sh
 	if k < 1 || k > experts {
 		s.misfit(op, "%d of %v", k, in.shape)
 		return none, none
+	}
+	how := C.bridge_router{k: C.int32_t(k), normalized: flag(normalized), rounded: 1, scale: 1}
+	if chosen, shares := s.routed(op, in, &how); chosen != nil || s.failed() {
+		return chosen, shares
 	}
 	whole := s.made(op, C.bridge_softmax(s.b.token(), in.h), tokens, experts)
 	if s.failed() {
@@ -72,7 +77,10 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 		return none, none
 	}
 	tokens, experts := in.shape[0], in.shape[1]
-	how := C.bridge_router{groups: C.int32_t(max(1, spec.Groups)), top_groups: C.int32_t(spec.TopGroups), sigmoid: flag(spec.Sigmoid), pairs: flag(spec.Pairs)}
+	how := C.bridge_router{
+		groups: C.int32_t(max(1, spec.Groups)), top_groups: C.int32_t(spec.TopGroups), sigmoid: flag(spec.Sigmoid), pairs: flag(spec.Pairs),
+		k: C.int32_t(spec.K), normalized: flag(spec.Normalized), least: C.float(spec.Least), scale: C.float(cmp.Or(spec.Scale, 1)),
+	}
 	for _, v := range []struct {
 		a  tensor.Array
 		to *handle
@@ -96,6 +104,9 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	}
 	if !s.begin(op) {
 		return none, none
+	}
+	if chosen, shares := s.routed(op, in, &how); chosen != nil || s.failed() {
+		return chosen, shares
 	}
 	weights := s.made(op, C.bridge_weights(s.b.token(), in.h, how.sigmoid), tokens, experts)
 	if s.failed() {
@@ -121,6 +132,22 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	return ids, scaled
 }
 
+// routed is what one kernel chooses; nil where there is none for these scores.
+func (s *mixture) routed(op string, in *array, how *C.bridge_router) (chosen, shares tensor.Array) {
+	var out [2]C.bridge_made
+	if err := fault(C.bridge_route(s.b.token(), in.h, how, &out[0])); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return &array{}, &array{}
+	}
+	if out[0].array == nil {
+		return nil, nil
+	}
+	k := int(how.k)
+	ids := s.made(op, out[0], in.shape[0]*k)
+	ids.bound = in.shape[1]
+	return ids, s.made(op, out[1], in.shape[0], k)
+}
+
 // LinearOf multiplies rows by the experts that were chosen for them.
 func (s *mixture) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	const op = "LinearOf"
@@ -138,6 +165,9 @@ func (s *mixture) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Mat
 	}
 	if experts < 1 || ids.bound > experts || ids.shape[0]%in.shape[0] != 0 {
 		s.misfit(op, "%v by %d of %d experts, ids up to %d", in.shape, ids.shape[0], experts, ids.bound-1)
+		return outs
+	}
+	if len(ms) == 2 && s.b.cuda.Load() && s.linearOfTwo(op, in, ids, experts, ms, outs) {
 		return outs
 	}
 	for i, tm := range ms {
@@ -162,6 +192,36 @@ func (s *mixture) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Mat
 		outs[i] = s.made(op, made, ids.shape[0], m.out/experts)
 	}
 	return outs
+}
+
+// linearOfTwo multiplies by two matrices of one shape at once. It reports false, and
+// has made nothing, where there is no kernel for them or they do not fit.
+func (s *mixture) linearOfTwo(op string, in, ids *array, experts int, ms []tensor.Matrix, outs []tensor.Array) bool {
+	var parts [2][3]handle
+	var of [2]*matrix
+	for i, tm := range ms {
+		m, ok := s.matrixOperand(op, tm)
+		if !ok || m.in != in.shape[1] || m.out%experts != 0 || len(m.parts) != 3 {
+			return false
+		}
+		of[i], parts[i] = m, [3]handle(m.parts)
+	}
+	if of[0].format != of[1].format || of[0].out != of[1].out || !s.begin(op) || !s.fits(op, 2*int64(ids.shape[0])*int64(of[0].out/experts)*int64(in.width())) {
+		return false
+	}
+	var made [2]C.bridge_made
+	f := of[0].format
+	if err := fault(C.bridge_linear_of_two(s.b.token(), in.h, ids.h, C.int32_t(experts), &parts[0][0], &parts[1][0], C.int32_t(f.Group), C.int32_t(f.Bits), modeOf(f), &made[0])); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return true
+	}
+	if made[0].array == nil {
+		return false
+	}
+	for i, m := range made {
+		outs[i] = s.made(op, m, ids.shape[0], of[0].out/experts)
+	}
+	return true
 }
 
 // LinearEach multiplies heads by matrices of their own.

@@ -17,16 +17,23 @@ var (
 	fewRowsHeader string
 	//go:embed ragged.h
 	raggedHeader string
+	//go:embed experts.h
+	expertsHeader string
 )
 
-// runKernel runs a program of testdata around a kernel's text, numbers.inc and
-// kernel.inc, and returns the lines it prints. No GPU is here, but the text can
+// runKernel runs a program of testdata around a kernel's texts, numbers.inc, kernel.inc
+// and others that are named as FILE=TEXT, and returns the lines it prints. No GPU is here, but the text can
 // be run: what a warp does together is simulated (testdata/cuda.h), everything
 // else is the kernel itself.
-func runKernel(t *testing.T, name, header, numbers, source string) []string {
+func runKernel(t *testing.T, name, header, numbers, source string, more ...string) []string {
 	t.Helper()
 	dir := t.TempDir()
-	for file, name := range map[string]string{"numbers.inc": numbers, "kernel.inc": source} {
+	texts := map[string]string{"numbers.inc": numbers, "kernel.inc": source}
+	for _, m := range more {
+		file, text, _ := strings.Cut(m, "=")
+		texts[file] = text
+	}
+	for file, name := range texts {
 		found := regexp.MustCompile(`(?s)` + name + ` = R"\((.*?)\)";`).FindStringSubmatch(header)
 		if found == nil {
 			t.Fatalf("the header has no text %s", name)

@@ -1,0 +1,36 @@
+//go:build mlx
+
+package mlx
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestExpertKernelsOnTheProcessor(t *testing.T) {
+	for name, c := range map[string]struct {
+		source string
+		more   []string
+	}{
+		"few":  {"experts_few_source", nil},
+		"many": {"experts_many_source", []string{"sort.inc=experts_sort_source"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lines := runKernel(t, "experts", expertsHeader, "experts_numbers", c.source, c.more...)
+			if len(lines) != 16 {
+				t.Errorf("%d cases were run, want 16: %q", len(lines), lines)
+			}
+			for _, line := range lines {
+				var tokens, in, out int
+				var worst float64
+				if _, err := fmt.Sscanf(line, "%d %d %d %f", &tokens, &in, &out, &worst); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+				if worst > 0.016 || worst == 0 { // a result is rounded to 8 bits, and is a few times that root at most
+					t.Errorf("%d tokens by %d columns and %d rows: off by %v of the root of the sum of squares, want at most 0.016", tokens, in, out, worst)
+				}
+			}
+		})
+	}
+}
