@@ -6,9 +6,11 @@
 
 #include "bridge_internal.h"
 #include "few_rows.h"
+#include "latent_step.h"
 #include "ragged.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -500,6 +502,41 @@ void write_all(const attention &a, std::optional<slab_array> slab_layer::*part, 
   }
 }
 
+// Whether latent_step.h has a kernel for a step: of one token of each segment, whose
+// values are within keys.
+bool suits_latent_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n) {
+  const auto *spec = a.spec;
+  return runs_kernels() && q.dtype() == mx::bfloat16 && spec->kv_heads == 1 && spec->size % 64 == 0 && spec->size <= 640 && spec->value_size % 64 == 0 && spec->value_size <= 512 && spec->window == 0 &&
+         spec->cap == 0 && spec->index_size == 0 && !a.sinks && std::all_of(segments, segments + n, [&](const bridge_segment &s) {
+           return s.length == 1 && s.start < latent_step_longest && !s.slab->layers.at(static_cast<size_t>(spec->layer)).values && type_of(s.slab->shape.type) == q.dtype();
+         });
+}
+
+// Its segments by the kernel, those of each slab by one launch.
+void attend_latent_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, attended &out) {
+  static thread_local const auto kernel = mx::fast::cuda_kernel("latent_step", {"q", "list", "keys"}, {"y"}, latent_step_source);
+  const auto *spec = a.spec;
+  std::set<bridge_slab *> slabs;
+  for (int32_t i = 0; i < n; i++) {
+    auto *slab = segments[i].slab;
+    if (!slabs.insert(slab).second) {
+      continue;
+    }
+    const auto &keys = slab->layers.at(static_cast<size_t>(spec->layer)).keys->value;
+    std::vector<int32_t> list{spec->heads, std::bit_cast<int32_t>(spec->scale * 1.44269504f)}; // log2 e
+    int rows = 0;
+    for (int32_t row = i; row < n; row++) {
+      if (segments[row].slab == slab) {
+        list.insert(list.end(), {row, segments[row].slot, segments[row].start + 1, keys.shape(2)});
+        out.order.push_back(row);
+        rows++;
+      }
+    }
+    out.parts.push_back(kernel({q, list_of(std::move(list)), keys}, {mx::Shape{rows, spec->heads * spec->value_size}}, {q.dtype()}, {spec->heads * latent_step_threads, rows, 1},
+                               {latent_step_threads, 1, 1}, {{"SIZE", spec->size}, {"VALUE", spec->value_size}}, std::nullopt, false, {})[0]);
+  }
+}
+
 } // namespace
 
 extern "C" {
@@ -542,6 +579,10 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
       write_all(a, &slab_layer::values, v->value, spec->value_size, groups, segments, n);
     }
     attended out;
+    if (suits_latent_step(a, q->value, segments, n)) {
+      attend_latent_step(a, q->value, segments, n, out);
+      return out.all();
+    }
     for (auto &[slab, t] : groups) {
       if (!t.ragged) {
         out.parts.push_back(attend_together(a, q->value, t));

@@ -6,8 +6,10 @@
 // Start reading at bridge_recur.
 
 #include "bridge_internal.h"
+#include "recur_step.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -387,6 +389,32 @@ struct scattered {
   }
 };
 
+// Whether recur_step.h has a kernel for a step: of one row of each state.
+bool suits_step(const bridge_recur_operands *in, const bridge_state_shape *of, const bridge_segment *segments, int32_t n) {
+  return runs_kernels() && in->rule != BRIDGE_CONVOLUTION && flat(in->decay).shape(1) == of->value_heads && of->taps > 1 && of->key_size % 32 == 0 && of->key_size <= 256 &&
+         of->value_size % 16 == 0 && of->value_size <= 256 && std::all_of(segments, segments + n, [](const bridge_segment &s) { return s.length == 1; });
+}
+
+// The rows of one slab by the kernel.
+mx::array step_by_kernel(const bridge_recur_operands *in, const bridge_state_shape *of, slab_layer &held, const single &ones) {
+  static thread_local const auto kernel = mx::fast::cuda_kernel(
+      "recur_step", {"q", "k", "v", "decay", "beta", "kernel", "shift", "rate", "bias", "skip", "seen", "state"}, {"y", "after", "next"}, recur_step_source, "", false);
+  auto rows = [&](const bridge_array *x) { return rows_at(flat(x), ones.rows); };
+  auto given = [&](const bridge_array *x) { return flat(x == nullptr ? in->bias : x); };
+  auto seen = slots_at(held.keys->value, ones.slots), state = *matrices(held, ones.slots);
+  int n = static_cast<int>(ones.rows.size());
+  std::vector<std::pair<std::string, mx::fast::TemplateArg>> how{
+      {"KEY_HEADS", of->key_heads}, {"KEY_SIZE", of->key_size}, {"VALUE_HEADS", of->value_heads}, {"VALUE_SIZE", of->value_size}, {"TAPS", of->taps}, {"SPACE", in->rule == BRIDGE_STATE_SPACE},
+      {"SHIFTED", in->shift != nullptr}, {"LOW", std::bit_cast<int>(in->low)}, {"HIGH", std::bit_cast<int>(in->high)}};
+  int threads = recur_step_parts * of->value_size;
+  auto out = kernel({rows(in->q), rows(in->k), rows(in->v), rows(in->decay), rows(in->beta == nullptr ? in->decay : in->beta), given(in->kernel), given(in->shift), given(in->rate), given(in->bias), given(in->skip), seen, state},
+                    {mx::Shape{n, of->value_heads * of->value_size}, seen.shape(), state.shape()}, {in->v->value.dtype(), mx::float32, mx::float32}, {of->value_heads * threads, n, 1}, {threads, 1, 1}, how,
+                    std::nullopt, false, {});
+  put_slots(held.keys, out[1], ones.slots);
+  put_slots(held.values, out[2], ones.slots);
+  return out[0];
+}
+
 } // namespace
 
 extern "C" {
@@ -419,10 +447,20 @@ bridge_status bridge_state_put(uint64_t owner, bridge_slab *slab, int32_t slot, 
 
 bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_t layer, const bridge_state_shape *shape, const bridge_segment *segments, int32_t n) {
   return making(owner, [&] {
-    recurrence r(in, shape);
     scattered out;
     auto at = static_cast<size_t>(layer);
     std::map<bridge_slab *, bool> done;
+    if (suits_step(in, shape, segments, n)) {
+      for (int32_t i = 0; i < n; i++) {
+        if (!std::exchange(done[segments[i].slab], true)) {
+          auto ones = in_slots(segments, n, segments[i].slab);
+          out.parts.push_back(step_by_kernel(in, shape, segments[i].slab->layers.at(at), ones));
+          out.order.insert(out.order.end(), ones.rows.begin(), ones.rows.end());
+        }
+      }
+      return out.joined();
+    }
+    recurrence r(in, shape);
     int row = 0;
     for (int32_t i = 0; i < n; row += segments[i].length, i++) {
       const auto &seg = segments[i];

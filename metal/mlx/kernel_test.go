@@ -19,6 +19,10 @@ var (
 	raggedHeader string
 	//go:embed experts.h
 	expertsHeader string
+	//go:embed latent_step.h
+	latentStepHeader string
+	//go:embed recur_step.h
+	recurStepHeader string
 )
 
 // runKernel runs a program of testdata around a kernel's texts, numbers.inc, kernel.inc

@@ -1,0 +1,31 @@
+//go:build mlx
+
+package mlx
+
+import (
+	"strconv"
+	"testing"
+)
+
+func TestLatentStepKernelOnTheProcessor(t *testing.T) {
+	checkErrors(t, runKernel(t, "latent_step", latentStepHeader, "latent_step_source", "latent_step_source"), 4, 0.016)
+}
+
+func TestRecurStepKernelOnTheProcessor(t *testing.T) {
+	checkErrors(t, runKernel(t, "recur_step", recurStepHeader, "recur_step_source", "recur_step_source"), 4, 2e-6)
+}
+
+// checkErrors compares an error on each line with a limit. Where one token sees itself
+// alone there may be none.
+func checkErrors(t *testing.T, lines []string, cases int, limit float64) {
+	t.Helper()
+	if len(lines) != cases {
+		t.Errorf("%d cases were run, want %d: %q", len(lines), cases, lines)
+	}
+	for i, line := range lines {
+		worst, err := strconv.ParseFloat(line, 64)
+		if err != nil || worst > limit || worst == 0 && i > 0 {
+			t.Errorf("case %d is off by %q, want at most %v", i, line, limit)
+		}
+	}
+}
