@@ -98,6 +98,10 @@ func TestRoutesLeadToTheGatewayService(t *testing.T) {
 	if *ingress.IngressClassName != "nginx" || ingress.TLS[0].SecretName != "models-tls" || backend.Name != service.Name || backend.Port.Name != service.Spec.Ports[0].Name {
 		t.Errorf("the Ingress has %+v", ingress)
 	}
+	operator := as[appsv1.Deployment](t, objects, "Deployment/fleet-operator").Spec.Template.Spec.Containers[0].Args
+	if !slices.Contains(operator, "--public-url=https://models.example.com/v1") || !slices.Contains(operator, "--gateway-url=http://fleet-gateway.metalfleet-system.svc:8080/v1") {
+		t.Errorf("deployments state other addresses: the operator has %q", operator)
+	}
 	rules, _, _ := unstructured.NestedSlice(objects["HTTPRoute/fleet-gateway"].Object, "spec", "rules")
 	backends, _, _ := unstructured.NestedSlice(rules[0].(map[string]any), "backendRefs")
 	to := backends[0].(map[string]any)

@@ -103,6 +103,9 @@ type Config struct {
 	DemandAddress string
 	// GatewayService is the Service of the gateways; empty means DefaultGatewayService.
 	GatewayService string
+	// GatewayURL is the base URL of the gateways for clients in the cluster; empty means that
+	// of GatewayService. PublicURL is that for clients outside of it; empty: there is none.
+	GatewayURL, PublicURL string
 	// MetricsAPIAddress serves external metrics to the API server; empty or "0" disables
 	// it.
 	MetricsAPIAddress string
@@ -111,6 +114,12 @@ type Config struct {
 	KEDAAddress, KEDANamespace string
 	// Metrics receives the operator's own metrics.
 	Metrics prometheus.Registerer
+}
+
+// gatewayURL returns the base URL of the gateways for clients in the cluster.
+func (c Config) gatewayURL() string {
+	service := cmp.Or(c.GatewayService, DefaultGatewayService)
+	return cmp.Or(c.GatewayURL, "http://"+service+"."+c.Namespace+".svc/v1")
 }
 
 // Scheme returns the kinds that the operator reads and writes.
@@ -262,7 +271,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 			SetupWithManager(ctrl.Manager, controller.Options) error
 		}
 	}{
-		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets}},
+		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets, URL: c.gatewayURL(), PublicURL: c.PublicURL}},
 		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), RequireRules: c.RequireRules, Clock: c.Clock}},
 		{"namespace rules", 1, &namespacerules.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},

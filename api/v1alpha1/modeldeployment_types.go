@@ -3,6 +3,8 @@ package v1alpha1
 import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/model"
 )
 
 // ModelDeployment serves a model with a number of replicas, each on a Mac that
@@ -223,6 +225,36 @@ type PrefixCacheLimits struct {
 	QueueBytes int64 `json:"queueBytes,omitempty"`
 }
 
+// Feature is something that a model can do.
+// +kubebuilder:validation:Enum=Generate;Embeddings;Rerank;Vision
+type Feature string
+
+const (
+	// FeatureGenerate: it generates text.
+	FeatureGenerate Feature = "Generate"
+	// FeatureEmbeddings: it converts texts to embedding vectors.
+	FeatureEmbeddings Feature = "Embeddings"
+	// FeatureRerank: it scores documents for a query.
+	FeatureRerank Feature = "Rerank"
+	// FeatureVision: it accepts images.
+	FeatureVision Feature = "Vision"
+)
+
+// FeaturesOf returns what a model with these facts can do.
+func FeaturesOf(f model.Facts) []Feature {
+	feature := FeatureGenerate
+	switch f.TaskOf() {
+	case model.Embed:
+		feature = FeatureEmbeddings
+	case model.Rerank:
+		feature = FeatureRerank
+	}
+	if f.Sees() {
+		return []Feature{feature, FeatureVision}
+	}
+	return []Feature{feature}
+}
+
 // ModelDeploymentStatus is the most recently observed state of a deployment.
 type ModelDeploymentStatus struct {
 	// observedGeneration is the generation of the spec that this status
@@ -300,6 +332,28 @@ type ModelDeploymentStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=63
 	Adapters []string `json:"adapters,omitempty"`
+	// url is the base URL of the API in the cluster, for example
+	// http://metalfleet-gateway.metalfleet-system.svc/v1. Requests name one of
+	// servedNames as their model.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	URL string `json:"url,omitempty"`
+	// publicURL is the base URL outside of the cluster, for example
+	// https://models.example.com/v1. It is absent unless the gateways are
+	// published.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	PublicURL string `json:"publicURL,omitempty"`
+	// features are what the model of updateRevision can do, as the headers of its
+	// files state it. Valid values are:
+	// - Generate: chats and completions.
+	// - Embeddings: embedding vectors.
+	// - Rerank: scores of documents.
+	// - Vision: images in chats.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	Features []Feature `json:"features,omitempty"`
 	// reservedBytesPerReplica is the memory reserved for each replica, in
 	// bytes: an estimate from the headers of the model's files.
 	// +optional

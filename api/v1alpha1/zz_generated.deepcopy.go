@@ -1401,6 +1401,11 @@ func (in *ModelDeploymentStatus) DeepCopyInto(out *ModelDeploymentStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Features != nil {
+		in, out := &in.Features, &out.Features
+		*out = make([]Feature, len(*in))
+		copy(*out, *in)
+	}
 	if in.Accounted != nil {
 		in, out := &in.Accounted, &out.Accounted
 		*out = make([]string, len(*in))

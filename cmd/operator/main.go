@@ -70,6 +70,7 @@ type settings struct {
 	demand, metricsAPI    string
 	keda, kedaNamespace   string
 	gatewayService        string
+	gatewayURL, publicURL string
 	leaderElect, version  bool
 	verbose, requireRules bool
 	format                logs.Format
@@ -126,6 +127,8 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.StringVar(&s.health, "health-bind-address", ":8081", "address for /healthz and /readyz; 0 disables them")
 	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address for /metrics, which needs TLS and the bearer token of an account that may get it; open on a loopback address; 0 disables it")
 	f.StringVar(&s.demand, "demand-bind-address", fmt.Sprintf(":%d", demand.DefaultPort), "address on which the leading operator receives reports of demand from gateways, for autoscaling; 0 disables it")
+	f.StringVar(&s.gatewayURL, "gateway-url", "", "base `URL` of the API in the cluster (default: http://SERVICE.NAMESPACE.svc/v1)")
+	f.StringVar(&s.publicURL, "public-url", "", "base `URL` of the API outside of the cluster (default: none)")
 	f.StringVar(&s.gatewayService, "gateway-service", controllers.DefaultGatewayService, "Service of the gateways in --namespace, whose ready endpoints have to report their demand")
 	f.StringVar(&s.metricsAPI, "metrics-api-bind-address", "0", "address for external metrics of deployments, which the API server requests for a HorizontalPodAutoscaler; 0 disables it; requires --demand-bind-address")
 	f.StringVar(&s.keda, "keda-bind-address", "0", "address of the external scaler for KEDA; 0 disables it; requires --demand-bind-address")
@@ -210,7 +213,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	}
 	err = controllers.Setup(ctx, mgr, controllers.Config{
 		Namespace: s.namespace, Version: version, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
-		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry, DemandAddress: s.demand, GatewayService: s.gatewayService, MetricsAPIAddress: s.metricsAPI,
+		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry, DemandAddress: s.demand, GatewayService: s.gatewayService, GatewayURL: s.gatewayURL, PublicURL: s.publicURL, MetricsAPIAddress: s.metricsAPI,
 		RequireRules: s.requireRules, KEDAAddress: s.keda, KEDANamespace: s.kedaNamespace,
 	})
 	if err != nil {

@@ -52,6 +52,9 @@ type Reconciler struct {
 	Clock  clock.PassiveClock
 	// Secrets reads the credentials that deployments name.
 	Secrets *hubsecret.Reader
+	// URL and PublicURL are the base URLs of the gateways in the cluster and outside of it;
+	// empty: there is none.
+	URL, PublicURL string
 }
 
 // Reconcile reads, acts, and derives the status last, also when acting failed.
@@ -202,6 +205,7 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 // only correct if no one else wrote it since it was read.
 func (r *Reconciler) report(ctx context.Context, s *scope) error {
 	next, before := deriveStatus(s), s.deployment.Status
+	next.URL, next.PublicURL = r.URL, r.PublicURL
 	before.Autoscaling = nil // written by another controller, under its own field manager
 	if status.Equal(before, next) {
 		return nil

@@ -30,11 +30,12 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	if s.current != nil {
 		next.UpdateRevision = s.current.object.Name
 		next.ModelDigest, next.Context = s.current.engine.Model.Digest, &s.current.engine.Context
+		next.Features = v1alpha1.FeaturesOf(s.current.engine.Model.Facts)
 		// The revision resolved before, so the estimate cannot fail; 0 means unknown.
 		next.ReservedBytesPerReplica, _ = s.current.engine.ReservedBytes()
 	} else {
 		next.UpdateRevision, next.ModelDigest, next.Context = d.Status.UpdateRevision, d.Status.ModelDigest, d.Status.Context
-		next.ReservedBytesPerReplica = d.Status.ReservedBytesPerReplica
+		next.ReservedBytesPerReplica, next.Features = d.Status.ReservedBytesPerReplica, d.Status.Features
 	}
 	if s.verdict.condition.Type == "" {
 		// This pass did not decide: it failed early, or the deployment is being deleted and

@@ -757,6 +757,8 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ExitKind
   scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.Feature
+  scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Freed
   map:
     fields:
@@ -1422,6 +1424,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: currentRevision
       type:
         scalar: string
+    - name: features
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.Feature
+          elementRelationship: associative
     - name: footprintBytes
       type:
         scalar: numeric
@@ -1440,6 +1448,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: observedGeneration
       type:
         scalar: numeric
+    - name: publicURL
+      type:
+        scalar: string
     - name: readyReplicas
       type:
         scalar: numeric
@@ -1476,6 +1487,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: updatedReplicas
       type:
         scalar: numeric
+    - name: url
+      type:
+        scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ModelReplica
   map:
     fields:

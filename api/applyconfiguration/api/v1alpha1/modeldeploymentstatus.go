@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	v1 "k8s.io/client-go/applyconfigurations/meta/v1"
+	apiv1alpha1 "metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 // ModelDeploymentStatusApplyConfiguration represents a declarative configuration of the ModelDeploymentStatus type for use
@@ -58,6 +59,21 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// adapters are the names of adapters that servedNames select. Such a name is
 	// NAME:ADAPTER.
 	Adapters []string `json:"adapters,omitempty"`
+	// url is the base URL of the API in the cluster, for example
+	// http://metalfleet-gateway.metalfleet-system.svc/v1. Requests name one of
+	// servedNames as their model.
+	URL *string `json:"url,omitempty"`
+	// publicURL is the base URL outside of the cluster, for example
+	// https://models.example.com/v1. It is absent unless the gateways are
+	// published.
+	PublicURL *string `json:"publicURL,omitempty"`
+	// features are what the model of updateRevision can do, as the headers of its
+	// files state it. Valid values are:
+	// - Generate: chats and completions.
+	// - Embeddings: embedding vectors.
+	// - Rerank: scores of documents.
+	// - Vision: images in chats.
+	Features []apiv1alpha1.Feature `json:"features,omitempty"`
 	// reservedBytesPerReplica is the memory reserved for each replica, in
 	// bytes: an estimate from the headers of the model's files.
 	ReservedBytesPerReplica *int64 `json:"reservedBytesPerReplica,omitempty"`
@@ -224,6 +240,32 @@ func (b *ModelDeploymentStatusApplyConfiguration) WithServedNames(values ...stri
 func (b *ModelDeploymentStatusApplyConfiguration) WithAdapters(values ...string) *ModelDeploymentStatusApplyConfiguration {
 	for i := range values {
 		b.Adapters = append(b.Adapters, values[i])
+	}
+	return b
+}
+
+// WithURL sets the URL field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the URL field is set to the value of the last call.
+func (b *ModelDeploymentStatusApplyConfiguration) WithURL(value string) *ModelDeploymentStatusApplyConfiguration {
+	b.URL = &value
+	return b
+}
+
+// WithPublicURL sets the PublicURL field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PublicURL field is set to the value of the last call.
+func (b *ModelDeploymentStatusApplyConfiguration) WithPublicURL(value string) *ModelDeploymentStatusApplyConfiguration {
+	b.PublicURL = &value
+	return b
+}
+
+// WithFeatures adds the given value to the Features field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Features field.
+func (b *ModelDeploymentStatusApplyConfiguration) WithFeatures(values ...apiv1alpha1.Feature) *ModelDeploymentStatusApplyConfiguration {
+	for i := range values {
+		b.Features = append(b.Features, values[i])
 	}
 	return b
 }
