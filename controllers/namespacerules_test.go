@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -108,14 +109,19 @@ func TestTheRulesOfANamespaceSelectItsMacs(t *testing.T) {
 	w.changeRules(named("mac-3"))
 	w.accepted(v1alpha1.ReasonContradictingRules)
 	w.deploy("chat", nil)
-	d := w.deployment("chat", v1alpha1.ConditionPlaced, v1alpha1.ReasonNoCandidates)
-	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "2 not among the Macs that the namespace may use")
+	d := w.deployment("chat", v1alpha1.ConditionAccepted, v1alpha1.ReasonNoMacs)
+	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "the rules of the namespace")
 	w.changeRules(named("mac-2"))
 	w.accepted(v1alpha1.ReasonAccepted)
 	w.deployment("chat", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	if replica, err := alone(w.replicas("chat")); err != nil || replica.Spec.NodeName != "mac-2" {
 		t.Errorf("%+v, %v, want it on mac-2", replica, err)
 	}
+	w.changeRules(named("mac-3"))
+	w.accepted(v1alpha1.ReasonContradictingRules)
+	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	d = w.deployment("chat", v1alpha1.ConditionPlaced, v1alpha1.ReasonNoCandidates)
+	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "2 not among the Macs that the namespace may use")
 }
 
 func TestNamespaceRulesSchema(t *testing.T) {

@@ -41,8 +41,8 @@ type Pace struct {
 	// Begin is how long a peer may take to start its download: its assignment may
 	// arrive later than ours. 0 means 10 s.
 	Begin time.Duration
-	// Most is how long peers that download are waited for in all, whatever progress
-	// they report. 0 means an hour.
+	// Most is how long peers that download are waited for in all, also if they report
+	// progress. 0 means an hour.
 	Most time.Duration
 }
 

@@ -17,7 +17,7 @@ const (
 	// longer fails by itself, and files are verified meanwhile.
 	maxGap = 30 * time.Second
 	// fullTurn is how long a download may receive before it makes room for one of a
-	// namespace with fewer slots, whatever its pace.
+	// namespace with fewer slots, also if it keeps the pace.
 	fullTurn = 30 * time.Minute
 )
 

@@ -632,7 +632,7 @@ func (w *world) sources() {
 		b.name, b.object = "an adapter of "+source, deployment("a", "hf://org/model", `, servedNames: [tenant/a], adapters: [{name: good, source: "hf://org/good"}, {name: one, source: "`+source+`"}]`)
 		attempts = append(attempts, a, b)
 	}
-	// A folder that a server takes for the one above, whatever follows it.
+	// A folder that a server takes for the one above, with anything after it.
 	for after, refused := range map[string]string{
 		"x.gguf": "", "x..gguf": "", "..x/y.gguf": "", "x.gguf?part=..": "",
 		"..": refused, "../x": refused, "..?file=/other/x": refused, "..#x": refused, "..;a/x": refused, "x%5c..%5cy": refused,
