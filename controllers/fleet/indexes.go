@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +24,7 @@ const (
 	IndexTokenRef = "tokenRef"
 	// IndexAsked finds MacAssignments by the ids of their inspections.
 	IndexAsked = "asked"
-	// IndexClaim finds deployments by a bare name that they claim.
+	// IndexClaim finds deployments by a name that they claim, and by NAMESPACE/NAME.
 	IndexClaim = "claim"
 )
 
@@ -59,7 +60,11 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return nonEmpty(TokenRef(o.(*v1alpha1.ModelDeployment)))
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexClaim, func(o client.Object) []string {
-			return Claims(o.(*v1alpha1.ModelDeployment))
+			d := o.(*v1alpha1.ModelDeployment)
+			if full := fullName(d); !slices.Contains(Claims(d), full) {
+				return append(slices.Clone(Claims(d)), full)
+			}
+			return Claims(d)
 		}},
 	} {
 		if err := indexer.IndexField(ctx, x.object, x.field, x.extract); err != nil {

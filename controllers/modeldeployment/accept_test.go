@@ -3,10 +3,18 @@
 package modeldeployment
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -60,5 +68,34 @@ func TestAttackALargeSpec(t *testing.T) {
 	s.replicas[0].Spec.Residency = fleet.Residency(s.deployment.Spec.Residency)
 	if err := (&Reconciler{}).follow(t.Context(), s, ""); err != nil || len(s.replicas[0].Spec.Placement.NodeSelector) > 0 {
 		t.Errorf("the replica follows to %v, %v", s.replicas[0].Spec.Placement, err)
+	}
+}
+
+// TestAttackTheFullNameOfAnotherDeployment: it has served names of its own, so nothing but its
+// namespace and name say that it owns NAMESPACE/NAME.
+func TestAttackTheFullNameOfAnotherDeployment(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owner := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "chat", UID: "o"}}
+	thief := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "d", UID: "d"}}
+	owner.Spec.ServedNames, thief.Spec.ServedNames = []string{"assistant"}, []string{"team/chat"}
+	b := fake.NewClientBuilder().WithScheme(scheme).WithObjects(owner, thief, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
+	if err := fleet.AddIndexes(t.Context(), builderIndexer{b: b}); err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{Client: b.Build(), Clock: clocktesting.NewFakePassiveClock(now)}
+	s, err := r.read(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(thief)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := accept(s); v.condition.Reason != v1alpha1.ReasonNameConflict || slices.Contains(v.names, "team/chat") {
+		t.Errorf("%+v with the names %v", v.condition, v.names)
+	}
+	if again := r.rivals(t.Context(), owner); len(again) != 1 || again[0].Name != "d" {
+		t.Errorf("a change of the owner concerns %v", again)
 	}
 }

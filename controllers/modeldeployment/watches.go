@@ -61,10 +61,10 @@ func claimsChanged() predicate.Predicate {
 	}}
 }
 
-// rivals returns the other deployments that claim one of a deployment's names.
+// rivals returns the other deployments that claim one of a deployment's names, NAMESPACE/NAME included.
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
 	var out []reconcile.Request
-	for _, name := range fleet.Claims(o.(*v1alpha1.ModelDeployment)) {
+	for _, name := range append(slices.Clone(fleet.Claims(o.(*v1alpha1.ModelDeployment))), o.GetNamespace()+"/"+o.GetName()) {
 		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.UID != o.GetUID() },
 			client.MatchingFields{fleet.IndexClaim: name})...)
 	}
