@@ -22,24 +22,27 @@ type reading struct {
 	ask func(ctx context.Context, hold Hold) (body any, tokens int, err error)
 }
 
+// reader is the origin of a reading: the request's id, and its tenant.
+type reader struct{ id, tenant string }
+
 // decodeReading decodes the body of such a route.
-func decodeReading(d *openai.Decoder, path, id string, body []byte) (*reading, error) {
+func decodeReading(d *openai.Decoder, path string, by reader, body []byte) (*reading, error) {
 	switch path {
 	case dialect.PathRerank:
 		if rerank.HasTexts(body) {
-			return decodeTexts(d, id, body)
+			return decodeTexts(d, by, body)
 		}
-		return decodeRerank(d, id, body, rerank.V1)
+		return decodeRerank(d, by, body, rerank.V1)
 	case dialect.PathRerankV2:
-		return decodeRerank(d, id, body, rerank.V2)
+		return decodeRerank(d, by, body, rerank.V2)
 	case dialect.PathScore:
-		return decodeScore(d, id, body)
+		return decodeScore(d, by, body)
 	}
 	r, err := d.Embedding(body)
 	if err != nil {
 		return nil, err
 	}
-	w := &wire.EmbedRequest{Id: id, Texts: r.Input.Texts, Prompt: r.Prompt, Instruction: r.Instruction, Truncate: r.Truncate,
+	w := &wire.EmbedRequest{Id: by.id, Tenant: by.tenant, Texts: r.Input.Texts, Prompt: r.Prompt, Instruction: r.Instruction, Truncate: r.Truncate,
 		InputType: r.InputType, MaxTokens: int64(r.MaxTokens)}
 	for _, ids := range r.Input.Tokens {
 		w.TokenLists = append(w.TokenLists, &wire.TokenList{Ids: ids})
@@ -62,12 +65,12 @@ func decodeReading(d *openai.Decoder, path, id string, body []byte) (*reading, e
 	}}, nil
 }
 
-func decodeRerank(d *openai.Decoder, id string, body []byte, v rerank.Version) (*reading, error) {
+func decodeRerank(d *openai.Decoder, by reader, body []byte, v rerank.Version) (*reading, error) {
 	r, err := rerank.Decode(d, body, v)
 	if err != nil {
 		return nil, err
 	}
-	w := &wire.RerankRequest{Id: id, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate, MaxTokens: int64(r.MaxTokens)}
+	w := &wire.RerankRequest{Id: by.id, Tenant: by.tenant, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate, MaxTokens: int64(r.MaxTokens)}
 	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := scores(ctx, hold, w)
 		if err != nil {
@@ -79,12 +82,12 @@ func decodeRerank(d *openai.Decoder, id string, body []byte, v rerank.Version) (
 }
 
 // decodeTexts decodes a rerank request of a text-embeddings-inference client.
-func decodeTexts(d *openai.Decoder, id string, body []byte) (*reading, error) {
+func decodeTexts(d *openai.Decoder, by reader, body []byte) (*reading, error) {
 	r, err := rerank.DecodeTexts(d, body)
 	if err != nil {
 		return nil, err
 	}
-	w := &wire.RerankRequest{Id: id, Query: r.Query, Documents: r.Texts, Truncate: r.Truncate}
+	w := &wire.RerankRequest{Id: by.id, Tenant: by.tenant, Query: r.Query, Documents: r.Texts, Truncate: r.Truncate}
 	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := scores(ctx, hold, w)
 		return r.Ranks(got.GetScores()), int(got.GetUsage().GetPromptTokens()), err
@@ -104,7 +107,7 @@ func scores(ctx context.Context, hold Hold, r *wire.RerankRequest) (*wire.Rerank
 }
 
 // decodeScore reads pairs of texts. Documents of one query are scored together.
-func decodeScore(d *openai.Decoder, id string, body []byte) (*reading, error) {
+func decodeScore(d *openai.Decoder, by reader, body []byte) (*reading, error) {
 	r, err := rerank.DecodeScore(d, body)
 	if err != nil {
 		return nil, err
@@ -112,7 +115,7 @@ func decodeScore(d *openai.Decoder, id string, body []byte) (*reading, error) {
 	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
 		all, tokens := make([]float32, len(r.Documents)), 0
 		for i, g := range r.Groups() {
-			w := &wire.RerankRequest{Id: fmt.Sprintf("%s-%d", id, i), Query: g.Query, Instruction: r.Instruction, Truncate: r.Truncate}
+			w := &wire.RerankRequest{Id: fmt.Sprintf("%s-%d", by.id, i), Tenant: by.tenant, Query: g.Query, Instruction: r.Instruction, Truncate: r.Truncate}
 			for _, at := range g.At {
 				w.Documents = append(w.Documents, r.Documents[at])
 			}
@@ -141,7 +144,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	}
 	defer release()
 	d := decoderFor(r.Header)
-	req, err := decodeReading(d, r.URL.Path, id, body)
+	req, err := decodeReading(d, r.URL.Path, reader{id, r.Header.Get(agentapi.HeaderTenant)}, body)
 	if err != nil {
 		return err
 	}

@@ -236,3 +236,27 @@ func TestAReadingWhoseClientWentEnds(t *testing.T) {
 	}
 	eventually(t, "the hold is given back", func() bool { holds, _ := p.fake.Holds(reading); return holds == 0 })
 }
+
+func TestTheEngineLearnsTheTenantOfAReading(t *testing.T) {
+	seen := make(chan string, 1)
+	p := readerPort(t, servetest.Reader{
+		Embed: func(_ context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+			seen <- r.GetTenant()
+			return &wire.EmbedResponse{Vectors: []*wire.Vector{{Values: []float32{1}}}}, nil
+		},
+		Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+			seen <- r.GetTenant()
+			return &wire.RerankResponse{Scores: []float32{1}}, nil
+		},
+	})
+	for _, request := range [][2]string{{"/v1/embeddings", `"input":"x"`}, {"/v1/rerank", `"query":"q","documents":["d"]`},
+		{"/v1/rerank", `"query":"q","texts":["d"]`}, {"/v1/score", `"text_1":"q","text_2":"d"`}} {
+		resp := p.do("POST", request[0], `{"model":"r",`+request[1]+`}`, agentapi.HeaderTenant, "team")
+		if resp.StatusCode != 200 {
+			t.Fatalf("%s: %d %s", request[0], resp.StatusCode, read(t, resp))
+		}
+		if tenant := <-seen; tenant != "team" {
+			t.Errorf("%s: the engine learns the tenant %q", request[0], tenant)
+		}
+	}
+}

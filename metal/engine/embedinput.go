@@ -19,6 +19,7 @@ const (
 
 // embedding is an admitted request for vectors or scores.
 type embedding struct {
+	tenant string
 	inputs []embed.Input
 	// begun inputs are computed or in flight, out is what was computed.
 	begun int
@@ -27,10 +28,16 @@ type embedding struct {
 	ctx context.Context
 	// ended gets exactly one value: nil after the last input.
 	ended chan *Refusal
+
+	// The fields after it belong to embedTurns. of is the tenant, and taken are the inputs
+	// after the begun ones that are in the pass.
+	of *embedTenant
+	turn
+	taken int
 }
 
-// tokens of all inputs.
-func (e *embedding) tokens() (n int) {
+// allTokens are those of all inputs.
+func (e *embedding) allTokens() (n int) {
 	for _, in := range e.inputs {
 		n += len(in.IDs)
 	}
@@ -110,7 +117,7 @@ func inputTooLong(param, detail string) *Refusal {
 }
 
 // embeddingOf tokenizes texts, or refuses what is wrong with them.
-func (p *inputProcessor) embeddingOf(ctx context.Context, all texts) (*embedding, *Refusal) {
+func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all texts) (*embedding, *Refusal) {
 	if all.count == 0 || all.count > maxInputs {
 		return nil, invalid(all.param, "%d texts, want 1 to %d", all.count, maxInputs)
 	}
@@ -118,7 +125,7 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, all texts) (*embedding
 		return nil, all.tooMany()
 	}
 	tokens := 0
-	e := &embedding{inputs: make([]embed.Input, all.count), ctx: ctx, ended: make(chan *Refusal, 1)}
+	e := &embedding{tenant: tenant, inputs: make([]embed.Input, all.count), ctx: ctx, ended: make(chan *Refusal, 1)}
 	for i := range all.count {
 		if n := all.bytes(i); n > p.conventions.Limit*textBytesPerToken {
 			return nil, inputTooLong(all.param, fmt.Sprintf("text %d has %d bytes, but the model supports %d tokens", i, n, p.conventions.Limit))

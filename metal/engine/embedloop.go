@@ -18,8 +18,7 @@ import (
 type embedLoop struct {
 	*shared
 	model *loadedModel
-	// requests that have not ended.
-	requests []*embedding
+	embedTurns
 	failures int
 }
 
@@ -39,7 +38,7 @@ func (l *embedLoop) run() error {
 			return nil
 		}
 		l.reap()
-		pass := l.next()
+		pass := l.pass()
 		if l.guard.PausePrefill() && !draining {
 			pass = nil
 		}
@@ -60,7 +59,9 @@ func (l *embedLoop) run() error {
 // receive takes new requests and runs tasks.
 func (l *embedLoop) receive() (draining, aborting bool) {
 	in := l.admission.take()
-	l.requests = append(l.requests, in.embeddings...)
+	for _, r := range in.embeddings {
+		l.enter(r)
+	}
 	l.publish()
 	runTasks(l, in.tasks)
 	return in.draining, in.aborting
@@ -75,29 +76,19 @@ func (l *embedLoop) reap() {
 	}
 }
 
-// next returns the inputs of the next pass: one of each request in turn, so that a long
-// list does not delay others, until they are as many tokens as the back end takes at once.
-// What a decoder keeps of them fits the promised KV cache.
-func (l *embedLoop) next() []passInput {
-	room := embed.PassTokens(l.opts.Backend)
-	begun := make(map[*embedding]int, len(l.requests))
-	var out []passInput
-	blocks := 0
-	for more := true; more; {
-		more = false
-		for _, r := range l.requests {
-			at := r.begun + begun[r]
-			if at == len(r.inputs) {
-				continue
-			}
-			n := len(r.inputs[at].IDs)
-			blocks += l.blocks(n)
-			if len(out) > 0 && (n > room || l.full(len(out)+1, blocks)) {
-				return out
-			}
-			out, room, more = append(out, passInput{r, at}), room-n, true
-			begun[r]++
+// pass returns the inputs of the next pass: those whose turn it is, so that long lists, or
+// many, do not delay the requests of others, until they are as many tokens as the back end
+// takes at once. What a decoder keeps of them fits the promised KV cache.
+func (l *embedLoop) pass() (out []passInput) {
+	room, blocks := embed.PassTokens(l.opts.Backend), 0
+	l.begin()
+	for r := l.next(); r != nil; r = l.next() {
+		n := len(r.inputs[r.begun+r.taken].IDs)
+		blocks += l.blocks(n)
+		if len(out) > 0 && (n > room || l.full(len(out)+1, blocks)) {
+			return out
 		}
+		out, room = append(out, r.take()), room-n
 	}
 	return out
 }
@@ -143,7 +134,8 @@ func (l *embedLoop) compute(pass []passInput) error {
 	}
 	l.failures = 0
 	for i, p := range pass {
-		p.of.out, p.of.begun = append(p.of.out, out[i]), p.of.begun+1
+		p.of.out = append(p.of.out, out[i])
+		p.done()
 	}
 	for _, p := range pass {
 		if p.of.begun == len(p.of.inputs) {
@@ -225,7 +217,7 @@ func (l *embedLoop) finish(r *embedding, refusal *Refusal) {
 	if at < 0 {
 		return
 	}
-	l.requests = slices.Delete(l.requests, at, at+1)
+	l.leave(at)
 	l.admission.release()
 	l.publish()
 	r.ended <- refusal

@@ -397,7 +397,7 @@ func (e *Engine) Embed(ctx context.Context, r EmbedRequest) (*Embedded, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
-	out, tokens, refusal := e.compute(ctx, p, p.embedTexts(r))
+	out, tokens, refusal := e.compute(ctx, p, r.Tenant, p.embedTexts(r))
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -414,7 +414,7 @@ func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error)
 	if refusal != nil {
 		return nil, refusal
 	}
-	out, tokens, refusal := e.compute(ctx, p, documents)
+	out, tokens, refusal := e.compute(ctx, p, r.Tenant, documents)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -425,13 +425,13 @@ func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error)
 	return &Reranked{scores, tokens}, nil
 }
 
-// compute checks and queues texts, and waits for their results.
-func (e *Engine) compute(ctx context.Context, p *inputProcessor, all texts) ([][]float32, int, *Refusal) {
-	r, refusal := p.embeddingOf(ctx, all)
+// compute checks and queues texts of a tenant, and waits for their results.
+func (e *Engine) compute(ctx context.Context, p *inputProcessor, tenant string, all texts) ([][]float32, int, *Refusal) {
+	r, refusal := p.embeddingOf(ctx, tenant, all)
 	if refusal != nil {
 		return nil, 0, refusal
 	}
-	tokens := r.tokens()
+	tokens := r.allTokens()
 	if refusal := e.admitEmbedding(ctx, r, all.param); refusal != nil {
 		return nil, 0, refusal
 	}

@@ -83,6 +83,8 @@ type Calls struct {
 // EmbedRequest asks for a vector of each text or, if there are no texts, of each list of
 // tokens.
 type EmbedRequest struct {
+	// Tenant whose request it is; empty where there is one.
+	Tenant  string
 	Texts   []string
 	Tokens  [][]int32
 	Options embed.Options
@@ -96,6 +98,8 @@ type Embedded struct {
 
 // RerankRequest asks for a score of each document.
 type RerankRequest struct {
+	// Tenant whose request it is; empty where there is one.
+	Tenant    string
 	Query     string
 	Documents []string
 	Options   embed.Options

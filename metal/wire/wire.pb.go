@@ -2771,7 +2771,9 @@ type EmbedRequest struct {
 	InputType string `protobuf:"bytes,7,opt,name=input_type,json=inputType,proto3" json:"input_type,omitempty"`
 	// max_tokens of each text, which is cut to it where truncate is set; 0 is what the
 	// model reads.
-	MaxTokens     int64 `protobuf:"varint,8,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
+	MaxTokens int64 `protobuf:"varint,8,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
+	// tenant whose request it is: tenants take turns. Empty where there is one tenant.
+	Tenant        string `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2860,6 +2862,13 @@ func (x *EmbedRequest) GetMaxTokens() int64 {
 		return x.MaxTokens
 	}
 	return 0
+}
+
+func (x *EmbedRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 type EmbedResponse struct {
@@ -2972,7 +2981,9 @@ type RerankRequest struct {
 	// refused.
 	Truncate bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
 	// max_tokens of a query and a document together, as in EmbedRequest.
-	MaxTokens     int64 `protobuf:"varint,6,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
+	MaxTokens int64 `protobuf:"varint,6,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
+	// tenant whose request it is, as in EmbedRequest.
+	Tenant        string `protobuf:"bytes,7,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3047,6 +3058,13 @@ func (x *RerankRequest) GetMaxTokens() int64 {
 		return x.MaxTokens
 	}
 	return 0
+}
+
+func (x *RerankRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 type RerankResponse struct {
@@ -4259,7 +4277,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vlimit_bytes\x18\x05 \x01(\x03R\n" +
 	"limitBytes\x128\n" +
 	"\x18retry_after_milliseconds\x18\x06 \x01(\x03R\x16retryAfterMilliseconds\x12\x14\n" +
-	"\x05param\x18\a \x01(\tR\x05param\"\x8a\x02\n" +
+	"\x05param\x18\a \x01(\tR\x05param\"\xa2\x02\n" +
 	"\fEmbedRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05texts\x18\x02 \x03(\tR\x05texts\x12\x16\n" +
@@ -4271,12 +4289,13 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\n" +
 	"input_type\x18\a \x01(\tR\tinputType\x12\x1d\n" +
 	"\n" +
-	"max_tokens\x18\b \x01(\x03R\tmaxTokens\"z\n" +
+	"max_tokens\x18\b \x01(\x03R\tmaxTokens\x12\x16\n" +
+	"\x06tenant\x18\t \x01(\tR\x06tenant\"z\n" +
 	"\rEmbedResponse\x126\n" +
 	"\avectors\x18\x01 \x03(\v2\x1c.metalfleet.engine.v1.VectorR\avectors\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\" \n" +
 	"\x06Vector\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\x02R\x06values\"\xb0\x01\n" +
+	"\x06values\x18\x01 \x03(\x02R\x06values\"\xc8\x01\n" +
 	"\rRerankRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05query\x18\x02 \x01(\tR\x05query\x12\x1c\n" +
@@ -4284,7 +4303,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vinstruction\x18\x04 \x01(\tR\vinstruction\x12\x1a\n" +
 	"\btruncate\x18\x05 \x01(\bR\btruncate\x12\x1d\n" +
 	"\n" +
-	"max_tokens\x18\x06 \x01(\x03R\tmaxTokens\"[\n" +
+	"max_tokens\x18\x06 \x01(\x03R\tmaxTokens\x12\x16\n" +
+	"\x06tenant\x18\a \x01(\tR\x06tenant\"[\n" +
 	"\x0eRerankResponse\x12\x16\n" +
 	"\x06scores\x18\x01 \x03(\x02R\x06scores\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\"\xd5\x02\n" +

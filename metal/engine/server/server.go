@@ -218,7 +218,7 @@ func (s *service) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedR
 		return nil, wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "input", Message: "send either texts or tokens, not both"})
 	}
 	got, err := s.engine.Embed(ctx, engine.EmbedRequest{
-		Texts: r.GetTexts(), Tokens: fromLists(r.GetTokenLists()), Options: embed.Options{Prompt: r.GetPrompt(), Instruction: r.GetInstruction(), Truncate: r.GetTruncate(), InputType: r.GetInputType(), MaxTokens: int(r.GetMaxTokens())},
+		Tenant: r.GetTenant(), Texts: r.GetTexts(), Tokens: fromLists(r.GetTokenLists()), Options: embed.Options{Prompt: r.GetPrompt(), Instruction: r.GetInstruction(), Truncate: r.GetTruncate(), InputType: r.GetInputType(), MaxTokens: int(r.GetMaxTokens())},
 	})
 	if err != nil {
 		return nil, refuse(err)
@@ -241,7 +241,7 @@ func fromLists(lists []*wire.TokenList) [][]int32 {
 // Rerank scores documents.
 func (s *service) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
 	got, err := s.engine.Rerank(ctx, engine.RerankRequest{
-		Query: r.GetQuery(), Documents: r.GetDocuments(), Options: embed.Options{Instruction: r.GetInstruction(), Truncate: r.GetTruncate(), MaxTokens: int(r.GetMaxTokens())},
+		Tenant: r.GetTenant(), Query: r.GetQuery(), Documents: r.GetDocuments(), Options: embed.Options{Instruction: r.GetInstruction(), Truncate: r.GetTruncate(), MaxTokens: int(r.GetMaxTokens())},
 	})
 	if err != nil {
 		return nil, refuse(err)

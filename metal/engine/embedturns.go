@@ -1,0 +1,99 @@
+package engine
+
+// embedTurns decides whose inputs a pass computes: those of the tenant for which the fewest
+// tokens were computed, and of its requests the one with the fewest. One that comes later
+// begins with as many as the others have, so that it neither waits for them nor they for it.
+// The zero value is ready to use; it belongs to the loop.
+type embedTurns struct {
+	// requests that have not ended, in order of arrival.
+	requests []*embedding
+	tenants  map[string]*embedTenant
+}
+
+// embedTenant is a tenant with requests.
+type embedTenant struct {
+	requests int
+	turn
+}
+
+// turn counts tokens that were computed, and those of the pass that is put together.
+type turn struct{ computed, picked int }
+
+func (t turn) tokens() int { return t.computed + t.picked }
+
+// enter adds a request.
+func (e *embedTurns) enter(r *embedding) {
+	t := e.tenants[r.tenant]
+	if t == nil {
+		t = &embedTenant{}
+		first := true
+		for _, other := range e.tenants {
+			if first || other.computed < t.computed {
+				t.computed, first = other.computed, false
+			}
+		}
+		if e.tenants == nil {
+			e.tenants = map[string]*embedTenant{}
+		}
+		e.tenants[r.tenant] = t
+	}
+	r.of, r.turn = t, turn{}
+	for i, first := 0, true; i < len(e.requests); i++ {
+		if other := e.requests[i]; other.of == t && (first || other.computed < r.computed) {
+			r.computed, first = other.computed, false
+		}
+	}
+	t.requests++
+	e.requests = append(e.requests, r)
+}
+
+// leave removes the request of an index.
+func (e *embedTurns) leave(at int) {
+	r := e.requests[at]
+	e.requests = append(e.requests[:at:at], e.requests[at+1:]...)
+	if r.of.requests--; r.of.requests == 0 {
+		delete(e.tenants, r.tenant)
+	}
+}
+
+// begin begins a pass.
+func (e *embedTurns) begin() {
+	for _, r := range e.requests {
+		r.taken, r.picked, r.of.picked = 0, 0, 0
+	}
+}
+
+// next returns the request whose next input is due; nil if all inputs are taken.
+func (e *embedTurns) next() (due *embedding) {
+	for _, r := range e.requests {
+		if r.begun+r.taken < len(r.inputs) && (due == nil || r.before(due)) {
+			due = r
+		}
+	}
+	return due
+}
+
+func (e *embedding) before(other *embedding) bool {
+	if a, b := e.of.tokens(), other.of.tokens(); a != b {
+		return a < b
+	}
+	return e.of == other.of && e.turn.tokens() < other.turn.tokens()
+}
+
+// take adds the next input of a request to the pass.
+func (e *embedding) take() passInput {
+	in := passInput{e, e.begun + e.taken}
+	e.taken++
+	e.picked += in.tokens()
+	e.of.picked += in.tokens()
+	return in
+}
+
+// done notes that an input was computed.
+func (p passInput) done() {
+	p.of.begun++
+	p.of.computed += p.tokens()
+	p.of.of.computed += p.tokens()
+}
+
+func (p passInput) tokens() int { return len(p.of.inputs[p.at].IDs) }

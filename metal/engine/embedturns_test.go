@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/ref"
+)
+
+// listOf is a request of a tenant for some inputs of as many tokens each.
+func listOf(tenant string, inputs, tokens int) *embedding {
+	e := &embedding{tenant: tenant}
+	for range inputs {
+		e.inputs = append(e.inputs, embed.Input{IDs: make([]int32, tokens)})
+	}
+	return e
+}
+
+// TestAttackLongListsOfTexts: lists whose texts fill a pass each delay neither another
+// tenant nor a short request of their own.
+func TestAttackLongListsOfTexts(t *testing.T) {
+	b := ref.New(ref.Options{})
+	full := embed.PassTokens(b)
+	l := &embedLoop{shared: &shared{opts: Options{Backend: b}}, model: &loadedModel{embedder: &embed.Model{}}}
+	for range 8 {
+		l.enter(listOf("hog", 100, full))
+	}
+	passes := func(r *embedding) (n int) {
+		for ; r.begun < len(r.inputs); n++ {
+			if n > 1000 {
+				t.Fatal("it is never computed")
+			}
+			for _, in := range l.pass() {
+				in.done()
+			}
+		}
+		return n
+	}
+	l.enter(listOf("hog", 1, 10))
+	if n := passes(l.requests[8]); n > 10 {
+		t.Errorf("a short request of the same tenant waits %d passes", n)
+	}
+	l.enter(listOf("other", 5, full))
+	if n := passes(l.requests[9]); n > 10 {
+		t.Errorf("5 inputs of another tenant take %d passes, want every second one", n)
+	}
+	l.leave(9)
+	l.enter(listOf("other", 20, full/10)) // two of which fill what a long one leaves
+	if n := passes(l.requests[9]); n > 10 {
+		t.Errorf("20 short inputs of another tenant take %d passes", n)
+	}
+}
+
+func TestATenantThatComesLaterHasNoMoreThanItsShare(t *testing.T) {
+	var e embedTurns
+	early, late := listOf("early", 200, 1), listOf("late", 200, 1)
+	step := func() {
+		e.begin()
+		e.next().take().done()
+	}
+	e.enter(early)
+	for range 50 {
+		step()
+	}
+	e.enter(late)
+	for range 100 {
+		step()
+	}
+	if early.begun != 100 || late.begun != 50 {
+		t.Errorf("%d inputs of the early tenant and %d of the late one are computed, want 100 and 50", early.begun, late.begun)
+	}
+	e.leave(0)
+	e.leave(0)
+	if len(e.requests)+len(e.tenants) != 0 {
+		t.Errorf("%d requests and %d tenants stay", len(e.requests), len(e.tenants))
+	}
+}
