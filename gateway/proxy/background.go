@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -86,7 +88,8 @@ func (d *detached) FlushError() error { return nil }
 // response in progress, with the id it needs to retrieve the rest, or the stream for as
 // long as it stays connected.
 func (b *background) detach(ctx context.Context, w *reply, stream bool, run func(context.Context, *reply) error) error {
-	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	about := *scopeOf(ctx) // of its own: the client's request may end while the response begins
+	running, cancel := context.WithCancelCause(about.in(context.WithoutCancel(ctx)))
 	stop := context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })
 	d := &detached{head: w.Header().Clone(), parts: make(chan part), left: make(chan struct{})}
 	defer close(d.left)
@@ -112,10 +115,12 @@ func (b *background) detach(ctx context.Context, w *reply, stream bool, run func
 	for {
 		select {
 		case next := <-d.parts:
+			scopeOf(ctx).model = about.model // which is known by now
 			if done, err := d.relay(w, next, stream); done || err != nil {
 				return err
 			}
 		case err := <-over:
+			scopeOf(ctx).model = about.model
 			if !w.begun() {
 				maps.Copy(w.Header(), d.head)
 			}
@@ -129,17 +134,24 @@ func (b *background) detach(ctx context.Context, w *reply, stream bool, run func
 	}
 }
 
-// errIncomplete is the error of a truncated response.
-var errIncomplete = errors.New("the response broke off")
+// errIncomplete is the error of a truncated response, and errPanicked of one whose handler
+// panicked.
+var (
+	errIncomplete = errors.New("the response broke off")
+	errPanicked   = errors.New("the gateway failed; this is a defect of it")
+)
 
-// runDetached converts the panic that aborts a client's connection into an error.
+// runDetached converts a panic into an error: the one that aborts a client's connection, and
+// any other, which would end the gateway with all its requests. The server does the same for
+// handlers.
 func runDetached(ctx context.Context, w *reply, run func(context.Context, *reply) error) (err error) {
 	defer func() {
 		v := recover()
 		if e, aborts := v.(error); aborts && errors.Is(e, http.ErrAbortHandler) {
 			err = errIncomplete
 		} else if v != nil {
-			panic(v)
+			logOf(ctx).Error(errPanicked, "Response in the background panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			err = errPanicked
 		}
 	}()
 	return run(ctx, w)
