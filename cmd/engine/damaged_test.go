@@ -36,7 +36,7 @@ func fill(t *testing.T, dir, tensor string, with uint16) {
 	}
 }
 
-// A model that cannot be loaded is told from a failure by its exit code, and named.
+// A model that cannot be loaded has an exit code of its own, and is named.
 func TestDamagedFolderIsNamedWithItsFault(t *testing.T) {
 	must := func(err error) {
 		if err != nil {

@@ -72,7 +72,7 @@ func TestAttackALargeSpec(t *testing.T) {
 }
 
 // TestAttackTheFullNameOfAnotherDeployment: it has served names of its own, so nothing but its
-// namespace and name say that it owns NAMESPACE/NAME.
+// namespace and name give it NAMESPACE/NAME.
 func TestAttackTheFullNameOfAnotherDeployment(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, v1alpha1.AddToScheme} {

@@ -152,7 +152,7 @@ func (p *Prober) record(mac route.Mac, err error, began, now time.Time) {
 }
 
 // shorten keeps the beginning of an error as one line of visible characters: it may quote
-// the certificate of whoever answers.
+// the certificate of any server.
 func shorten(text string) string {
 	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
 	text = strings.Map(func(r rune) rune {

@@ -3,7 +3,7 @@ package family
 import "math"
 
 // minicpm is MiniCPM 1 and 2: Llama's block with multipliers of embeddings, residuals and
-// logits. With tied embeddings mlx-lm leaves out the last of them if the file says that they
+// logits. With tied embeddings mlx-lm leaves out the last of them if the file states that they
 // are tied; the authors' modeling_minicpm.py always has it.
 func minicpm() Family {
 	return Family{

@@ -76,7 +76,7 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	if !ok {
 		return none, none
 	}
-	tokens, experts := in.shape[0], in.shape[1]
+	experts := in.shape[1]
 	how := C.bridge_router{
 		groups: C.int32_t(max(1, spec.Groups)), top_groups: C.int32_t(spec.TopGroups), sigmoid: flag(spec.Sigmoid), pairs: flag(spec.Pairs),
 		k: C.int32_t(spec.K), normalized: flag(spec.Normalized), least: C.float(spec.Least), scale: C.float(cmp.Or(spec.Scale, 1)),
@@ -108,11 +108,18 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	if chosen, shares := s.routed(op, in, &how); chosen != nil || s.failed() {
 		return chosen, shares
 	}
+	return s.routedByParts(op, in, &how, spec)
+}
+
+// routedByParts is the choice of experts by several operations. It returns arrays that mean
+// nothing after a failure.
+func (s *mixture) routedByParts(op string, in *array, how *C.bridge_router, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
+	none, tokens, experts := &array{}, in.shape[0], in.shape[1]
 	weights := s.made(op, C.bridge_weights(s.b.token(), in.h, how.sigmoid), tokens, experts)
 	if s.failed() {
 		return none, none
 	}
-	wanted := s.made(op, C.bridge_wanted(s.b.token(), weights.h, &how), tokens, experts)
+	wanted := s.made(op, C.bridge_wanted(s.b.token(), weights.h, how), tokens, experts)
 	if s.failed() {
 		return none, none
 	}
