@@ -34,3 +34,12 @@ func TestExpertKernelsOnTheProcessor(t *testing.T) {
 		})
 	}
 }
+
+func TestKernelsThatChooseExpertsOnTheProcessor(t *testing.T) {
+	lines := runKernel(t, "experts_choose", expertsHeader, "experts_numbers", "experts_route_source", "combine.inc=experts_combine_source")
+	if len(lines) != 7 {
+		t.Fatalf("%d cases were run, want 7: %q", len(lines), lines)
+	}
+	checkErrors(t, lines[:5], 5, 2e-6) // shares, in float32
+	checkErrors(t, lines[5:], 2, 0.02) // sums, rounded to 8 bits
+}

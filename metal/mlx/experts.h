@@ -17,8 +17,8 @@
 // experts_route chooses by scores [rows, EXPERTS], a warp for each row, and
 // experts_combine adds up what was chosen, [rows*K, width], by shares [rows, K].
 //
-// TestExpertKernelsOnTheProcessor runs them without a GPU; the self-test of the
-// engine (bfloat16: experts by 4 bits) does on one.
+// TestExpertKernelsOnTheProcessor and TestKernelsThatChooseExpertsOnTheProcessor run
+// them without a GPU.
 
 #ifndef METALFLEET_EXPERTS_H
 #define METALFLEET_EXPERTS_H

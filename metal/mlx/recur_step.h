@@ -11,6 +11,8 @@
 // bridge_recur.cpp (rule_once), in float32.
 //
 // A block has one head of one state: a thread has a column of a quarter of its keys.
+//
+// TestRecurStepKernelOnTheProcessor runs it without a GPU.
 
 #ifndef METALFLEET_RECUR_STEP_H
 #define METALFLEET_RECUR_STEP_H
