@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
 	"metalfleet.dev/metalfleet/metal/engine/output"
@@ -81,6 +82,9 @@ func (p *inputProcessor) constrain(ctx context.Context, r Request, prompt []int3
 		thinking = p.text.Reasoning().After(p.tok, prompt)
 	}
 	state, err := p.constraints.Compile(ctx, r.Tenant, r.Constraint.Spec, thinking)
+	if errors.Is(err, grammar.ErrBusy) {
+		return nil, &Refusal{Kind: QueueFull, Param: r.Constraint.Param, Message: err.Error(), RetryAfter: retryAfter}
+	}
 	if err != nil {
 		return nil, invalid(p.paramAtFault(ctx, r.Tenant, r.Constraint), "%v", err)
 	}

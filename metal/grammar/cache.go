@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/metal/share"
 )
@@ -25,14 +26,18 @@ type Cache struct {
 	// may be compiled there at once: that bounds the memory that compilations take.
 	processors, heavy *share.Turns
 	vocab             func() *Vocabulary
+	// used are the grammars in use, which are not evicted.
+	used *share.Bytes
 
 	mu sync.Mutex
 	// All below are guarded by mu.
 	entries map[cacheKey]*cached
 	// compiling are the constraints that are compiled now.
 	compiling map[cacheKey]*compilation
-	turn      uint64
-	words     int64 // bytes of the vocabulary, once it is there
+	// tables in use, by tenant.
+	tables map[string]*atomic.Int64
+	turn   uint64
+	words  int64 // bytes of the vocabulary, once it is there
 }
 
 // cacheKey is a constraint of a tenant.
@@ -53,15 +58,23 @@ type compilation struct {
 	err  error
 }
 
-// maxHeavy compilations take long at once; any number of others do not wait for them.
-const maxHeavy = 4
+const (
+	// maxHeavy compilations take long at once; any number of others do not wait for them.
+	maxHeavy = 4
+	// usedBytes bounds the grammars in use. The largest has about 20 MiB, usual ones less
+	// than 1.
+	usedBytes = 128 << 20
+)
+
+// ErrBusy is that of a constraint for which there is no memory while others are in use.
+var ErrBusy = errors.New("other constraints in use take too much memory; try again, or use smaller constraints")
 
 // NewCache returns an empty cache; the vocabulary is sorted at the first
 // constraint.
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	c := &Cache{
 		size: size, spell: spell, limit: limit, processors: newProcessors(), heavy: share.NewTurns(maxHeavy),
-		entries: map[cacheKey]*cached{}, compiling: map[cacheKey]*compilation{},
+		entries: map[cacheKey]*cached{}, compiling: map[cacheKey]*compilation{}, used: share.NewBytes(usedBytes), tables: map[string]*atomic.Int64{},
 	}
 	c.vocab = sync.OnceValue(func() *Vocabulary {
 		v := NewVocabulary(c.size, c.spell)
@@ -74,12 +87,14 @@ func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 }
 
 // Table returns the states of a tenant's constraint, compiled if need be; the caller
-// calls release once it is done. The error is an *Error, or that of ctx.
+// calls release once it is done. The error is an *Error, ErrBusy, or that of ctx.
 func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, release func(), err error) {
 	k := cacheKey{tenant, s.key()}
 	for {
-		if e := c.take(k); e != nil {
-			return e.table, c.releaser(e), nil
+		if e, err := c.take(k); err != nil {
+			return nil, nil, err
+		} else if e != nil {
+			return e.table, c.releaser(k, e), nil
 		}
 		running, first := c.begin(k)
 		if first {
@@ -88,7 +103,7 @@ func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, rel
 			if err != nil {
 				return nil, nil, err
 			}
-			return e.table, c.releaser(e), nil
+			return e.table, c.releaser(k, e), nil
 		}
 		select {
 		case <-running.done:
@@ -129,33 +144,58 @@ func (c *Cache) compile(ctx context.Context, k cacheKey, s Spec) (*cached, error
 	if err != nil {
 		return nil, err
 	}
-	e := &cached{table: newTable(g, c.vocab(), processors), users: 1}
+	e := &cached{table: newTable(g, c.vocab(), processors)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.turn++
-	e.used = c.turn
+	if err := c.use(k, e); err != nil {
+		return nil, err
+	}
 	c.entries[k] = e
 	c.shrink()
 	return e, nil
 }
 
-func (c *Cache) take(k cacheKey) *cached {
+func (c *Cache) take(k cacheKey) (*cached, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[k]
-	if e != nil {
-		c.turn++
-		e.users++
-		e.used = c.turn
+	if e == nil {
+		return nil, nil
 	}
-	return e
+	if err := c.use(k, e); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
-func (c *Cache) releaser(e *cached) func() {
+// use counts one more user. It is called with mu held.
+func (c *Cache) use(k cacheKey, e *cached) error {
+	if e.users == 0 {
+		if !c.used.Take(k.tenant, e.table.g.Bytes()) {
+			return ErrBusy
+		}
+		if c.tables[k.tenant] == nil {
+			c.tables[k.tenant] = new(atomic.Int64)
+		}
+		e.table.peers.Store(c.tables[k.tenant])
+		c.tables[k.tenant].Add(1)
+	}
+	c.turn++
+	e.users++
+	e.used = c.turn
+	return nil
+}
+
+func (c *Cache) releaser(k cacheKey, e *cached) func() {
 	return sync.OnceFunc(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		e.users--
+		if e.users--; e.users == 0 {
+			c.used.Give(k.tenant, e.table.g.Bytes())
+			if n := c.tables[k.tenant]; n.Add(-1) == 0 {
+				delete(c.tables, k.tenant)
+			}
+		}
 		c.shrink()
 	})
 }

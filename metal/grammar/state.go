@@ -51,8 +51,11 @@ const (
 	// maxItems of one state.
 	maxItems = 4096
 	// tableBytes bounds the states and masks of one grammar; when it is reached
-	// all are dropped and computed again as needed.
-	tableBytes = 24 << 20
+	// all are dropped and computed again as needed. The grammars that a tenant uses at once
+	// have tenantBytes together, but each at least leastBytes.
+	tableBytes  = 24 << 20
+	tenantBytes = 4 * tableBytes
+	leastBytes  = 2 << 20
 	// mostBytes ends a constraint whose step creates more states than this.
 	mostBytes = 3 * tableBytes
 )
@@ -70,6 +73,8 @@ type Table struct {
 
 	lane  *lane
 	bytes atomic.Int64
+	// peers counts the tables that its tenant uses, this one included; nil is one.
+	peers atomic.Pointer[atomic.Int64]
 	// starts are the first states of an answer, and of one that follows reasoning.
 	starts [2]*state
 
@@ -427,7 +432,11 @@ func (m *Matcher) do(ctx context.Context, meter *meter, work func() error) error
 
 // makeRoom forgets the states where they take too much, before one is used.
 func (t *Table) makeRoom(s *state) {
-	if t.bytes.Load() > tableBytes {
+	most := int64(tableBytes)
+	if peers := t.peers.Load(); peers != nil {
+		most = max(leastBytes, min(most, tenantBytes/max(1, peers.Load())))
+	}
+	if t.bytes.Load() > most {
 		t.forget()
 	}
 	if s.round != t.rounds {
