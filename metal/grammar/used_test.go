@@ -57,6 +57,6 @@ func TestAttackGrammarsInUse(t *testing.T) {
 		release()
 	}
 	if c.used.Held() != 0 || len(c.tables) != 0 {
-		t.Errorf("%d bytes are in use by nobody, and tables of %d tenants", c.used.Held(), len(c.tables))
+		t.Errorf("%d bytes are in use by no tenant, and tables of %d tenants", c.used.Held(), len(c.tables))
 	}
 }

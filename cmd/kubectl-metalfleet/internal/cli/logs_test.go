@@ -41,7 +41,7 @@ func TestLogsAreEventsInTheOrderOfTime(t *testing.T) {
 	p.happens("ModelReplica", "team-a", "chat-0a1b2c3d", "Reclaimed", "Crashed", 4*time.Minute)
 	p.happens("ModelReplica", "team-a", "chatty-0a1b2c3d", "Reclaimed", "of another model", time.Minute)
 	p.happens("MacNode", "", "mac-mini-1", "SoftPressure", "of another Mac", time.Minute)
-	out, errs := p.wants(exitOK, "logs", "team-a/chat")
+	out, _ := p.wants(exitOK, "logs", "team-a/chat")
 	golden(t, "logs", out)
 
 	out, _ = p.wants(exitOK, "logs", "mac-mini-1", "-o", "json")
@@ -50,7 +50,7 @@ func TestLogsAreEventsInTheOrderOfTime(t *testing.T) {
 	if told.Kind != "MacNode" || told.Name != "mac-mini-1" || told.Reason != "SoftPressure" {
 		t.Errorf("JSON: %s", out)
 	}
-	_, errs = p.wants(exitOK, "logs", "mac-new")
+	_, errs := p.wants(exitOK, "logs", "mac-new")
 	contains(t, "logs", errs, "No Events found.")
 	_, errs = p.wants(exitFailed, "logs", "ghost")
 	contains(t, "logs", errs, `no ModelDeployment in namespace "default" has the name "ghost"`, "no Mac has that name")
