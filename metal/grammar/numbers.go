@@ -25,7 +25,7 @@ const (
 func (s *document) bounds(c oneCase) (low, high bound, err error) {
 	for _, o := range c {
 		for _, k := range []struct {
-			name         string
+			name          string
 			upper, strict bool
 		}{{"minimum", false, false}, {"exclusiveMinimum", false, true}, {"maximum", true, false}, {"exclusiveMaximum", true, true}} {
 			v, ok := o.get(k.name)
