@@ -144,6 +144,7 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 	}{
 		"qwen3-0.6b": {weights: 0.596e9, off: 0.01}, "qwen3-8b": {weights: 8.19e9, off: 0.01}, "llama-4gb": {weights: 4e9 * 8 / 4.5, off: 0.02},
 		"qwen3-30b-a3b": {weights: 30.5e9, off: 0.01}, "gemma3-1b": {weights: 1e9, off: 0.01}, "qwen3.5-0.8b": {weights: 0.752e9, off: 0.01}, "gpt-oss-20b": {weights: 20.9e9, off: 0.01},
+		"qwen3.5-35b-a3b": {weights: 35e9, off: 0.02},
 	} {
 		c, err := tinymodel.Shape(name, 4.5)
 		if err != nil {
@@ -152,7 +153,7 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 		q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
 		inner := c.FeedForward
 		if x := c.Experts; x.Count > 0 {
-			inner = x.Count * x.FeedForward
+			inner = x.Count*x.FeedForward + x.Shared
 		}
 		n := float64(c.Layers*c.Hidden*(2*q+2*kv+3*inner) + c.Vocabulary*c.Hidden)
 		if h := c.Hybrid; h.Interval > 0 { // a gate for each query; queries, keys, values and gates of recurrent layers
@@ -167,7 +168,7 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 			t.Errorf("%s has %.3g weights, want %.3g", name, n, want.weights)
 		}
 	}
-	if _, err := tinymodel.Shape("qwen3", 4); err == nil || !strings.Contains(err.Error(), "gemma3-1b, gpt-oss-20b, llama-4gb, qwen3-0.6b, qwen3-30b-a3b, qwen3-8b, qwen3.5-0.8b, tiny") {
+	if _, err := tinymodel.Shape("qwen3", 4); err == nil || !strings.Contains(err.Error(), "gemma3-1b, gpt-oss-20b, llama-4gb, qwen3-0.6b, qwen3-30b-a3b, qwen3-8b, qwen3.5-0.8b, qwen3.5-35b-a3b, tiny") {
 		t.Errorf("error %v, want one that lists the shapes", err)
 	}
 }
