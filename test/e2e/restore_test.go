@@ -34,7 +34,9 @@ func (w *world) restore(t *testing.T) {
 		}
 		return os.CopyFS(w.cluster.EtcdDir(), os.DirFS(w.snapshot()))
 	}))
+	// Programs that watched the API server before the restore have stale caches.
 	w.kubectl(t, "-n", "kube-system", "rollout", "restart", "deploy/coredns")
+	w.kubectl(t, "-n", "kube-system", "rollout", "status", "deploy/coredns", "--timeout=120s")
 	w.documented(t, "how-to/install.md", "restored", false)
 	w.macsReady(t)
 	w.kubectl(t, "-n", team, "wait", "--for=condition=Ready", "--timeout=180s", "mdep/"+model)
