@@ -14,6 +14,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
@@ -56,14 +57,17 @@ const (
 
 // Flags are the flags of a program that traces. The zero value traces nothing.
 type Flags struct {
-	url   string
-	ratio float64
+	// Trusted follows the decision of who asks, as agents do with gateways. Else the ratio
+	// is for all requests: a client could have all of its own traced, and others' spans dropped.
+	Trusted bool
+	url     string
+	ratio   float64
 }
 
 // Bind defines the flags.
 func (f *Flags) Bind(set *flag.FlagSet) {
 	set.StringVar(&f.url, "traces", "", "`URL` of an OpenTelemetry collector (OTLP over HTTP), such as http://collector:4318; empty sends no traces")
-	set.Float64Var(&f.ratio, "trace-ratio", 1, "`part` of the requests without a trace of their client's that are traced, from 0 to 1")
+	set.Float64Var(&f.ratio, "trace-ratio", 1, "`part` of the requests that are traced, from 0 to 1")
 }
 
 // Check refuses invalid values.
@@ -105,11 +109,32 @@ func (f *Flags) New(service, version string, log logr.Logger) (*Tracer, error) {
 	limits.AttributeValueLengthLimit, limits.AttributeCountLimit, limits.EventCountLimit = valueLength, attributes, events
 	p := sdk.NewTracerProvider(
 		sdk.WithBatcher(out, sdk.WithMaxQueueSize(queued), sdk.WithMaxExportBatchSize(batch)),
-		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(f.ratio))),
+		sdk.WithSampler(f.sampler()),
 		sdk.WithRawSpanLimits(limits),
 		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", service), attribute.String("service.version", version))))
 	return &Tracer{provider: p, tracer: p.Tracer("metalfleet.dev/metalfleet")}, nil
 }
+
+func (f *Flags) sampler() sdk.Sampler {
+	if f.Trusted {
+		return sdk.ParentBased(sdk.TraceIDRatioBased(f.ratio))
+	}
+	some := sampler(f.ratio)
+	return sdk.ParentBased(some, sdk.WithRemoteParentSampled(some))
+}
+
+// sampler decides by chance, and not by the id of a trace, which a client may have chosen.
+type sampler float64
+
+func (s sampler) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
+	r := sdk.SamplingResult{Decision: sdk.Drop, Tracestate: trace.SpanContextFromContext(p.ParentContext).TraceState()}
+	if rand.Float64() < float64(s) {
+		r.Decision = sdk.RecordAndSample
+	}
+	return r
+}
+
+func (s sampler) Description() string { return fmt.Sprintf("by chance, %g", float64(s)) }
 
 // Close sends what waits, until ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {

@@ -63,18 +63,27 @@ func TestATraceGoesThroughPrograms(t *testing.T) {
 	}
 }
 
-func TestTheRatioIsForRequestsWithoutATrace(t *testing.T) {
-	c := tracetest.New(t)
-	tracer, flush := c.Tracer("gateway", "--trace-ratio=0")
-	for range 20 {
-		_, s := tracer.Serve(t.Context(), nil, "alone")
-		s.End("")
-	}
-	_, s := tracer.Serve(t.Context(), http.Header{"Traceparent": {client}}, "of a client")
-	s.End("")
-	flush()
-	if all := c.Spans(); len(all) != 1 || all[0].Name != "of a client" {
-		t.Errorf("sent %+v", all)
+// TestAttackClientsThatWantEveryRequestTraced: a gateway traces its part of the requests of all.
+func TestAttackClientsThatWantEveryRequestTraced(t *testing.T) {
+	for _, tc := range []struct {
+		service, ratio, flag string
+		want                 int
+	}{
+		{service: "gateway", ratio: "0", flag: "01", want: 0}, {service: "gateway", ratio: "1", flag: "01", want: 20},
+		{service: "gateway", ratio: "1", flag: "00", want: 0}, {service: "agent", ratio: "0", flag: "01", want: 20},
+	} {
+		c := tracetest.New(t)
+		tracer, flush := c.Tracer(tc.service, "--trace-ratio="+tc.ratio)
+		for range 20 {
+			ctx, s := tracer.Serve(t.Context(), http.Header{"Traceparent": {client[:len(client)-2] + tc.flag}}, "of a client")
+			_, part := tracing.Begin(ctx, "part")
+			part.End("")
+			s.End("")
+		}
+		flush()
+		if n := len(c.Spans()); n != 2*tc.want {
+			t.Errorf("%s with the ratio %s and the flag %s: %d spans, want %d", tc.service, tc.ratio, tc.flag, n, 2*tc.want)
+		}
 	}
 }
 

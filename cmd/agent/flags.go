@@ -102,6 +102,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.releaseKeys, "release-keys", "", "PEM `file` with the public keys of the releases that this Mac installs; an upgrade without a signature of one of them is refused (default: no signature is required)")
 	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.Var(&f.format, "log-format", logs.Usage)
+	f.traces.Trusted = true
 	f.traces.Bind(set)
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if len(args) > 0 && args[0] == "run" {

@@ -176,7 +176,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	r = dialect.CanonicalRequest(r)
 	to := p.routes.of(r)
 	of := dialect.Of(r.URL.Path)
-	ctx, span := p.tracer.Serve(r.Context(), r.Header, r.Method+" "+to.name)
+	ctx, span := p.tracer.Serve(r.Context(), r.Header, spanName(r.Method, to))
 	if asksAnthropic(r) {
 		of = dialect.Anthropic
 	}

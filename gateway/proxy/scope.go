@@ -48,6 +48,15 @@ func (s *scope) access(w *reply, address string) {
 		"status", w.Status(), "tokens", w.tokens.Sum(), "seconds", time.Since(w.Began()).Seconds())
 }
 
+// spanName returns one of a closed set of names: a client may send any method.
+func spanName(method string, to target) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete, http.MethodOptions:
+		return method + " " + to.name
+	}
+	return to.name
+}
+
 // trace ends the span of a finished request, with what the access log has.
 func (s *scope) trace(span *tracing.Span, w *reply) {
 	if span == nil {

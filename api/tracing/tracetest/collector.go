@@ -51,7 +51,7 @@ func New(t testing.TB) *Collector {
 // Tracer returns a tracer that sends to the collector, and what sends everything now.
 func (c *Collector) Tracer(service string, args ...string) (t *tracing.Tracer, flush func()) {
 	c.t.Helper()
-	var f tracing.Flags
+	f := tracing.Flags{Trusted: service == "agent"}
 	set := flag.NewFlagSet(service, flag.ContinueOnError)
 	f.Bind(set)
 	if err := set.Parse(append([]string{"--traces=" + c.URL}, args...)); err != nil {
