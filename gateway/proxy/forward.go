@@ -111,6 +111,9 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	running, cancel := context.WithCancelCause(w.meter.following(ctx))
 	defer cancel(nil) // always, so that the agent notices the end
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
+	if w.meter != nil { // else no one reads them, and a transport ends a response after 64 KiB of them
+		out.Header.Set(agentapi.HeaderInforms, "true")
+	}
 	span := tracing.Call(ctx, out.Header, "request to a replica")
 	defer func() { endOfTry(span, lease, failed, err) }()
 	if req.Routed {
@@ -226,7 +229,6 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	if req.strict {
 		out.Header.Set(agentapi.HeaderStrictFields, "true")
 	}
-	out.Header.Set(agentapi.HeaderInforms, "true")
 	if req.background {
 		out.Header.Set(agentapi.HeaderBackground, "true")
 	}

@@ -554,3 +554,27 @@ func TestAttackAMacThatCountsTokens(t *testing.T) {
 		})
 	}
 }
+
+// TestALongAnswerArrivesWithAndWithoutKeys: a Mac reports its tokens twice a second, and a
+// transport ends a response of which no one reads the reports after 64 KiB.
+func TestALongAnswerArrivesWithAndWithoutKeys(t *testing.T) {
+	mac := func(rw http.ResponseWriter, r *http.Request) {
+		for i := range 2000 {
+			if r.Header.Get(agentapi.HeaderInforms) != "true" {
+				break
+			}
+			agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 100, i)
+			rw.WriteHeader(http.StatusProcessing)
+		}
+		say(`{"text":"done"}`)(rw, r)
+	}
+	w := newWorld(t)
+	w.addMac("a", mac)
+	l := newLocked(t)
+	l.addMac("a", mac)
+	for name, r := range map[string]*http.Response{"without keys": w.do("POST", chatPath, chatBody), "with keys": l.with(l.key("good", keys.Grant{Models: []string{"m"}}), "POST", chatPath, chatBody)} {
+		if body := read(t, r); r.StatusCode != http.StatusOK || body != `{"text":"done"}` {
+			t.Errorf("%s: %d %s", name, r.StatusCode, body)
+		}
+	}
+}
