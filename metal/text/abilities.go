@@ -140,6 +140,12 @@ func (t *Text) arranged(messages []chat.Message) []chat.Message {
 		}
 		out = append(out, chat.Message{Role: messages[0].Role, Content: strings.Join(texts, "\n\n")})
 	}
+	var joined []string // texts of the last turn, if it has several
+	join := func() {
+		if joined != nil {
+			out[len(out)-1].Content, joined = strings.Join(joined, "\n\n"), nil
+		}
+	}
 	late := false // the turn before this one is an instruction
 	for _, m := range messages[head:] {
 		before := late
@@ -149,11 +155,16 @@ func (t *Text) arranged(messages []chat.Message) []chat.Message {
 		// Such templates often demand that roles alternate, so no turn of the user may
 		// follow another because of an instruction.
 		if n := len(out); (late || before) && n > 0 && joinable(out[n-1], m) {
-			out[n-1].Content += "\n\n" + m.Content
+			if joined == nil {
+				joined = []string{out[n-1].Content}
+			}
+			joined = append(joined, m.Content)
 		} else {
+			join()
 			out = append(out, m)
 		}
 	}
+	join()
 	return out
 }
 

@@ -2,6 +2,7 @@ package text
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -147,5 +148,23 @@ func TestLateInstructionsKeepWhatWasBeforeThem(t *testing.T) {
 			}
 			before = got
 		}
+	}
+}
+
+// TestAttackManyInstructions: the turns of a long conversation are joined once.
+func TestAttackManyInstructions(t *testing.T) {
+	var messages []chat.Message
+	for range 10_000 {
+		messages = append(messages, chat.Message{Role: "user", Content: strings.Repeat("u", 30)}, chat.Message{Role: "system", Content: strings.Repeat("s", 30)})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	out := (&Text{}).arranged(messages)
+	runtime.ReadMemStats(&after)
+	if len(out) != 1 || len(out[0].Content) != len(messages)*32-2 || !strings.HasSuffix(out[0].Content, "u\n\n"+strings.Repeat("s", 30)) {
+		t.Errorf("%d turns, the first of %d bytes", len(out), len(out[0].Content))
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+		t.Errorf("%d MiB were allocated for a conversation of 1 MiB", n>>20)
 	}
 }
