@@ -26,14 +26,14 @@ func withAdapters(namespace, name string, served []string, adapters ...string) v
 func TestAdaptersAreServedUnderEachName(t *testing.T) {
 	all := []v1alpha1.ModelDeployment{withAdapters("ns", "m", []string{"x", "y"}, "one", "two"), withAdapters("other", "n", []string{"ns/m:one", "x:two"})}
 	all[1].Status.ServedNames = []string{"x:two", "other/n"}
-	owned, conflicts := Names(&all[0], all)
+	owned, conflicts := Names(&all[0], Holders(all))
 	if want := []string{"x", "y", "x:one", "y:one", "ns/m:one", "y:two", "ns/m:two", "ns/m"}; !slices.Equal(owned, want) {
 		t.Errorf("it owns %q, want %q", owned, want)
 	}
 	if len(conflicts) != 1 || conflicts[0].Name != "x:two" {
 		t.Errorf("conflicts %+v, want x:two, which the other has", conflicts)
 	}
-	if _, conflicts := Names(&all[1], all); len(conflicts) != 1 || conflicts[0].Name != "ns/m:one" {
+	if _, conflicts := Names(&all[1], Holders(all)); len(conflicts) != 1 || conflicts[0].Name != "ns/m:one" {
 		t.Errorf("the other may take a name of the first's adapters: %+v", conflicts)
 	}
 }

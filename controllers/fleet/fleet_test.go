@@ -248,7 +248,7 @@ func TestNamesBelongToTheDeploymentThatHoldsThem(t *testing.T) {
 			}
 			all = append(all, o)
 		}
-		owned, conflicts := Names(&d, all)
+		owned, conflicts := Names(&d, Holders(all))
 		lost, lostTo := "", ""
 		for _, c := range conflicts {
 			lost, lostTo = lost+c.Name, lostTo+c.Owner.Name
@@ -275,7 +275,7 @@ func TestNamesWithASlash(t *testing.T) {
 		&claimant: {owned: []string{"ns/vacant", "ns/claimant"}, lost: []string{"ns/owner"}},
 		&owner:    {owned: []string{"owner", "ns/owner"}},
 	} {
-		owned, conflicts := Names(d, all)
+		owned, conflicts := Names(d, Holders(all))
 		var lost []string
 		for _, c := range conflicts {
 			lost = append(lost, c.Name)

@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,8 +23,11 @@ const (
 	IndexTokenRef = "tokenRef"
 	// IndexAsked finds MacAssignments by the ids of their inspections.
 	IndexAsked = "asked"
-	// IndexClaim finds deployments by a name that they claim, and by NAMESPACE/NAME.
+	// IndexClaim finds deployments by the ClaimGroups of the names that they claim.
 	IndexClaim = "claim"
+	// IndexHolder finds deployments by their own names and by those that they hold: usually
+	// one, also if many claim a name.
+	IndexHolder = "holder"
 )
 
 // AddIndexes registers the indexes; call it once, before the cache starts.
@@ -60,11 +62,11 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return nonEmpty(TokenRef(o.(*v1alpha1.ModelDeployment)))
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexClaim, func(o client.Object) []string {
-			d := o.(*v1alpha1.ModelDeployment)
-			if full := fullName(d); !slices.Contains(Claims(d), full) {
-				return append(slices.Clone(Claims(d)), full)
-			}
-			return Claims(d)
+			return ClaimGroups(Claims(o.(*v1alpha1.ModelDeployment)))
+		}},
+		{&v1alpha1.ModelDeployment{}, IndexHolder, func(o client.Object) []string {
+			h := HolderOf(o.(*v1alpha1.ModelDeployment))
+			return h.Names()
 		}},
 	} {
 		if err := indexer.IndexField(ctx, x.object, x.field, x.extract); err != nil {

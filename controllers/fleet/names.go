@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -29,11 +32,14 @@ func Claims(d *v1alpha1.ModelDeployment) []string {
 	return out
 }
 
-// ofAdapter reports whether a name is NAMESPACE/NAME:ADAPTER of a deployment, which no
-// other may take.
-func ofAdapter(d *v1alpha1.ModelDeployment, name string) bool {
-	adapter, found := strings.CutPrefix(name, fullName(d)+":")
-	return found && slices.ContainsFunc(d.Spec.Adapters, func(a v1alpha1.AdapterSpec) bool { return a.Name == adapter })
+// ownNames returns NAMESPACE/NAME and, for each adapter, NAMESPACE/NAME:ADAPTER of a
+// deployment, which no other may take.
+func ownNames(d *v1alpha1.ModelDeployment) []string {
+	out := []string{fullName(d)}
+	for _, a := range d.Spec.Adapters {
+		out = append(out, fullName(d)+":"+a.Name)
+	}
+	return out
 }
 
 // Adapters returns the adapters of a deployment that some of its names select, by name.
@@ -57,22 +63,67 @@ func servedBy(d *v1alpha1.ModelDeployment, adapters []model.Adapter) []string {
 	return slices.DeleteFunc(slices.Clone(Served(d)), lacks)
 }
 
+// NameHolder is the part of a deployment that decides which names others may get. Its
+// strings may be those of an object in a cache.
+type NameHolder struct {
+	types.NamespacedName
+	UID     types.UID
+	Created metav1.Time
+	// Own are NAMESPACE/NAME and NAMESPACE/NAME:ADAPTER, which no other deployment may take.
+	Own []string
+	// Held are the names that it was accepted with and still claims. The operator writes
+	// names into the status only then.
+	Held []string
+}
+
+// HolderOf returns the names of a deployment: none if it is being deleted.
+func HolderOf(d *v1alpha1.ModelDeployment) NameHolder {
+	h := NameHolder{NamespacedName: types.NamespacedName{Namespace: d.Namespace, Name: d.Name}, UID: d.UID, Created: d.CreationTimestamp}
+	if !d.DeletionTimestamp.IsZero() {
+		return h
+	}
+	h.Own = ownNames(d)
+	if len(d.Status.ServedNames) == 0 {
+		return h
+	}
+	claims := setOf(Claims(d))
+	for _, name := range d.Status.ServedNames {
+		if claims[name] {
+			h.Held = append(h.Held, name)
+		}
+	}
+	return h
+}
+
+// Holders returns HolderOf each deployment.
+func Holders(all []v1alpha1.ModelDeployment) []NameHolder {
+	out := make([]NameHolder, len(all))
+	for i := range all {
+		out[i] = HolderOf(&all[i])
+	}
+	return out
+}
+
+// Names returns its own names and those that it holds; a name may be in both.
+func (h *NameHolder) Names() []string { return append(slices.Clone(h.Own), h.Held...) }
+
 // NameConflict is a name that another deployment owns.
 type NameConflict struct {
 	Name  string
-	Owner *v1alpha1.ModelDeployment
+	Owner *NameHolder
 }
 
 // Names returns the names that a deployment owns among all others once it is accepted:
 // those that it claims, in its own order, then NAMESPACE/NAME, which is always its own.
-// A name that another deployment holds is a conflict.
-func Names(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) (owned []string, conflicts []NameConflict) {
-	full := fullName(d)
+// A name that another deployment holds is a conflict. It takes time in proportion to the
+// names of all holders together.
+func Names(d *v1alpha1.ModelDeployment, all []NameHolder) (owned []string, conflicts []NameConflict) {
+	full, owners := fullName(d), ownersOf(HolderOf(d), all)
 	for _, name := range Claims(d) {
 		if name == full {
 			continue
 		}
-		if owner := ownerOf(name, d, all); owner != nil {
+		if owner := owners[name]; owner != nil {
 			conflicts = append(conflicts, NameConflict{Name: name, Owner: owner})
 			continue
 		}
@@ -81,13 +132,69 @@ func Names(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) (owned [
 	return append(owned, full), conflicts
 }
 
+// ownersOf returns the other deployment that owns each name: the one that is called
+// NAMESPACE/NAME, or the oldest that holds it. If h holds a name as well, because both were
+// accepted in the same moment, the oldest of them keeps it.
+func ownersOf(h NameHolder, all []NameHolder) map[string]*NameHolder {
+	held, owners := setOf(h.Held), map[string]*NameHolder{}
+	for i := range all {
+		o := &all[i]
+		if o.UID == h.UID {
+			continue
+		}
+		for _, name := range o.Held {
+			if held[name] && older(h.Created, h.UID, o.Created, o.UID) {
+				continue
+			}
+			if other := owners[name]; other == nil || older(o.Created, o.UID, other.Created, other.UID) {
+				owners[name] = o
+			}
+		}
+	}
+	for i := range all {
+		if all[i].UID == h.UID {
+			continue
+		}
+		for _, name := range all[i].Own {
+			owners[name] = &all[i]
+		}
+	}
+	return owners
+}
+
 // Kept returns the names that a deployment keeps while its spec is refused or not judged:
 // of those that Names returned, the ones that it holds, and NAMESPACE/NAME. Without an
 // accepted revision, whose replicas may serve them, it keeps only the latter.
 func Kept(d *v1alpha1.ModelDeployment, owned []string, hasRevision bool) []string {
+	held := setOf(HolderOf(d).Held)
 	return slices.DeleteFunc(slices.Clone(owned), func(name string) bool {
-		return name != fullName(d) && !(hasRevision && holds(d, name))
+		return name != fullName(d) && !(hasRevision && held[name])
 	})
+}
+
+// ClaimGroups returns the parts of names in front of their first colon, each once: names
+// that are equal have the same. A deployment has many names but few groups.
+func ClaimGroups(names []string) (out []string) {
+	for _, name := range names {
+		if group, _, _ := strings.Cut(name, ":"); !slices.Contains(out, group) {
+			out = append(out, group)
+		}
+	}
+	return out
+}
+
+// ClaimsAny reports whether a deployment claims one of the names.
+func ClaimsAny(d *v1alpha1.ModelDeployment, names []string) bool {
+	wanted := setOf(names)
+	return slices.ContainsFunc(Claims(d), func(name string) bool { return wanted[name] })
+}
+
+func setOf(names []string) map[string]bool {
+	out := make(map[string]bool, len(names))
+	for _, name := range names {
+		out[name] = true
+	}
+	return out
 }
 
 // Served returns the names that clients use for a deployment, as its status lists them.
@@ -100,36 +207,14 @@ func Served(d *v1alpha1.ModelDeployment) []string {
 
 func fullName(d *v1alpha1.ModelDeployment) string { return d.Namespace + "/" + d.Name }
 
-// holds reports whether a deployment was accepted with a name that it still claims. The
-// operator writes names into the status only then.
-func holds(d *v1alpha1.ModelDeployment, name string) bool {
-	return d.DeletionTimestamp.IsZero() && slices.Contains(d.Status.ServedNames, name) && slices.Contains(Claims(d), name)
-}
-
-// ownerOf returns the other deployment that owns a name: the one that is called
-// NAMESPACE/NAME, or the one that holds it. If d holds it as well, because both were
-// accepted in the same moment, the oldest keeps it.
-func ownerOf(name string, d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) *v1alpha1.ModelDeployment {
-	held := holds(d, name)
-	var owner *v1alpha1.ModelDeployment
-	for i := range all {
-		o := &all[i]
-		switch {
-		case o.UID == d.UID || !o.DeletionTimestamp.IsZero():
-		case fullName(o) == name, ofAdapter(o, name):
-			return o
-		case !holds(o, name) || held && Older(d, o):
-		case owner == nil || Older(o, owner):
-			owner = o
-		}
-	}
-	return owner
-}
-
 // Older orders deployments by age, and by UID within a second.
 func Older(a, b *v1alpha1.ModelDeployment) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	return older(a.CreationTimestamp, a.UID, b.CreationTimestamp, b.UID)
+}
+
+func older(created metav1.Time, uid types.UID, thanCreated metav1.Time, thanUID types.UID) bool {
+	if !created.Equal(&thanCreated) {
+		return created.Before(&thanCreated)
 	}
-	return a.UID < b.UID
+	return uid < thanUID
 }

@@ -25,16 +25,16 @@ type verdict struct {
 // names: what is refused or waits serves nothing, and would keep a name from a deployment
 // that could serve it. While a new spec is refused, an older revision keeps its names.
 func accept(s *scope) verdict {
-	names, conflicts := fleet.Names(s.deployment, s.deployments)
+	names, conflicts := fleet.Names(s.deployment, s.holders)
 	kept := fleet.Kept(s.deployment, names, len(s.revisions) > 0)
 	no := func(condition func(kind, reason, message string) status.Condition, r fleet.Refusal) verdict {
 		return verdict{condition: condition(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: kept}
 	}
+	if refusal := fleet.Oversized(&s.deployment.Spec); refusal != nil { // not all holders of its names were read
+		return no(status.False, *refusal)
+	}
 	if len(conflicts) > 0 {
 		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})
-	}
-	if refusal := fleet.Oversized(&s.deployment.Spec); refusal != nil { // before Macs are asked for the source
-		return no(status.False, *refusal)
 	}
 	if r := s.noToken; r != nil {
 		if r.Reason == v1alpha1.ReasonSecretForbidden {

@@ -63,6 +63,9 @@ func (r Rehearsal) Accept() (Outcome, error) {
 
 // resolved judges a record that no Mac of the fleet reported for this source.
 func resolved(spec *v1alpha1.ModelDeploymentSpec, record model.Record) Outcome {
+	if refusal := fleet.Oversized(spec); refusal != nil {
+		return Outcome{Status: metav1.ConditionFalse, Reason: refusal.Reason, Message: refusal.Message}
+	}
 	record.VouchedBy = []string{model.VoucherPreview} // as if it were accepted
 	engine, refusal := fleet.Resolve(spec, record)
 	if refusal != nil {
@@ -76,7 +79,7 @@ func (r Rehearsal) scope() (*scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scope{now: r.Now, deployment: r.Deployment, deployments: r.Deployments, macs: r.Macs, revisions: revisions, class: r.Class}, nil
+	return &scope{now: r.Now, deployment: r.Deployment, holders: fleet.Holders(r.Deployments), macs: r.Macs, revisions: revisions, class: r.Class}, nil
 }
 
 // revisionOf finds the revision of an engine, or names the one that would be created.

@@ -3,6 +3,7 @@
 package modeldeployment
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,16 @@ func TestARehearsedNameConflictIsOneWithAnyRecord(t *testing.T) {
 	record := fleettest.Model("file://m.gguf", "seed", 98_000_000)
 	r.Record = &record
 	if o, err := r.Accept(); err != nil || o.Reason != v1alpha1.ReasonNameConflict || o.Engine != nil {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+func TestARehearsedLargeSpecIsRefusedWithAnyRecord(t *testing.T) {
+	r := rehearsed()
+	r.Deployment.Spec.ChatTemplate = strings.Repeat("x", 40<<10)
+	record := fleettest.Model("file://m.gguf", "seed", 98_000_000)
+	r.Record = &record
+	if o, err := r.Accept(); err != nil || o.Reason != v1alpha1.ReasonSpecTooLarge || o.Engine != nil {
 		t.Errorf("got %+v, %v", o, err)
 	}
 }

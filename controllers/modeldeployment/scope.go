@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -26,8 +27,8 @@ type scope struct {
 	deployment *v1alpha1.ModelDeployment
 	// ending: the namespace is being deleted.
 	ending bool
-	// deployments that claim one of this one's names.
-	deployments []v1alpha1.ModelDeployment
+	// holders of names that the deployment claims.
+	holders []fleet.NameHolder
 	// macs that the namespace may use are read only if the source still has to be found.
 	macs      []v1alpha1.MacNode
 	replicas  []v1alpha1.ModelReplica
@@ -60,12 +61,8 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 		return nil, fmt.Errorf("read namespace: %w", err)
 	}
 	s.ending = !namespace.DeletionTimestamp.IsZero()
-	for _, name := range fleet.Claims(s.deployment) {
-		var list v1alpha1.ModelDeploymentList
-		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexClaim: name}); err != nil {
-			return nil, fmt.Errorf("list deployments that claim %q: %w", name, err)
-		}
-		s.deployments = append(s.deployments, list.Items...)
+	if err := r.readHolders(ctx, s); err != nil {
+		return nil, err
 	}
 	if ref := s.deployment.Spec.Model.SecretRef; ref != nil {
 		var err error
@@ -83,6 +80,31 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 		return nil, err
 	}
 	return s, nil
+}
+
+// readHolders reads which other deployments hold names that this one claims. A spec that is
+// too large gets no name: only those matter that the deployment already holds. Any number of
+// deployments may claim a name, so they are not copied, and each is kept once and without
+// its spec.
+func (r *Reconciler) readHolders(ctx context.Context, s *scope) error {
+	names := fleet.Claims(s.deployment)
+	if fleet.Oversized(&s.deployment.Spec) != nil {
+		names = fleet.HolderOf(s.deployment).Held
+	}
+	seen := sets.New(s.deployment.UID)
+	for _, name := range names {
+		var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexHolder: name}, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list deployments that hold %q: %w", name, err)
+		}
+		for i := range list.Items {
+			if o := &list.Items[i]; !seen.Has(o.UID) {
+				seen.Insert(o.UID)
+				s.holders = append(s.holders, fleet.HolderOf(o))
+			}
+		}
+	}
+	return nil
 }
 
 // readClass reads the PriorityClass that the spec names.
@@ -105,8 +127,8 @@ func (r *Reconciler) readClass(ctx context.Context, s *scope) error {
 // readTargets looks for the deployments that routing names.
 func (r *Reconciler) readTargets(ctx context.Context, s *scope) error {
 	for _, name := range s.deployment.Spec.Routing.Targets() {
-		var target v1alpha1.ModelDeployment
-		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.deployment.Namespace, Name: name}, &target)
+		var target v1alpha1.ModelDeployment // of the cache: read only
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.deployment.Namespace, Name: name}, &target, client.UnsafeDisableDeepCopy)
 		switch {
 		case apierrors.IsNotFound(err) || err == nil && !target.DeletionTimestamp.IsZero():
 			s.missing = append(s.missing, name)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,12 +62,20 @@ func claimsChanged() predicate.Predicate {
 	}}
 }
 
-// rivals returns the other deployments that claim one of a deployment's names, NAMESPACE/NAME included.
+// rivals returns the other deployments that claim a name that this one holds, or one of its
+// own like NAMESPACE/NAME: only holders decide what others get.
 func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+	holder := fleet.HolderOf(o.(*v1alpha1.ModelDeployment))
+	names, seen := holder.Names(), sets.New(holder.UID)
 	var out []reconcile.Request
-	for _, name := range append(slices.Clone(fleet.Claims(o.(*v1alpha1.ModelDeployment))), o.GetNamespace()+"/"+o.GetName()) {
-		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.UID != o.GetUID() },
-			client.MatchingFields{fleet.IndexClaim: name})...)
+	for _, group := range fleet.ClaimGroups(names) {
+		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool {
+			if seen.Has(d.UID) {
+				return false
+			}
+			seen.Insert(d.UID)
+			return fleet.ClaimsAny(d, names)
+		}, client.MatchingFields{fleet.IndexClaim: group})...)
 	}
 	return out
 }
@@ -116,9 +125,11 @@ func (r *Reconciler) inspectedBy(ctx context.Context, _ client.Object) []reconci
 	})
 }
 
+// find returns the deployments that are wanted. They are not copied from the cache: wanted
+// must not change them.
 func (r *Reconciler) find(ctx context.Context, wanted func(*v1alpha1.ModelDeployment) bool, opts ...client.ListOption) []reconcile.Request {
 	var list v1alpha1.ModelDeploymentList
-	if err := r.Client.List(ctx, &list, append(opts, client.DisableReadYourWritesConsistency)...); err != nil {
+	if err := r.Client.List(ctx, &list, append(opts, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 		return nil
 	}
