@@ -39,6 +39,7 @@ import (
 	"metalfleet.dev/metalfleet/api/logs"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/gateway/heap"
 )
 
 // version is set when the program is linked.
@@ -204,6 +205,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	if err != nil {
 		return err
 	}
+	heap.Keep(ctx)
 	if err := prepare(ctx, log, config, s.namespace); err != nil {
 		return err
 	}
