@@ -6,7 +6,7 @@ import "encoding/json"
 // empty string or a string with an object in it.
 type arguments struct {
 	name   string
-	shape  shape
+	shape  *shape
 	json   *repairer
 	text   []byte // of a value that is no object
 	object bool
@@ -72,7 +72,7 @@ func (a *arguments) none(out *sink) {
 
 // unwrapped is the object that a value stands for: null and an empty string stand for an
 // empty one, a string for the object in it.
-func unwrapped(value string, s shape) (string, bool) {
+func unwrapped(value string, s *shape) (string, bool) {
 	canonical, ok := repaired(value, s)
 	if !ok {
 		return "", false

@@ -116,10 +116,8 @@ func (h *harmony) open(header string) {
 	}
 	h.args = newArguments(h.tools, h.name)
 	s := h.args.shape
-	if names := s.names(); len(names) == 1 {
-		if types := s.member(names[0]).types(); len(types) == 1 && types[0] == "string" {
-			h.code = names[0]
-		}
+	if name := s.only(); name != "" && s.member(name).text() {
+		h.code = name
 	}
 	form := constraint.FindStringSubmatch(header)
 	h.unsure = h.code != "" && form != nil && form[1] != "json" && form[1] != "commentary"

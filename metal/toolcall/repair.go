@@ -44,7 +44,7 @@ const (
 // level is an object or a list that is open.
 type level struct {
 	list  bool
-	shape shape
+	shape *shape
 	key   []byte // of the member under way, as JSON
 	n     int    // items before the one under way
 }
@@ -55,7 +55,7 @@ type level struct {
 // an integer.
 type repairer struct {
 	state jsonState
-	shape shape
+	shape *shape
 	open  []level
 	// name is set while a string is a member's name.
 	name bool
@@ -182,7 +182,7 @@ func (r *repairer) value(b byte) verdict {
 }
 
 // here is the shape of the value that begins.
-func (r *repairer) here() shape {
+func (r *repairer) here() *shape {
 	if len(r.open) == 0 {
 		return r.shape
 	}
@@ -192,7 +192,7 @@ func (r *repairer) here() shape {
 	}
 	var name string
 	if json.Unmarshal(top.key, &name) != nil {
-		return shape{}
+		return nil
 	}
 	return top.shape.member(name)
 }
@@ -314,7 +314,7 @@ func (r *repairer) end() bool {
 }
 
 // repaired is a whole text as JSON of a shape; ok is false where it is none.
-func repaired(text string, s shape) (out string, ok bool) {
+func repaired(text string, s *shape) (out string, ok bool) {
 	r := repairer{shape: s}
 	for i := range len(text) {
 		switch v := r.push(text[i]); {

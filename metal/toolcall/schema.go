@@ -3,226 +3,274 @@ package toolcall
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// shape is what a schema declares about a value, as far as it helps to read one. It is read
-// leniently: what it does not understand declares nothing.
-type shape struct {
-	root any
-	// of are the schemas that may apply to the value; none declares nothing.
-	of []any
+// kinds is a set of JSON types; the empty set declares nothing.
+type kinds uint8
+
+const (
+	kindNull kinds = 1 << iota
+	kindBoolean
+	kindString
+	kindInteger
+	kindNumber
+	kindArray
+	kindObject
+	// kindOther is a type that JSON does not have.
+	kindOther
+)
+
+// kindNamed is the type with a name.
+func kindNamed(name string) kinds {
+	switch name {
+	case "null":
+		return kindNull
+	case "boolean":
+		return kindBoolean
+	case "string":
+		return kindString
+	case "integer":
+		return kindInteger
+	case "number":
+		return kindNumber
+	case "array":
+		return kindArray
+	case "object":
+		return kindObject
+	}
+	return kindOther
 }
 
-// maxSchemas bounds the schemas that are looked at for one value.
-const maxSchemas = 64
-
-// shapeOf reads a schema; what is no JSON declares nothing.
-func shapeOf(raw json.RawMessage) shape {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var root any
-	if err := dec.Decode(&root); err != nil {
-		return shape{}
-	}
-	return shape{root: root, of: []any{root}}
-}
-
-// flat are the schemas of a value with those that they refer to or combine.
-func (s shape) flat() []map[string]any {
-	var out []map[string]any
-	work := slices.Clone(s.of)
-	for n := 0; len(work) > 0 && n < maxSchemas; n++ {
-		m, _ := work[0].(map[string]any)
-		work = work[1:]
-		if m == nil {
-			continue
-		}
-		out = append(out, m)
-		if to, ok := s.resolve(m["$ref"]); ok {
-			work = append(work, to)
-		}
-		for _, keyword := range []string{"allOf", "anyOf", "oneOf"} {
-			if list, ok := m[keyword].([]any); ok {
-				work = append(work, list...)
-			}
-		}
-	}
-	return out
-}
-
-// member is the shape of a member of an object.
-func (s shape) member(name string) shape {
-	out := shape{root: s.root}
-	for _, m := range s.flat() {
-		properties, _ := m["properties"].(map[string]any)
-		if of, ok := properties[name]; ok {
-			out.of = append(out.of, of)
-		} else if more, ok := m["additionalProperties"].(map[string]any); ok {
-			out.of = append(out.of, more)
-		}
-	}
-	return out
-}
-
-// item is the shape of an item of a list.
-func (s shape) item(i int) shape {
-	out := shape{root: s.root}
-	for _, m := range s.flat() {
-		first, _ := m["prefixItems"].([]any)
-		if list, ok := m["items"].([]any); ok {
-			first = list
-		}
-		switch rest, ok := m["items"].(map[string]any); {
-		case i < len(first):
-			out.of = append(out.of, first[i])
-		case ok:
-			out.of = append(out.of, rest)
-		}
-	}
-	return out
-}
-
-// names are those of the declared members, sorted.
-func (s shape) names() []string {
-	var out []string
-	for _, m := range s.flat() {
-		properties, _ := m["properties"].(map[string]any)
-		for name := range properties {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// required are the members that the schema itself requires.
-func (s shape) required() (out []string) {
-	for _, of := range s.of {
-		m, _ := of.(map[string]any)
-		list, _ := m["required"].([]any)
-		out = append(out, textsOf(list)...)
-	}
-	return out
-}
-
-// types that the value may have, sorted; nil where nothing is declared.
-func (s shape) types() []string {
-	var out []string
-	budget := maxSchemas
-	for _, of := range s.of {
-		some := s.typesOf(of, &budget)
-		if some == nil {
-			return nil
-		}
-		out = append(out, some...)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// typesOf one schema; nil where it allows any.
-func (s shape) typesOf(of any, budget *int) []string {
-	m, _ := of.(map[string]any)
-	if *budget--; m == nil || *budget < 0 {
-		return nil
-	}
-	out := s.ownTypes(m, budget)
-	if m["nullable"] == true && out != nil {
-		out = append(slices.Clone(out), "null")
-	}
-	return out
-}
-
-func (s shape) ownTypes(m map[string]any, budget *int) []string {
-	switch t := m["type"].(type) {
-	case string:
-		return []string{t}
-	case []any:
-		return textsOf(t)
-	}
-	if list, ok := m["enum"].([]any); ok {
-		return kindsOf(list)
-	}
-	if v, ok := m["const"]; ok {
-		return kindsOf([]any{v})
-	}
-	if to, ok := s.resolve(m["$ref"]); ok {
-		return s.typesOf(to, budget)
-	}
-	for _, keyword := range []string{"anyOf", "oneOf"} {
-		list, _ := m[keyword].([]any)
-		var all []string
-		for i, of := range list {
-			some := s.typesOf(of, budget)
-			if some == nil {
-				return nil
-			}
-			if all = append(all, some...); i == len(list)-1 {
-				return all
-			}
-		}
-	}
-	list, _ := m["allOf"].([]any)
-	for _, of := range list {
-		if some := s.typesOf(of, budget); some != nil {
-			return some
-		}
-	}
-	return nil
-}
-
-func textsOf(list []any) (out []string) {
+// kindsNamed are the types with the names in a list.
+func kindsNamed(list []any) (out kinds) {
 	for _, v := range list {
-		if text, ok := v.(string); ok {
-			out = append(out, text)
+		if name, ok := v.(string); ok {
+			out |= kindNamed(name)
 		}
 	}
 	return out
 }
 
 // kindsOf are the types of values.
-func kindsOf(list []any) (out []string) {
+func kindsOf(list []any) (out kinds) {
 	for _, v := range list {
 		switch v := v.(type) {
 		case nil:
-			out = append(out, "null")
+			out |= kindNull
 		case bool:
-			out = append(out, "boolean")
+			out |= kindBoolean
 		case string:
-			out = append(out, "string")
+			out |= kindString
 		case json.Number:
-			out = append(out, numberType(v.String()))
+			out |= numberKind(v.String())
 		case []any:
-			out = append(out, "array")
-		case map[string]any:
-			out = append(out, "object")
+			out |= kindArray
+		case *schema:
+			out |= kindObject
 		}
 	}
 	return out
 }
 
-// numberType of a JSON number.
-func numberType(text string) string {
+// numberKind is the type of a JSON number.
+func numberKind(text string) kinds {
 	if strings.ContainsAny(text, ".eE") {
-		return "number"
+		return kindNumber
 	}
-	return "integer"
+	return kindInteger
 }
 
-// whole reports whether the value is declared to be an integer.
-func (s shape) whole() bool {
-	types := s.types()
-	return slices.Contains(types, "integer") && !slices.Contains(types, "number")
+// schema is an object within the schema of a tool. It is read leniently: what is not
+// understood declares nothing, like a schema that is nil.
+type schema struct {
+	// id is unique among the schemas of a request, from 1 on.
+	id int
+	// members are JSON values whose objects are schemas.
+	members map[string]any
+	// target is the schema that $ref names; nil for none.
+	target *schema
+	// kinds are the types that a value may have, once read is set.
+	kinds kinds
+	read  bool
+	// endless is set if the types depend on themselves: such a schema declares none.
+	endless bool
+}
+
+// schemaOf is a JSON value that is an object, as a schema; nil for other values.
+func schemaOf(v any) *schema {
+	s, _ := v.(*schema)
+	return s
+}
+
+// at is the value of a member.
+func (s *schema) at(name string) (v any, ok bool) {
+	if s == nil {
+		return nil, false
+	}
+	v, ok = s.members[name]
+	return v, ok
+}
+
+// list is the value of a member that is a list.
+func (s *schema) list(name string) []any {
+	v, _ := s.at(name)
+	list, _ := v.([]any)
+	return list
+}
+
+// property is the schema of a declared member.
+func (s *schema) property(name string) (of *schema, declared bool) {
+	properties, _ := s.at("properties")
+	v, declared := schemaOf(properties).at(name)
+	return schemaOf(v), declared
+}
+
+// items are the schemas of the first items of a list, and of the rest.
+func (s *schema) items() (first []any, rest *schema) {
+	switch items := s.members["items"].(type) {
+	case []any:
+		return items, nil
+	case *schema:
+		rest = items
+	}
+	return s.list("prefixItems"), rest
+}
+
+// readKinds reads the types of a schema, once. A schema that is reached through more than
+// maxDepth others, or through itself, declares none.
+func (s *schema) readKinds(depth int) (out kinds, ends bool) {
+	if s == nil {
+		return 0, true
+	}
+	if !s.read {
+		s.read, s.endless = true, true // until the end is reached
+		if depth < maxDepth {
+			s.kinds, ends = s.ownKinds(depth + 1)
+			s.endless = !ends
+		}
+		if s.members["nullable"] == true && s.kinds != 0 {
+			s.kinds |= kindNull
+		}
+	}
+	return s.kinds, !s.endless
+}
+
+func (s *schema) ownKinds(depth int) (out kinds, ends bool) {
+	switch t := s.members["type"].(type) {
+	case string:
+		return kindNamed(t), true
+	case []any:
+		return kindsNamed(t), true
+	}
+	if list, ok := s.members["enum"].([]any); ok {
+		return kindsOf(list), true
+	}
+	if v, ok := s.members["const"]; ok {
+		return kindsOf([]any{v}), true
+	}
+	if s.target != nil {
+		return s.target.readKinds(depth)
+	}
+	for _, keyword := range []string{"anyOf", "oneOf"} {
+		list := s.list(keyword)
+		for i, of := range list {
+			some, ends := schemaOf(of).readKinds(depth)
+			if some == 0 {
+				return 0, ends
+			}
+			if out |= some; i == len(list)-1 {
+				return out, true
+			}
+		}
+	}
+	for _, of := range s.list("allOf") {
+		if some, ends := schemaOf(of).readKinds(depth); some != 0 || !ends {
+			return some, ends
+		}
+	}
+	return 0, true
+}
+
+// schemas reads the schemas of the tools of a request. It takes time in proportion to their
+// size: each object is read once, and each target of a reference is found once.
+type schemas struct {
+	n int // objects that were read
+	// of the schema under way:
+	root    any
+	objects []*schema
+	targets map[string]*schema
+}
+
+// read reads the schema of a tool; what is not JSON declares nothing.
+func (r *schemas) read(raw json.RawMessage) *schema {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var root any
+	if err := dec.Decode(&root); err != nil {
+		return nil
+	}
+	r.objects, r.targets = nil, map[string]*schema{}
+	r.root = r.value(root)
+	objects := r.objects
+	for _, s := range objects {
+		s.target = r.target(s)
+	}
+	for _, s := range objects {
+		s.readKinds(0)
+	}
+	return schemaOf(r.root)
+}
+
+// value has the objects within a JSON value be schemas.
+func (r *schemas) value(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			v[name] = r.value(v[name])
+		}
+		return r.object(v)
+	case []any:
+		for i := range v {
+			v[i] = r.value(v[i])
+		}
+	}
+	return v
+}
+
+func (r *schemas) object(members map[string]any) *schema {
+	r.n++
+	s := &schema{id: r.n, members: members}
+	r.objects = append(r.objects, s)
+	return s
+}
+
+// target is the schema that another refers to; nil for none.
+func (r *schemas) target(s *schema) *schema {
+	ref, _ := s.members["$ref"].(string)
+	if ref == "" {
+		return nil
+	}
+	if to, known := r.targets[ref]; known {
+		return to
+	}
+	var to *schema
+	if v, ok := r.resolve(ref); ok {
+		if to = schemaOf(v); to == nil {
+			to = r.object(nil) // it declares nothing
+		}
+	}
+	r.targets[ref] = to
+	return to
 }
 
 // resolve finds the target of a reference within the schema.
-func (s shape) resolve(ref any) (any, bool) {
-	text, _ := ref.(string)
-	pointer, local := strings.CutPrefix(text, "#")
+func (r *schemas) resolve(ref string) (any, bool) {
+	pointer, local := strings.CutPrefix(ref, "#")
 	if !local {
 		return nil, false
 	}
@@ -230,15 +278,17 @@ func (s shape) resolve(ref any) (any, bool) {
 	if err != nil {
 		return nil, false
 	}
-	at := s.root
-	for i, part := range strings.Split(pointer, "/") {
-		if i == 0 {
-			continue
+	at := r.root
+	_, pointer, more := strings.Cut(pointer, "/")
+	for more {
+		var part string
+		part, pointer, more = strings.Cut(pointer, "/")
+		if strings.Contains(part, "~") {
+			part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
 		}
-		part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
 		switch of := at.(type) {
-		case map[string]any:
-			at = of[part]
+		case *schema:
+			at = of.members[part]
 		case []any:
 			n, err := strconv.Atoi(part)
 			if err != nil || n < 0 || n >= len(of) {

@@ -30,15 +30,17 @@ type function struct {
 	lex   *lexer
 	tools Tools
 	// pairs: names of parameters stand between tags too, as in GLM's calls.
-	pairs  bool
-	state  functionState
-	part   []byte // of a name
-	name   string
-	begun  bool
-	given  []string // parameters
-	shape  shape    // of the call's arguments
-	value  *tagged
-	pieces []symbol // since nextName or mayEnd
+	pairs bool
+	state functionState
+	part  []byte // of a name
+	name  string
+	begun bool
+	given map[string]bool // parameters
+	// missing counts the required parameters that were not given.
+	missing int
+	shape   *shape // of the call's arguments
+	value   *tagged
+	pieces  []symbol // since nextName or mayEnd
 }
 
 func newFunction(l *lexer, tools Tools) *function {
@@ -97,7 +99,7 @@ func (f *function) inName(s symbol, out *sink) verdict {
 	}
 	name := f.nameOf()
 	if f.state == parameterName {
-		if name == "" || slices.Contains(f.given, name) && slices.Contains(f.shape.names(), name) {
+		if name == "" || f.given[name] && f.shape.declares(name) {
 			return bad
 		}
 		f.parameter(name, out)
@@ -141,7 +143,9 @@ func (f *function) named(name string, out *sink) verdict {
 	if f.name = f.tools.resolve(name); f.name == "" {
 		return bad
 	}
-	f.state, f.begun, f.shape = functionBetween, true, f.tools[f.name].shape
+	called := f.tools[f.name]
+	f.state, f.begun, f.shape = functionBetween, true, called.shape
+	f.given, f.missing = map[string]bool{}, len(called.required)
 	out.begin(f.name)
 	out.arguments("{")
 	return more
@@ -156,7 +160,10 @@ func (f *function) parameter(name string, out *sink) {
 	if len(f.given) > 0 {
 		out.arguments(", ")
 	}
-	f.given = append(f.given, name)
+	if !f.given[name] && f.tools[f.name].required[name] {
+		f.missing--
+	}
+	f.given[name] = true
 	out.arguments(string(key) + ": ")
 	f.value = newTagged(name, f.shape.member(name), out)
 	f.state = parameterValue
@@ -184,7 +191,7 @@ func (f *function) next(s symbol, out *sink) {
 		return
 	}
 	name := f.nameOf()
-	if f.namesEnd(s) && slices.Contains(f.shape.names(), name) && !slices.Contains(f.given, name) {
+	if f.namesEnd(s) && !f.given[name] && f.shape.declares(name) {
 		f.value.close(true, out)
 		f.parameter(name, out)
 		return
@@ -218,9 +225,7 @@ func (f *function) afterEnd(s symbol, out *sink) (verdict, []symbol) {
 }
 
 // complete reports whether all required parameters were given.
-func (f *function) complete() bool {
-	return !slices.ContainsFunc(f.shape.required(), func(name string) bool { return !slices.Contains(f.given, name) })
-}
+func (f *function) complete() bool { return f.missing == 0 }
 
 // ended ends the call where it seemed to end, and returns the symbols after that.
 func (f *function) ended(out *sink) []symbol {

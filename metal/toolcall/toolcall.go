@@ -236,14 +236,17 @@ func (p *Parser) Broken() int { return p.out.broken }
 // errTools: definitions of tools cannot be read.
 var errTools = errors.New("invalid tools")
 
-// Tools are the functions that a request declares, by name.
+// Tools are the functions that a request declares, by name. Parsers keep in them what they
+// looked up: those of the same tools are not used at the same time.
 type Tools map[string]tool
 
 // tool is a function.
 type tool struct {
 	// parameters is the schema of its arguments as it was sent, and shape what it declares.
 	parameters json.RawMessage
-	shape      shape
+	shape      *shape
+	// required are the arguments that the schema itself requires.
+	required map[string]bool
 }
 
 // ReadTools reads definitions as OpenAI's chat completions have them. It takes any schema:
@@ -259,6 +262,8 @@ func ReadTools(raw json.RawMessage) (Tools, error) {
 		return nil, fmt.Errorf("%w: want a list of functions, each with a name", errTools)
 	}
 	out := Tools{}
+	var read schemas
+	in := &shapeIndex{found: map[string]*shape{}}
 	for i, t := range list {
 		f := t.Function
 		if f.Name == "" {
@@ -267,9 +272,22 @@ func ReadTools(raw json.RawMessage) (Tools, error) {
 		if _, twice := out[f.Name]; twice {
 			return nil, fmt.Errorf("%w: two tools are named %q", errTools, f.Name)
 		}
-		out[f.Name] = tool{parameters: f.Parameters, shape: shapeOf(f.Parameters)}
+		out[f.Name] = tool{parameters: f.Parameters}.read(&read, in)
 	}
 	return out, nil
+}
+
+// read reads the schema of the arguments.
+func (t tool) read(by *schemas, in *shapeIndex) tool {
+	if root := by.read(t.parameters); root != nil {
+		t.shape, t.required = in.shape([]*schema{root}), map[string]bool{}
+		for _, v := range root.list("required") {
+			if name, ok := v.(string); ok {
+				t.required[name] = true
+			}
+		}
+	}
+	return t
 }
 
 // prefix is what some models write before the name of a function.

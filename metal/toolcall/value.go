@@ -1,16 +1,12 @@
 package toolcall
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // tagged is the value of a parameter between tags. A string is reported while it is
 // written; anything else is read once it is complete.
 type tagged struct {
 	name   string
-	types  []string
-	shape  shape
+	shape  *shape
 	string bool
 	// kept is the text of a value that is no string.
 	kept []byte
@@ -25,9 +21,9 @@ type tagged struct {
 	opened bool
 }
 
-func newTagged(name string, s shape, out *sink) *tagged {
-	t := &tagged{name: name, types: s.types(), shape: s, first: true}
-	if t.string = len(t.types) == 1 && t.types[0] == "string"; t.string {
+func newTagged(name string, s *shape, out *sink) *tagged {
+	t := &tagged{name: name, shape: s, first: true}
+	if t.string = s.text(); t.string {
 		out.arguments(`"`)
 	}
 	return t
@@ -135,26 +131,27 @@ func (t *tagged) close(implied bool, out *sink) {
 		out.arguments(`"`)
 		return
 	}
-	out.arguments(inJSON(string(t.kept), t.types, t.shape))
+	out.arguments(inJSON(string(t.kept), t.shape))
 }
 
-// inJSON is a value of one of these types. A text that is none of them is a string; where no
-// type is declared, an object or a list is one.
-func inJSON(value string, types []string, s shape) string {
+// inJSON is a value of one of the declared types. A text that is none of them is a string;
+// where no type is declared, an object or a list is one.
+func inJSON(value string, s *shape) string {
 	trimmed := strings.TrimSpace(value)
-	if types == nil {
-		types = []string{"string", "object", "array"}
+	types := kindString | kindObject | kindArray
+	if s != nil && s.kinds != 0 {
+		types = s.kinds
 	}
 	if lower := strings.ToLower(trimmed); lower == "true" || lower == "false" {
-		if slices.Contains(types, "boolean") {
+		if types&kindBoolean != 0 {
 			return lower
 		}
 	}
 	text, ok := repaired(trimmed, s)
-	if ok && trimmed == "None" && slices.Contains(types, "string") {
+	if ok && trimmed == "None" && types&kindString != 0 {
 		ok = false
 	}
-	if t := typeOf(text); ok && t != "string" && (slices.Contains(types, t) || t == "integer" && slices.Contains(types, "number")) {
+	if t := kindOf(text); ok && t != kindString && (types&t != 0 || t == kindInteger && types&kindNumber != 0) {
 		return text
 	}
 	var out strings.Builder
@@ -166,22 +163,22 @@ func inJSON(value string, types []string, s shape) string {
 	return out.String()
 }
 
-// typeOf is the type of a JSON text.
-func typeOf(text string) string {
+// kindOf is the type of a JSON text; none for an empty one.
+func kindOf(text string) kinds {
 	if text == "" {
-		return ""
+		return 0
 	}
 	switch text[0] {
 	case '{':
-		return "object"
+		return kindObject
 	case '[':
-		return "array"
+		return kindArray
 	case '"':
-		return "string"
+		return kindString
 	case 't', 'f':
-		return "boolean"
+		return kindBoolean
 	case 'n':
-		return "null"
+		return kindNull
 	}
-	return numberType(text)
+	return numberKind(text)
 }
