@@ -48,6 +48,9 @@ type Inspector struct {
 	// mu guards what follows.
 	mu   sync.Mutex
 	jobs map[string]*job
+	// working are the jobs that have a goroutine, also those that were stopped and whose
+	// resolver has not returned.
+	working map[*job]struct{}
 }
 
 // job is one ordered inspection.
@@ -62,7 +65,10 @@ type job struct {
 
 // New makes an inspector; Run makes it work.
 func New(r Resolving, log logr.Logger) *Inspector {
-	return &Inspector{resolver: r, log: log, signal: make(chan struct{}, 1), changed: make(chan struct{}, 1), jobs: map[string]*job{}}
+	return &Inspector{
+		resolver: r, log: log, signal: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		jobs: map[string]*job{}, working: map[*job]struct{}{},
+	}
 }
 
 // Set replaces the inspections. One that stays keeps its result; one that was
@@ -194,6 +200,7 @@ func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 		return nil, nil
 	}
 	ctx, due.cancel = context.WithCancel(ctx)
+	i.working[due] = struct{}{}
 	return due, ctx
 }
 
@@ -202,13 +209,12 @@ func (j *job) due(now time.Time) bool {
 	return j.cancel == nil && !j.next.IsZero() && !now.Before(j.next)
 }
 
-// running counts the jobs that run, by namespace. The caller holds the lock.
+// running counts the slots in use, by namespace: a stopped job uses its slot until its
+// resolver returns. The caller holds the lock.
 func (i *Inspector) running() map[string]int {
 	out := map[string]int{}
-	for _, j := range i.jobs {
-		if j.cancel != nil {
-			out[j.order.Namespace]++
-		}
+	for j := range i.working {
+		out[j.order.Namespace]++
 	}
 	return out
 }
@@ -219,6 +225,9 @@ func (i *Inspector) untilNext() time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	wait := time.Hour
+	if len(i.working) == atOnce {
+		return wait // the end of one of them is a signal
+	}
 	running := i.running()
 	for _, j := range i.jobs {
 		if j.cancel == nil && !j.next.IsZero() && running[j.order.Namespace] < perNamespace {
@@ -239,6 +248,7 @@ func (i *Inspector) look(ctx context.Context, j *job) {
 	defer i.mu.Unlock()
 	j.cancel()
 	j.cancel = nil
+	delete(i.working, j)
 	if stopped {
 		return // no longer ordered, or shutting down
 	}

@@ -275,6 +275,52 @@ func TestAttackSlowSourcesThatFillTheSlots(t *testing.T) {
 	})
 }
 
+// deaf ignores its context for the sources of namespace a.
+type deaf struct{ *scripted }
+
+func (d deaf) Resolve(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+	if order.Namespace != "a" {
+		return d.scripted.Resolve(ctx, order)
+	}
+	time.Sleep(time.Hour)
+	return model.Record{}, ctx.Err()
+}
+
+// A job that was stopped by an edit, or removed, keeps its slot until it has ended: edits
+// get a namespace no slot more.
+func TestAttackEditsOfSourcesThatDoNotEnd(t *testing.T) {
+	for name, edited := range map[string][]v1alpha1.Inspection{
+		"other sources": {{ID: "1", Source: "x", Namespace: "a"}, {ID: "2", Source: "y", Namespace: "a"}},
+		"other orders":  {{ID: "3", Source: "x", Namespace: "a"}, {ID: "4", Source: "y", Namespace: "a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &scripted{looks: map[string][]time.Time{}}
+				i := New(deaf{s}, logr.Discard())
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { i.Run(ctx); close(done) }()
+				i.Set([]v1alpha1.Inspection{{ID: "1", Source: "u", Namespace: "a"}, {ID: "2", Source: "v", Namespace: "a"}})
+				after(time.Second)
+				i.Set(edited)
+				after(time.Second)
+				i.Set(append(edited, v1alpha1.Inspection{ID: "b", Source: "late", Namespace: "b"}))
+				after(2 * time.Second)
+				if s.count("late") != 1 {
+					t.Error("the source of namespace b waits for stopped ones of namespace a")
+				}
+				i.Set([]v1alpha1.Inspection{{ID: "5", Source: "z", Namespace: "b"}, {ID: "6", Source: "w", Namespace: "b"}})
+				after(2 * time.Hour)
+				if s.count("z") != 1 || s.count("w") != 1 {
+					t.Error("the slots of stopped jobs are not free after their end")
+				}
+				cancel()
+				<-done
+			})
+		})
+	}
+}
+
 // breaking panics over one source.
 type breaking struct{ *scripted }
 
