@@ -13,8 +13,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// maxRank bounds an adapter's rank; no useful one comes near it.
-const maxRank = 4096
+const (
+	// maxRank bounds an adapter's rank; no useful one comes near it.
+	maxRank = 4096
+	// maxModuleBytes bounds the name of a module, which patterns are matched with.
+	maxModuleBytes = 512
+)
 
 // Adapter is a low-rank adapter (LoRA) of a model, opened for loading.
 type Adapter struct {
@@ -162,6 +166,9 @@ func factorPairs(config *AdapterConfig, tensors []shardTensor) (map[string]*[2]s
 		if module == "" {
 			return nil, family.Unsupported("tensor of an adapter", clipped(t.name[strings.LastIndex(t.name, ".layers.")+1:]), []string{"names that end in " + ends[0][0] + " and " + ends[1][0]})
 		}
+		if len(module) > maxModuleBytes {
+			return nil, family.Unsupported("name of a layer with an adapter", clipped(module), []string{fmt.Sprintf("names of at most %d bytes", maxModuleBytes)})
+		}
 		if config.peft {
 			module = strings.TrimPrefix(module, "base_model.model.")
 		}
@@ -204,24 +211,31 @@ func (a *Adapter) add(config *AdapterConfig, of *File, module string, pair *[2]s
 			return err
 		}
 	}
+	c.a, c.b = factor{tensor: pair[0], turned: turned, rows: c.Rank}, factor{tensor: pair[1], turned: turned, rows: c.Out}
+	parts := partsOf(of.Dim, module, c)
+	for _, part := range parts { // patterns are matched only with layers of the model
+		if err := part.fits(of); err != nil {
+			return err
+		}
+	}
 	scale, err := config.scaleOf(module, int64(c.Rank))
 	if err != nil {
 		return err
 	}
-	c.Scale = scale
-	c.a, c.b = factor{tensor: pair[0], turned: turned, rows: c.Rank}, factor{tensor: pair[1], turned: turned, rows: c.Out}
-	for _, part := range partsOf(of.Dim, module, c) {
-		if layer, expert, ok := expertOf(part.Layer); ok && c.Experts == 0 {
-			if a.single[layer] == nil {
-				a.single[layer] = map[int]Change{}
-			}
-			a.single[layer][expert] = part
+	for _, part := range parts {
+		part.Scale = scale
+		layer, expert, ok := part.expert()
+		if !ok {
+			a.Changes = append(a.Changes, part)
 			continue
 		}
-		if err := part.fits(of); err != nil {
-			return err
+		if a.single[layer] == nil {
+			a.single[layer] = map[int]Change{}
 		}
-		a.Changes = append(a.Changes, part)
+		if _, twice := a.single[layer][expert]; twice {
+			return family.Invalidf("expert %d of layer %s has factors under two names", expert, family.Quoted(layer))
+		}
+		a.single[layer][expert] = part
 	}
 	return nil
 }
@@ -254,41 +268,31 @@ func partsOf(d family.Dimensions, module string, c Change) []Change {
 	return []Change{c}
 }
 
-// expertOf is the layer of all experts that a layer of one belongs to.
-func expertOf(layer string) (all string, expert int, ok bool) {
-	before, rest, found := strings.Cut(layer, ".mlp.experts.")
+// expert is the layer of all experts that a change of one belongs to.
+func (c Change) expert() (all string, expert int, ok bool) {
+	before, rest, found := strings.Cut(c.Layer, ".mlp.experts.")
 	number, matrix, _ := strings.Cut(rest, ".")
 	expert, err := strconv.Atoi(number)
-	return before + ".mlp.switch_mlp." + matrix, expert, found && err == nil
+	return before + ".mlp.switch_mlp." + matrix, expert, found && err == nil && c.Experts == 0
 }
 
 // stack makes one change of those of single experts. Experts without one stay as they are.
 func (a *Adapter) stack(of *File) error {
 	for _, layer := range sortedKeys(a.single) {
-		e, found := of.Entry(layer + ".weight")
-		if !found || len(e.Shape) != 3 {
-			return family.Unsupported("layer with an adapter", clipped(layer), []string{"linear layers that the model has as a matrix of their own"})
-		}
+		e, _ := of.Entry(layer + ".weight") // each of its experts fits
 		var c Change
 		for n := range int(e.Shape[0]) {
 			one, changed := a.single[layer][n]
-			delete(a.single[layer], n)
 			switch {
 			case !changed:
 				continue
 			case c.Experts == 0:
 				c, c.Experts = one, int(e.Shape[0])
 				c.Layer, c.a.stack, c.b.stack = layer, make([]factor, c.Experts), make([]factor, c.Experts)
-			case one.Rank != c.Rank || one.Out != c.Out || one.In != c.In || one.Scale != c.Scale || one.a.tensor.kind != c.a.tensor.kind || one.b.tensor.kind != c.b.tensor.kind:
+			case one.Rank != c.Rank || one.Scale != c.Scale || one.a.tensor.kind != c.a.tensor.kind || one.b.tensor.kind != c.b.tensor.kind:
 				return family.Unsupported("adapter of experts", "another rank, scale or type in expert "+strconv.Itoa(n)+" of "+clipped(layer), []string{"the same in all experts of a layer"})
 			}
 			c.a.stack[n], c.b.stack[n] = one.a, one.b
-		}
-		if len(a.single[layer]) > 0 {
-			return family.Invalidf("layer %s has %d experts, and factors of others", family.Quoted(layer), e.Shape[0])
-		}
-		if err := c.fits(of); err != nil {
-			return err
 		}
 		a.Changes = append(a.Changes, c)
 	}
@@ -297,16 +301,25 @@ func (a *Adapter) stack(of *File) error {
 
 // fits refuses a change of a layer that the model does not have, or whose shape differs.
 func (c Change) fits(of *File) error {
-	e, found := of.Entry(c.Layer + ".weight")
-	if !found {
-		return family.Unsupported("layer with an adapter", clipped(c.Layer), []string{"linear layers that the model has as a matrix of their own"})
+	layer, expert, single := c.expert()
+	if !single {
+		layer = c.Layer
 	}
-	want := []int64{int64(c.Out), int64(c.In)}
-	if c.Experts > 0 {
+	e, found := of.Entry(layer + ".weight")
+	if !found || single && len(e.Shape) != 3 {
+		return family.Unsupported("layer with an adapter", clipped(layer), []string{"linear layers that the model has as a matrix of their own"})
+	}
+	want, has := []int64{int64(c.Out), int64(c.In)}, e.Shape
+	switch {
+	case single && (expert < 0 || int64(expert) >= e.Shape[0]):
+		return family.Invalidf("layer %s has %d experts, and factors of others", family.Quoted(layer), e.Shape[0])
+	case single:
+		has = e.Shape[1:]
+	case c.Experts > 0:
 		want = append([]int64{int64(c.Experts)}, want...)
 	}
-	if !slices.Equal(e.Shape, want) {
-		return family.Invalidf("its factors are those of a matrix of shape %v, but the model's has %v", want, e.Shape)
+	if !slices.Equal(has, want) {
+		return family.Invalidf("its factors are those of a matrix of shape %v, but the model's has %v", want, has)
 	}
 	return nil
 }

@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -56,6 +58,68 @@ func plainModel(t *testing.T) *weights.File {
 	return f
 }
 
+// modulesOf is rank_pattern with all modules of a model of so many layers.
+func modulesOf(layers int) string {
+	var out []string
+	for i := range layers {
+		for _, m := range []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"} {
+			out = append(out, fmt.Sprintf(`"model.layers.%d.%s":2`, i, m))
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// TestAttackPatternsOfAnAdapter: the patterns of an adapter are refused by name before they
+// are compiled, where their programs are large or many.
+func TestAttackPatternsOfAnAdapter(t *testing.T) {
+	f := plainModel(t)
+	letters := strings.Repeat("abcde", 21)
+	many := func(n int, pattern string) (out []string) {
+		for i := range n {
+			out = append(out, pattern+string(rune('à'+i)))
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		patterns []string
+		names    string
+	}{
+		"repetitions":                 {many(40, "(?:"+letters+"){1000}"), "instructions"},
+		"repetitions of repetitions":  {many(40, "(?:(?:"+letters+"){30}){30}"), "instructions"},
+		"an optional part many times": {many(40, "(?:"+letters+"){0,1000}"), "instructions"},
+		"classes":                     {many(40, strings.Repeat(`\pL`, 60)), "instructions"},
+		"many small ones":             {many(400, "a?"), "at most 256"},
+		"many names":                  {many(5000, "a"), "at most 4096"},
+		"a long one":                  {many(40, strings.Repeat("a|", 200)), "at most 256 bytes"},
+		"one that RE2 has not":        {[]string{"(?<!a)b"}, "RE2"},
+	} {
+		for _, setting := range []string{"rank_pattern", "alpha_pattern"} {
+			numbers := map[string]int{}
+			for _, p := range c.patterns {
+				numbers[p] = 2
+			}
+			config, err := json.Marshal(map[string]any{"peft_type": "LORA", "r": 2, "lora_alpha": 4, setting: numbers})
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := adapterFiles(t, string(config), "adapter_model.safetensors", nil)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			opened, err := weights.OpenAdapter(dir, f)
+			runtime.ReadMemStats(&after)
+			if err == nil {
+				opened.Close()
+			}
+			if !errors.Is(err, weights.ErrUnsupported) || !strings.Contains(err.Error(), setting) || !strings.Contains(err.Error(), c.names) {
+				t.Errorf("%s in %s: %v, want %q", name, setting, err, c.names)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
+				t.Errorf("%s in %s: %d MiB were allocated", name, setting, used>>20)
+			}
+		}
+	}
+}
+
 // TestAdaptersAreRefusedByName: what would change an answer, and what is not the model's.
 func TestAdaptersAreRefusedByName(t *testing.T) {
 	f := plainModel(t)
@@ -87,6 +151,9 @@ func TestAdaptersAreRefusedByName(t *testing.T) {
 		"another method":                {`{"peft_type":"VERA","r":2,"lora_alpha":4}`, good, weights.ErrUnsupported, "VERA"},
 		"another rank":                  {peft + `,"rank_pattern":{"down_proj":3}}`, good, weights.ErrInvalid, "rank 2"},
 		"its rank":                      {peft + `,"rank_pattern":{"layers.0.mlp.down_proj":3,"o_proj":5}}`, good, nil, ""},
+		"patterns of a layer elsewhere": {peft + `,"rank_pattern":{"down_proj":3}}`, map[string][]int{strings.Replace(a, ".1.", ".7.", 1): {2, in}, strings.Replace(b, ".1.", ".7.", 1): {out, 2}}, weights.ErrUnsupported, "layers.7.mlp"},
+		"ranks of every module (EVA)":   {peft + `,"rank_pattern":{` + modulesOf(80) + `}}`, good, nil, ""},
+		"a name that is too long":       {peft + `}`, map[string][]int{strings.Repeat("a.", 300) + a: {2, in}, strings.Repeat("a.", 300) + b: {out, 2}}, weights.ErrUnsupported, "at most 512 bytes"},
 		"no rank":                       {`{"peft_type":"LORA","lora_alpha":4}`, good, weights.ErrInvalid, "r is"},
 		"a magnitude":                   {peft + `}`, with("base_model.model.model.layers.1.mlp.down_proj.lora_magnitude_vector", out), weights.ErrUnsupported, "lora_magnitude_vector"},
 		"one factor":                    {peft + `}`, map[string][]int{a: {2, in}}, weights.ErrMissing, "down_proj"},

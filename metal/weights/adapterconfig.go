@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -20,7 +19,6 @@ const (
 	mlxFile  = "adapters.safetensors"
 	// maxAdapterConfig bounds the configuration; peft lists every module in some.
 	maxAdapterConfig = 1 << 20
-	maxPatterns      = 4096
 )
 
 // AdapterFiles are the names of the files that hold an adapter's factors.
@@ -36,20 +34,14 @@ type AdapterConfig struct {
 	rank  int64
 	alpha float64
 	// stable: the scale is alpha by the root of the rank (rsLoRA).
-	stable        bool
-	ranks, alphas []pattern
+	stable   bool
+	patterns patternSet
 
 	// scale, layers and keys are mlx-lm's: layers counts from the last, and a negative
 	// number means all; keys is nil for every module.
 	scale  float64
 	layers int64
 	keys   []string
-}
-
-// pattern is a number for modules whose names end in what it matches.
-type pattern struct {
-	matches *regexp.Regexp
-	number  float64
 }
 
 // ParseAdapterConfig reads adapter_config.json. It refuses, by their name and with
@@ -73,17 +65,16 @@ func ParseAdapterConfig(text []byte) (AdapterConfig, error) {
 	return c, nil
 }
 
-// read reads the whole configuration. The first pattern that matches counts, so their
-// order does.
+// read reads the whole configuration.
 func (c *AdapterConfig) read(j *jsonReader) (map[string]any, error) {
 	values := map[string]any{}
 	err := j.object(func(key string) error {
 		var err error
 		switch key {
 		case "rank_pattern":
-			c.ranks, err = readPatterns(j, key)
+			c.patterns.ranks, err = c.patterns.read(j, key)
 		case "alpha_pattern":
-			c.alphas, err = readPatterns(j, key)
+			c.patterns.alphas, err = c.patterns.read(j, key)
 		default:
 			values[key], err = j.value()
 		}
@@ -93,35 +84,6 @@ func (c *AdapterConfig) read(j *jsonReader) (map[string]any, error) {
 		return nil, err
 	}
 	return values, j.end()
-}
-
-// readPatterns reads an object of numbers by module, or null.
-func readPatterns(j *jsonReader, name string) ([]pattern, error) {
-	t, err := j.token()
-	if err != nil || t == nil {
-		return nil, err
-	}
-	if t != json.Delim('{') {
-		return nil, j.invalid(name + " is not an object")
-	}
-	var out []pattern
-	err = j.fields(func(key string) error {
-		v, err := j.value()
-		if err != nil {
-			return err
-		}
-		n, ok := number(v)
-		if !ok || len(out) == maxPatterns {
-			return j.invalid(fmt.Sprintf("%s of %s is not a number, or there are more than %d", name, family.Quoted(key), maxPatterns))
-		}
-		matches, err := regexp.Compile(`^(?:.*\.)?(?:` + key + `)$`)
-		if err != nil {
-			return family.Unsupported("expression in "+name, clipped(key), []string{"names of modules, and expressions that RE2 has"})
-		}
-		out = append(out, pattern{matches, n})
-		return nil
-	})
-	return out, err
 }
 
 // number is a finite JSON number.
@@ -242,18 +204,13 @@ func (c *AdapterConfig) scaleOf(module string, rank int64) (float32, error) {
 		}
 		return float32(c.scale), nil
 	}
-	want, alpha := float64(c.rank), c.alpha
-	for _, p := range c.ranks {
-		if p.matches.MatchString(module) {
-			want = p.number
-			break
-		}
+	want, err := c.patterns.find(c.patterns.ranks, module, float64(c.rank))
+	if err != nil {
+		return 0, err
 	}
-	for _, p := range c.alphas {
-		if p.matches.MatchString(module) {
-			alpha = p.number
-			break
-		}
+	alpha, err := c.patterns.find(c.patterns.alphas, module, c.alpha)
+	if err != nil {
+		return 0, err
 	}
 	if want != float64(rank) {
 		return 0, family.Invalidf("layer %s has rank %d, but %s says %v", family.Quoted(module), rank, AdapterConfigFile, want)
