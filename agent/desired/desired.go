@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,6 +49,7 @@ func (s *Source) Run(ctx context.Context, deliver func(journal.Desired)) error {
 	})
 	err := register.Follow(ctx, s.client, &v1alpha1.MacAssignmentList{}, key, s.log, p.setAssignment)
 	settings.Wait()
+	p.end()
 	return err
 }
 
@@ -67,10 +69,7 @@ type pair struct {
 func (p *pair) setMac(m *v1alpha1.MacNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.macs.passes(m) {
-		p.mac = m
-		p.changed()
-	}
+	p.take(&p.macs, m, func() { p.mac = m })
 }
 
 func (p *pair) setAssignment(a *v1alpha1.MacAssignment) {
@@ -83,10 +82,44 @@ func (p *pair) setAssignment(a *v1alpha1.MacAssignment) {
 		}
 		return
 	}
-	if p.confirmed.passes(a) {
-		p.assignment = a
-		p.changed()
+	p.take(&p.confirmed, a, func() { p.assignment = a })
+}
+
+// restoredAfter is how long an object has to stay at an older generation to count as restored
+// from a backup: a server that lags catches up.
+const restoredAfter = 30 * time.Second
+
+// take uses an object that passes, or that stays older. The caller holds mu.
+func (p *pair) take(g *gate, o client.Object, use func()) {
+	older := o.GetUID() == g.uid && o.GetGeneration() < g.generation
+	if older && g.older != nil && g.older.GetGeneration() == o.GetGeneration() {
+		return // only its status has changed
 	}
+	g.wait(nil, nil)
+	if g.passes(o) {
+		use()
+		p.changed()
+	} else if older {
+		g.wait(o, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if g.older != o {
+				return
+			}
+			p.log.Info("The API server keeps an older state, as after the restore of a backup; following it", "name", o.GetName(), "generation", o.GetGeneration(), "before", g.generation)
+			g.older, g.generation = nil, o.GetGeneration()
+			use()
+			p.changed()
+		})
+	}
+}
+
+// end stops what waits.
+func (p *pair) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.macs.wait(nil, nil)
+	p.confirmed.wait(nil, nil)
 }
 
 func (p *pair) changed() {
@@ -100,6 +133,18 @@ func (p *pair) changed() {
 type gate struct {
 	uid        types.UID
 	generation int64
+	older      client.Object // that waits
+	timer      *time.Timer
+}
+
+// wait has an older object wait, in place of another, or none.
+func (g *gate) wait(o client.Object, then func()) {
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	if g.older, g.timer = o, nil; o != nil {
+		g.timer = time.AfterFunc(restoredAfter, then)
+	}
 }
 
 func (g *gate) passes(o client.Object) bool {

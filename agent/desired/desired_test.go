@@ -5,6 +5,8 @@ package desired
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -178,6 +180,47 @@ func TestOnlyConfirmedAssignmentsAreDelivered(t *testing.T) {
 			t.Fatalf("%s: delivered %d times, last %+v", step.name, len(got), got)
 		}
 	}
+}
+
+// TestARestoredStateIsFollowed: an older generation that stays, and not one of a server that
+// lags.
+func TestARestoredStateIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []journal.Desired
+		p := pair{log: logr.Discard(), deliver: func(d journal.Desired) { got = append(got, d) }}
+		defer p.end()
+		p.setMac(mac())
+		p.setAssignment(confirmed("one", 7))
+		want := func(what string, n, holds int) {
+			t.Helper()
+			synctest.Wait()
+			if len(got) != n || len(got[n-1].Assignments) != holds {
+				t.Fatalf("%s: delivered %d times, last %+v; want %d with %d", what, len(got), got[len(got)-1], n, holds)
+			}
+		}
+		want("the first", 1, 0)
+		p.setAssignment(confirmed("one", 5, good()))
+		time.Sleep(restoredAfter - time.Second)
+		p.setAssignment(confirmed("one", 6, good()))
+		p.setAssignment(confirmed("one", 7))
+		time.Sleep(time.Minute)
+		want("a server that lagged", 1, 0)
+
+		p.setAssignment(confirmed("one", 5, good()))
+		for range 4 { // its status changes meanwhile
+			time.Sleep(restoredAfter / 4)
+			p.setAssignment(confirmed("one", 5, good()))
+		}
+		want("a restored one", 2, 1)
+		p.setAssignment(confirmed("one", 6))
+		want("the next one", 3, 0)
+
+		older := mac()
+		older.Generation = p.macs.generation - 1
+		p.setMac(older)
+		time.Sleep(restoredAfter)
+		want("a restored MacNode", 4, 0)
+	})
 }
 
 func TestPinnedWeightsAreTaken(t *testing.T) {
