@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 const (
@@ -177,5 +180,32 @@ func TestAnAdapterElsewhereGetsNoCredential(t *testing.T) {
 		if _, err := r.Resolve(t.Context(), order); err == nil || len(asked) != 0 {
 			t.Errorf("%s: %v, with the credentials of %v", elsewhere, err, asked)
 		}
+	}
+}
+
+// TestJudgingAnAdapterEndsWithItsContext: an inspection that was stopped is no verdict on
+// the adapter.
+func TestJudgingAnAdapterEndsWithItsContext(t *testing.T) {
+	base, dir := filepath.Join(t.TempDir(), "model"), filepath.Join(t.TempDir(), "adapter")
+	if err := tinymodel.WriteFolder(base, family(), tinymodel.Layout{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := (tinymodel.Adapter{Seed: 1, Rank: 4, Alpha: 8}).Write(dir, family()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all := foundAdapters{{dir: dir}}
+	if err := all.check(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	var verdict *download.Error
+	if err := all.check(stopped, f); !errors.Is(err, context.Canceled) || errors.As(err, &verdict) {
+		t.Errorf("%v, want the context's error", err)
 	}
 }

@@ -78,7 +78,8 @@ func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (rec 
 	if err != nil {
 		return model.Record{}, err
 	}
-	if rec, err = r.model(ctx, order, adapters.check); err != nil {
+	fits := func(f *weights.File) error { return adapters.check(ctx, f) }
+	if rec, err = r.model(ctx, order, fits); err != nil {
 		return model.Record{}, err
 	}
 	if len(adapters) > 0 && rec.Format != model.FormatSafetensors {

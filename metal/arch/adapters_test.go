@@ -44,7 +44,7 @@ func (m adaptedModel) adapters(t *testing.T, n *network, path string) []*nn.Adap
 	var out []*nn.Adapter
 	for _, d := range m.Adapters {
 		before := n.b.Memory().Weights
-		opened, err := weights.OpenAdapter(d.writeAdapter(t), f)
+		opened, err := weights.OpenAdapter(t.Context(), d.writeAdapter(t), f)
 		if err != nil {
 			t.Fatalf("%s: %v", d.Name, err)
 		}

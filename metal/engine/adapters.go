@@ -30,7 +30,7 @@ func (l *loader) openAll(f *weights.File, task model.Task) (openAdapters, error)
 		if task != model.Generate {
 			return out, fmt.Errorf("adapter %q: a model that does not generate text has none: %w", a.Name, weights.ErrUnsupported)
 		}
-		opened, err := weights.OpenAdapter(a.Path, f)
+		opened, err := weights.OpenAdapter(l.hard, a.Path, f)
 		if err != nil {
 			return out, fmt.Errorf("adapter %q: %w", a.Name, err)
 		}

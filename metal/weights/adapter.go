@@ -1,11 +1,11 @@
 package weights
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/family"
@@ -27,8 +27,6 @@ type Adapter struct {
 	source  *os.File
 	// Bytes of all factors in memory.
 	Bytes int64
-	// single are the changes of single experts, by layer and number.
-	single map[string]map[int]Change
 }
 
 // Change adds Scale * B(A(x)) to the product of a layer with x, where A is [Rank, In] and
@@ -63,18 +61,20 @@ type Rows struct {
 }
 
 // OpenAdapter opens the adapter in a folder, in the layout of peft or in that of mlx-lm,
-// and checks that it is one of the model. The caller closes it.
+// and checks that it is one of the model. The end of the context ends that. The caller
+// closes the adapter.
 //
-// Errors are ErrNoModel, ErrTruncated, ErrInvalid, ErrUnsupported or ErrMissing.
-func OpenAdapter(path string, of *File) (*Adapter, error) {
-	a, err := openAdapter(path, of)
+// Errors are ErrNoModel, ErrTruncated, ErrInvalid, ErrUnsupported, ErrMissing or the
+// context's.
+func OpenAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
+	a, err := openAdapter(ctx, path, of)
 	if err != nil {
 		return nil, fmt.Errorf("adapter %s: %w", path, err)
 	}
 	return a, nil
 }
 
-func openAdapter(path string, of *File) (*Adapter, error) {
+func openAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
 	if of.header != nil {
 		return nil, family.Unsupported("model with an adapter", "GGUF", []string{"a folder of safetensors, as Hugging Face and mlx-lm write it"})
 	}
@@ -98,8 +98,8 @@ func openAdapter(path string, of *File) (*Adapter, error) {
 	if err != nil {
 		return nil, folderError(err)
 	}
-	a := &Adapter{source: source, single: map[string]map[int]Change{}}
-	if err := a.read(&config, of); err != nil {
+	a := &Adapter{source: source}
+	if err := a.read(ctx, &config, of); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", config.File, err), source.Close())
 	}
 	return a, nil
@@ -108,7 +108,7 @@ func openAdapter(path string, of *File) (*Adapter, error) {
 // Close closes the file.
 func (a *Adapter) Close() error { return a.source.Close() }
 
-func (a *Adapter) read(config *AdapterConfig, of *File) error {
+func (a *Adapter) read(ctx context.Context, config *AdapterConfig, of *File) error {
 	st, err := a.source.Stat()
 	if err != nil {
 		return fmt.Errorf("size: %w", err)
@@ -123,15 +123,7 @@ func (a *Adapter) read(config *AdapterConfig, of *File) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range sortedKeys(modules) {
-		if err := config.covers(name, of.Dim.Layers); err != nil {
-			return err
-		}
-		if err := a.add(config, of, name, modules[name]); err != nil {
-			return fmt.Errorf("layer %s: %w", family.Quoted(name), err)
-		}
-	}
-	if err := a.stack(of); err != nil {
+	if a.Changes, err = newChangeReader(config, of, &memory).read(ctx, modules); err != nil {
 		return err
 	}
 	if len(a.Changes) == 0 {
@@ -186,142 +178,6 @@ func factorPairs(config *AdapterConfig, tensors []shardTensor) (map[string]*[2]s
 		}
 	}
 	return modules, nil
-}
-
-// add enters the change of one module, or those of the parts that the model divides it
-// into.
-func (a *Adapter) add(config *AdapterConfig, of *File, module string, pair *[2]shardTensor) error {
-	c := Change{}
-	turned := false
-	switch x, y := pair[0].shape, pair[1].shape; {
-	case len(x) == 3 && len(y) == 3 && !config.peft && x[0] == y[0] && x[1] == y[2]:
-		c.Experts, c.Rank, c.In, c.Out = int(x[0]), int(x[1]), int(x[2]), int(y[1])
-	case len(x) == 2 && len(y) == 2 && config.peft && x[0] == y[1]:
-		c.Rank, c.In, c.Out = int(x[0]), int(x[1]), int(y[0])
-	case len(x) == 2 && len(y) == 2 && !config.peft && x[1] == y[0]:
-		turned, c.Rank, c.In, c.Out = true, int(x[1]), int(x[0]), int(y[1])
-	default:
-		return family.Invalidf("its factors have shapes %v and %v", x, y)
-	}
-	if c.Rank < 1 || c.Rank > maxRank || c.In < 1 || c.Out < 1 {
-		return family.Invalidf("its factors have shapes %v and %v, want a rank of 1 to %d", pair[0].shape, pair[1].shape, maxRank)
-	}
-	for _, t := range pair {
-		if _, err := t.kind.float(); err != nil {
-			return err
-		}
-	}
-	c.a, c.b = factor{tensor: pair[0], turned: turned, rows: c.Rank}, factor{tensor: pair[1], turned: turned, rows: c.Out}
-	parts := partsOf(of.Dim, module, c)
-	for _, part := range parts { // patterns are matched only with layers of the model
-		if err := part.fits(of); err != nil {
-			return err
-		}
-	}
-	scale, err := config.scaleOf(module, int64(c.Rank))
-	if err != nil {
-		return err
-	}
-	for _, part := range parts {
-		part.Scale = scale
-		layer, expert, ok := part.expert()
-		if !ok {
-			a.Changes = append(a.Changes, part)
-			continue
-		}
-		if a.single[layer] == nil {
-			a.single[layer] = map[int]Change{}
-		}
-		if _, twice := a.single[layer][expert]; twice {
-			return family.Invalidf("expert %d of layer %s has factors under two names", expert, family.Quoted(layer))
-		}
-		a.single[layer][expert] = part
-	}
-	return nil
-}
-
-// partsOf are the changes of a module, under the names of the model's own layers.
-func partsOf(d family.Dimensions, module string, c Change) []Change {
-	renamed := strings.NewReplacer(d.Layout().Rename...).Replace(plainName(module) + ".weight")
-	c.Layer = layerOf(renamed)
-	for _, f := range d.Layout().Fused {
-		for i := range d.Layers {
-			at := fmt.Sprintf("model.layers.%d.", i)
-			if c.Layer != at+f.Path {
-				continue
-			}
-			var out []Change
-			first := 0
-			for _, p := range f.Parts(d, i) {
-				part := c
-				part.Layer, part.Out = at+p.Path, p.Rows
-				part.b.first, part.b.rows = first, p.Rows
-				out = append(out, part)
-				first += p.Rows
-			}
-			if first == c.Out {
-				return out
-			}
-			return []Change{c}
-		}
-	}
-	return []Change{c}
-}
-
-// expert is the layer of all experts that a change of one belongs to.
-func (c Change) expert() (all string, expert int, ok bool) {
-	before, rest, found := strings.Cut(c.Layer, ".mlp.experts.")
-	number, matrix, _ := strings.Cut(rest, ".")
-	expert, err := strconv.Atoi(number)
-	return before + ".mlp.switch_mlp." + matrix, expert, found && err == nil && c.Experts == 0
-}
-
-// stack makes one change of those of single experts. Experts without one stay as they are.
-func (a *Adapter) stack(of *File) error {
-	for _, layer := range sortedKeys(a.single) {
-		e, _ := of.Entry(layer + ".weight") // each of its experts fits
-		var c Change
-		for n := range int(e.Shape[0]) {
-			one, changed := a.single[layer][n]
-			switch {
-			case !changed:
-				continue
-			case c.Experts == 0:
-				c, c.Experts = one, int(e.Shape[0])
-				c.Layer, c.a.stack, c.b.stack = layer, make([]factor, c.Experts), make([]factor, c.Experts)
-			case one.Rank != c.Rank || one.Scale != c.Scale || one.a.tensor.kind != c.a.tensor.kind || one.b.tensor.kind != c.b.tensor.kind:
-				return family.Unsupported("adapter of experts", "another rank, scale or type in expert "+strconv.Itoa(n)+" of "+clipped(layer), []string{"the same in all experts of a layer"})
-			}
-			c.a.stack[n], c.b.stack[n] = one.a, one.b
-		}
-		a.Changes = append(a.Changes, c)
-	}
-	return nil
-}
-
-// fits refuses a change of a layer that the model does not have, or whose shape differs.
-func (c Change) fits(of *File) error {
-	layer, expert, single := c.expert()
-	if !single {
-		layer = c.Layer
-	}
-	e, found := of.Entry(layer + ".weight")
-	if !found || single && len(e.Shape) != 3 {
-		return family.Unsupported("layer with an adapter", clipped(layer), []string{"linear layers that the model has as a matrix of their own"})
-	}
-	want, has := []int64{int64(c.Out), int64(c.In)}, e.Shape
-	switch {
-	case single && (expert < 0 || int64(expert) >= e.Shape[0]):
-		return family.Invalidf("layer %s has %d experts, and factors of others", family.Quoted(layer), e.Shape[0])
-	case single:
-		has = e.Shape[1:]
-	case c.Experts > 0:
-		want = append([]int64{int64(c.Experts)}, want...)
-	}
-	if !slices.Equal(has, want) {
-		return family.Invalidf("its factors are those of a matrix of shape %v, but the model's has %v", want, has)
-	}
-	return nil
 }
 
 // bytes that the factor takes as it is loaded.

@@ -105,7 +105,7 @@ func TestAttackPatternsOfAnAdapter(t *testing.T) {
 			dir := adapterFiles(t, string(config), "adapter_model.safetensors", nil)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			opened, err := weights.OpenAdapter(dir, f)
+			opened, err := weights.OpenAdapter(t.Context(), dir, f)
 			runtime.ReadMemStats(&after)
 			if err == nil {
 				opened.Close()
@@ -170,7 +170,7 @@ func TestAdaptersAreRefusedByName(t *testing.T) {
 		if strings.Contains(c.config, "peft_type") {
 			file = "adapter_model.safetensors"
 		}
-		opened, err := weights.OpenAdapter(adapterFiles(t, c.config, file, c.tensors), f)
+		opened, err := weights.OpenAdapter(t.Context(), adapterFiles(t, c.config, file, c.tensors), f)
 		if err == nil {
 			opened.Close()
 		}

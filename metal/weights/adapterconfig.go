@@ -41,7 +41,7 @@ type AdapterConfig struct {
 	// number means all; keys is nil for every module.
 	scale  float64
 	layers int64
-	keys   []string
+	keys   map[string]bool
 }
 
 // ParseAdapterConfig reads adapter_config.json. It refuses, by their name and with
@@ -191,7 +191,10 @@ func (c *AdapterConfig) readMLX(values map[string]any) error {
 		if !ok {
 			return family.Invalidf("lora_parameters.keys is not a list of names")
 		}
-		c.keys = append(c.keys, name)
+		if c.keys == nil {
+			c.keys = map[string]bool{}
+		}
+		c.keys[name] = true
 	}
 	return nil
 }
@@ -235,7 +238,7 @@ func (c *AdapterConfig) covers(module string, layers int) error {
 		}
 		inner = after
 	}
-	if c.keys != nil && !slices.Contains(c.keys, inner) && !slices.Contains(c.keys, module) {
+	if c.keys != nil && !c.keys[inner] && !c.keys[module] {
 		return family.Invalidf("layer %s has factors, but lora_parameters.keys does not list %s", family.Quoted(module), family.Quoted(inner))
 	}
 	return nil
