@@ -82,7 +82,7 @@ func TestTheSizeOfAPatternIsNoLess(t *testing.T) {
 	}
 }
 
-// TestAttackPatternsForManyModules: matching ends with an error, whatever the number of
+// TestAttackPatternsForManyModules: matching ends with an error, for any number of
 // modules.
 func TestAttackPatternsForManyModules(t *testing.T) {
 	var expressions, names []string
