@@ -87,7 +87,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := side.Wait(); err != nil {
 		return err
 	}
-	return c.node(context.WithoutCancel(ctx))
+	ctx = context.WithoutCancel(ctx)
+	if err := c.node(ctx); err != nil {
+		return err
+	}
+	return c.dns(ctx)
 }
 
 // prepare makes folders, the node's network and all certificates.

@@ -100,7 +100,7 @@ func (c *Cluster) ctr(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, c.bin("ctr"), append([]string{"-a", socket, "-n", "k8s.io"}, args...)...)
 }
 
-// node starts kubelet, kube-proxy and CoreDNS.
+// node starts kubelet and kube-proxy.
 func (c *Cluster) node(ctx context.Context) error {
 	for path, text := range map[string]string{c.file("kubelet.yaml"): c.kubeletConfig(), c.file("proxy.yaml"): c.proxyConfig(), c.file("resolv.conf"): "nameserver 127.0.0.1\n"} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -125,6 +125,11 @@ func (c *Cluster) node(ctx context.Context) error {
 		return err
 	}
 	c.say("node")
+	return nil
+}
+
+// dns starts CoreDNS.
+func (c *Cluster) dns(ctx context.Context) error {
 	manifest := c.file("coredns.yaml")
 	if err := os.WriteFile(manifest, []byte(strings.NewReplacer("$IMAGE", DNSImage, "$ADDRESS", dnsAddress).Replace(coredns)), 0o644); err != nil {
 		return fmt.Errorf("configuration: %w", err)
