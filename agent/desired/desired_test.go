@@ -182,8 +182,8 @@ func TestOnlyConfirmedAssignmentsAreDelivered(t *testing.T) {
 	}
 }
 
-// TestARestoredStateIsFollowed: an older generation that stays, and not one of a server that
-// lags.
+// TestARestoredStateIsFollowed: an older generation that stays; that of a server that lags is
+// not.
 func TestARestoredStateIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []journal.Desired

@@ -58,7 +58,7 @@ func plainModel(t *testing.T) *weights.File {
 	return f
 }
 
-// modulesOf is rank_pattern with all modules of a model of so many layers.
+// modulesOf is rank_pattern with all modules of a model of this number of layers.
 func modulesOf(layers int) string {
 	var out []string
 	for i := range layers {

@@ -12,7 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/family"
 )
 
-// manyExperts is a model of layers that each stack so many experts.
+// manyExperts is a model of layers that each stack this number of experts.
 func manyExperts(layers, experts int) *File {
 	f := &File{Dim: family.Dimensions{Architecture: "qwen3_moe", Layers: layers}, entries: map[string]Entry{}}
 	for i := range layers {
