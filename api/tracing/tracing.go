@@ -6,7 +6,7 @@
 // that a slow collector does not take: a request never waits for one. Spans have no prompts and
 // no answers.
 //
-// Start reading at New and Tracer.Serve.
+// Start reading at Flags.New and Tracer.Serve.
 package tracing
 
 import (
