@@ -15,15 +15,16 @@ import (
 type inventory map[string][]string
 
 // kinds of things, and how each is read. What cannot be read is an error, and not
-// "none".
+// "none". Network namespaces are not listed: those of the cluster end with its
+// processes, which are in one process namespace, unless a mount or a name keeps
+// them; and other tests on this machine may be making theirs.
 var kinds = map[string]func(dir string) ([]string, error){
-	"mount":             mounts,
-	"network link":      func(string) ([]string, error) { return names("/sys/class/net/*") },
-	"named namespace":   func(string) ([]string, error) { return names("/run/netns/*") },
-	"network namespace": networks,
-	"control group":     func(string) ([]string, error) { return names(groups...) },
-	"nftables line":     tables,
-	"process":           processes,
+	"mount":           mounts,
+	"network link":    func(string) ([]string, error) { return names("/sys/class/net/*") },
+	"named namespace": func(string) ([]string, error) { return names("/run/netns/*") },
+	"control group":   func(string) ([]string, error) { return names(groups...) },
+	"nftables line":   tables,
+	"process":         processes,
 }
 
 // takeInventory reads all kinds; dir is the folder whose programs count.
@@ -83,40 +84,24 @@ func mounts(string) ([]string, error) {
 	return all, nil
 }
 
-// networks are the network namespaces that processes are in.
-func networks(string) ([]string, error) {
-	return eachProcess(func(pid string) (string, error) { return os.Readlink("/proc/" + pid + "/ns/net") })
-}
-
-// processes run a program from dir, or work there.
+// processes run a program from dir, or work there. One that has ended meanwhile, or
+// has no program, is left out.
 func processes(dir string) ([]string, error) {
-	return eachProcess(func(pid string) (string, error) {
-		for _, link := range []string{"exe", "cwd"} {
-			to, err := os.Readlink("/proc/" + pid + "/" + link)
-			if err != nil {
-				return "", err
-			}
-			if strings.HasPrefix(to, dir+"/") {
-				line, err := os.ReadFile("/proc/" + pid + "/cmdline")
-				return pid + " " + strings.ReplaceAll(string(line), "\x00", " "), err
-			}
-		}
-		return "", nil
-	})
-}
-
-// eachProcess collects what describe returns for each process; one that has ended
-// meanwhile, or has no program, is left out.
-func eachProcess(describe func(pid string) (string, error)) ([]string, error) {
-	pids, err := filepath.Glob("/proc/[0-9]*")
+	found, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
 	var all []string
-	for _, p := range pids {
-		line, err := describe(filepath.Base(p))
-		if err == nil && line != "" && !slices.Contains(all, line) {
-			all = append(all, line)
+	for _, process := range found {
+		for _, link := range []string{"exe", "cwd"} {
+			to, err := os.Readlink(process + "/" + link)
+			if err != nil || !strings.HasPrefix(to, dir+"/") {
+				continue
+			}
+			if line, err := os.ReadFile(process + "/cmdline"); err == nil {
+				all = append(all, filepath.Base(process)+" "+strings.ReplaceAll(string(line), "\x00", " "))
+			}
+			break
 		}
 	}
 	return all, nil
