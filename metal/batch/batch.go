@@ -16,13 +16,16 @@
 // prefixes are restored.
 //
 // A tenant uses all sequences while no other waits. For a tenant that waits and
-// runs none, one that runs several gives way (Yield), after it has generated
-// enough that the work of computing it again is small.
+// runs none, one that runs several gives way (Yield), before it has computed
+// anything or after it has generated enough that the work of computing it again is
+// small.
 //
-// Prefill: the oldest prompt advances first, except that prompts with fewer
-// remaining tokens or of a higher priority may take half of each step. So a short
-// prompt does not wait for a long one, and the long one takes at most twice its
-// time.
+// Prefill: one prompt, the head, advances first until it is done, except that
+// prompts with fewer remaining tokens or of a higher priority may take half of each
+// step. So a short prompt does not wait for a long one, and the long one takes at
+// most twice its time. The next head is the oldest prompt of the tenant that has
+// had the fewest prefill tokens: many long prompts of one tenant delay a prompt of
+// another by one of them.
 //
 // A decoding request whose newest token is computed and whose next one is not yet
 // known keeps its place and its blocks, and has no row.
@@ -129,6 +132,9 @@ func (r *request) left() int { return r.known - r.computed }
 // decodes reports whether only the newest token remains to be computed.
 func (r *request) decodes() bool { return r.computed > 0 && r.left() == 1 && !r.done() }
 
+// prefills reports whether tokens of the prompt remain to be computed.
+func (r *request) prefills() bool { return r.left() > 0 && !r.decodes() && !r.done() }
+
 // done reports whether the request has all its output tokens.
 func (r *request) done() bool { return r.maxTokens > 0 && r.known >= r.maxTokens }
 
@@ -148,6 +154,10 @@ type Scheduler struct {
 	freeBlocks       int
 	arrivals         int64
 	paused           bool
+	// head is the prompt that advances first, and headStart the prefilled of its
+	// tenant when it was chosen.
+	head      *request
+	headStart int64
 	// odd alternates between 0 and 1 and decides which of two prompts gets the
 	// odd token of a shared step.
 	odd int
@@ -322,31 +332,31 @@ func (s *Scheduler) Restored(id ID, tokens int) error {
 }
 
 // ProposeChunks proposes prefill chunks for the next plan with at most this
-// many tokens in total, the oldest prompt first. The caller may shorten or drop
+// many tokens in total, the head first. The caller may shorten or drop
 // chunks. The slice is valid until the next call.
 func (s *Scheduler) ProposeChunks(tokens int) []Row {
 	s.chunks = s.chunks[:0]
-	oldest := s.oldestPrefill()
-	if s.paused || oldest == nil {
+	head := s.prefill()
+	if s.paused || head == nil {
 		return nil
 	}
 	passing := 0
-	for passing < len(s.prompts) && mayOvertake(s.prompts[passing], oldest) {
+	for passing < len(s.prompts) && mayOvertake(s.prompts[passing], head) {
 		passing++
 	}
 	share := tokens
 	if passing > 0 {
 		share = (tokens + s.odd) / 2
 	}
-	spare := tokens - s.propose(oldest, share)
+	spare := tokens - s.propose(head, share)
 	own := tokens - spare
 	for _, r := range s.prompts[:passing] {
 		spare -= s.propose(r, spare)
 	}
 	if own == 0 {
-		spare -= s.propose(oldest, spare)
+		spare -= s.propose(head, spare)
 	} else {
-		s.chunks[0] = s.chunk(oldest, own+spare)
+		s.chunks[0] = s.chunk(head, own+spare)
 		spare -= s.chunks[0].Length - own
 	}
 	for _, r := range s.prompts[passing:] {
@@ -355,34 +365,35 @@ func (s *Scheduler) ProposeChunks(tokens int) []Row {
 	return s.chunks
 }
 
-// oldestPrefill returns the oldest request in prefill, and sets s.prompts to
-// the others, those that may overtake it first.
-func (s *Scheduler) oldestPrefill() *request {
+// prefill returns the head, nil if no request is in prefill, and sets s.prompts to
+// the other requests in prefill, those that may overtake it first.
+func (s *Scheduler) prefill() *request {
 	s.prompts = s.prompts[:0]
-	oldest := 0
 	for _, r := range s.running {
-		if r.left() == 0 || r.decodes() || r.done() {
-			continue
-		}
-		s.prompts = append(s.prompts, r)
-		if n := len(s.prompts) - 1; r.arrival < s.prompts[oldest].arrival {
-			oldest = n
+		if r.prefills() {
+			s.prompts = append(s.prompts, r)
 		}
 	}
 	if len(s.prompts) == 0 {
+		s.head = nil
 		return nil
 	}
-	r := s.prompts[oldest]
-	s.prompts = slices.Delete(s.prompts, oldest, oldest+1)
+	if !slices.Contains(s.prompts, s.head) {
+		s.head = slices.MinFunc(s.prompts, func(a, b *request) int {
+			return cmp.Or(cmp.Compare(s.prefilled(a.tenant), s.prefilled(b.tenant)), cmp.Compare(a.arrival, b.arrival))
+		})
+		s.headStart = s.prefilled(s.head.tenant)
+	}
+	s.prompts = slices.DeleteFunc(s.prompts, func(r *request) bool { return r == s.head })
 	slices.SortFunc(s.prompts, func(a, b *request) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.left(), b.left()), cmp.Compare(a.arrival, b.arrival))
 	})
-	return r
+	return s.head
 }
 
-// mayOvertake reports whether a prompt may share the steps of the oldest one.
-func mayOvertake(r, oldest *request) bool {
-	return r.priority > oldest.priority || r.priority == oldest.priority && r.left() < oldest.left()
+// mayOvertake reports whether a prompt may share the steps of the head.
+func mayOvertake(r, head *request) bool {
+	return r.priority > head.priority || r.priority == head.priority && r.left() < head.left()
 }
 
 // propose adds a chunk of at most this many tokens and returns its length.
@@ -453,7 +464,9 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 	}
 	for _, p := range pieces {
 		if r := s.all[p.ID]; r != nil && r.running && !r.decodes() && r.computed == p.Start && p.Length > 0 {
-			step.Rows = append(step.Rows, s.chunk(r, p.Length))
+			row := s.chunk(r, p.Length)
+			r.tenant.prefilled = s.prefilled(r.tenant) + int64(row.Length)
+			step.Rows = append(step.Rows, row)
 		}
 	}
 	s.odd = 1 - s.odd

@@ -83,7 +83,7 @@ func TestWorkIsWhatThereIsToCompute(t *testing.T) {
 	submit(3, 100)
 	submit(4, 50)
 	run(t, s, plan(s, 64)) // 32 of the oldest, 32 of the shortest
-	want := Work{Decodes: 1, DecodeContext: 4, Oldest: 2, Prompts: []Span{{From: 32, To: 500}, {From: 32, To: 50}, {From: 0, To: 100}}}
+	want := Work{Decodes: 1, DecodeContext: 4, Head: 2, Prompts: []Span{{From: 32, To: 500}, {From: 32, To: 50}, {From: 0, To: 100}}}
 	if got := s.Work(); !reflect.DeepEqual(got, want) {
 		t.Errorf("work is %+v, want %+v", got, want)
 	}

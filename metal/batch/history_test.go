@@ -42,6 +42,7 @@ type history struct {
 	arrived int
 	yielded int
 	paused  bool
+	head    *plain // of the last step
 }
 
 // Arrivals of all priorities, cancellations at any point, reused ids, restored
@@ -246,13 +247,9 @@ func (h *history) admit(a act) error {
 func (h *history) propose(a act) ([]Row, error) {
 	budget := 1 + a.a%12
 	pieces, tokens := h.s.ProposeChunks(budget), 0
-	var oldest *plain
-	for _, r := range h.s.running {
-		if p := h.model[r.id]; p.computed == 0 || p.known-p.computed > 1 {
-			if oldest == nil || p.arrival < oldest.arrival {
-				oldest = p
-			}
-		}
+	head, err := h.nextHead()
+	if err != nil {
+		return nil, err
 	}
 	for i, r := range pieces {
 		p := h.model[r.ID]
@@ -260,24 +257,24 @@ func (h *history) propose(a act) ([]Row, error) {
 			return nil, fmt.Errorf("proposed %+v of %+v", pieces, p)
 		}
 		tokens += r.Length
-		if p == oldest {
+		if p == head {
 			continue
 		}
 		got := 0
 		for _, o := range pieces {
-			if h.model[o.ID] == oldest {
+			if h.model[o.ID] == head {
 				got = o.Length
 			}
 		}
-		least := min(budget/2, oldest.known-oldest.computed)
+		least := min(budget/2, head.known-head.computed)
 		if b := h.limits.Boundary; b > 0 {
-			least = min(least, b-oldest.computed%b)
+			least = min(least, b-head.computed%b)
 		}
 		if got < least {
-			return nil, fmt.Errorf("of %d tokens the oldest prompt %+v is given %d in %+v", budget, oldest, got, pieces)
+			return nil, fmt.Errorf("of %d tokens the head %+v gets %d in %+v", budget, head, got, pieces)
 		}
 	}
-	if tokens > budget || oldest != nil && !h.paused && tokens == 0 {
+	if tokens > budget || head != nil && !h.paused && tokens == 0 {
 		return nil, fmt.Errorf("proposed %+v for %d tokens", pieces, budget)
 	}
 	if a.b%5 == 0 && len(pieces) > 0 {
@@ -287,6 +284,39 @@ func (h *history) propose(a act) ([]Row, error) {
 		pieces = pieces[:len(pieces)/2]
 	}
 	return pieces, nil
+}
+
+// nextHead returns the prompt that advances first, nil if there is none. It stays the
+// same until it is computed or runs no more, and is the oldest of its tenant when it is
+// chosen.
+func (h *history) nextHead() (*plain, error) {
+	prompts := map[*plain]bool{}
+	for _, r := range h.s.running {
+		if p := h.model[r.id]; p.computed == 0 || p.known-p.computed > 1 {
+			prompts[p] = true
+		}
+	}
+	if h.s.head == nil && len(prompts) == 0 {
+		h.head = nil
+		return nil, nil
+	}
+	var head *plain
+	if h.s.head != nil {
+		head = h.model[h.s.head.id]
+	}
+	if !prompts[head] {
+		return nil, fmt.Errorf("the head %+v is no prompt that runs", head)
+	}
+	if prompts[h.head] && h.head != head {
+		return nil, fmt.Errorf("the head %+v lost its place to %+v", h.head, head)
+	}
+	for p := range prompts {
+		if h.head != head && p.tenant == head.tenant && p.arrival < head.arrival {
+			return nil, fmt.Errorf("the head %+v is younger than %+v", head, p)
+		}
+	}
+	h.head = head
+	return head, nil
 }
 
 func (h *history) step(a act) error {

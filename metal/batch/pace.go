@@ -70,10 +70,10 @@ const (
 type Pace struct {
 	measured
 	// spent is the total duration in seconds of the steps since the current
-	// oldest prompt became the oldest, aloneWorth the prefill-only time of the
+	// head became the head, aloneWorth the prefill-only time of the
 	// prefill tokens in them.
 	spent, aloneWorth float64
-	oldest            ID
+	head              ID
 	// stretch is the smoothed bound of a step relative to its decode-only time,
 	// planned the number of values in it.
 	stretch, planned float64
@@ -99,8 +99,8 @@ func (p *Pace) Took(l Load, d time.Duration) {
 // It is 0 if no request is in prefill, or if the step is to measure the
 // decode-only time.
 func (p *Pace) Tokens(w Work, limit int) int {
-	if !p.busy || p.oldest != w.Oldest {
-		p.spent, p.aloneWorth, p.oldest, p.planned = 0, 0, w.Oldest, 0
+	if !p.busy || p.head != w.Head {
+		p.spent, p.aloneWorth, p.head, p.planned = 0, 0, w.Head, 0
 	}
 	if p.busy = len(w.Prompts) > 0; !p.busy {
 		return 0

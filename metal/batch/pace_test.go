@@ -76,7 +76,7 @@ var machines = map[string]struct {
 // each step.
 func prefill(p *Pace, takes func(answers, tokens int) float64, answers, prompt, limit int) []float64 {
 	var steps []float64
-	w := Work{Decodes: answers, Oldest: p.oldest + 1}
+	w := Work{Decodes: answers, Head: p.head + 1}
 	for prompt > 0 {
 		w.Prompts = []Span{{From: 0, To: prompt}}
 		n := min(prompt, p.Tokens(w, limit))
@@ -94,7 +94,7 @@ func prefill(p *Pace, takes func(answers, tokens int) float64, answers, prompt, 
 // ask returns the prefill tokens of a step with this many decode sequences and
 // a long prompt.
 func ask(p *Pace, answers, limit int) int {
-	return p.Tokens(Work{Decodes: answers, Prompts: []Span{{From: 0, To: 4096}}, Oldest: p.oldest}, limit)
+	return p.Tokens(Work{Decodes: answers, Prompts: []Span{{From: 0, To: 4096}}, Head: p.head}, limit)
 }
 
 // longer is by how many seconds a chunk of this many tokens prolongs a decode
@@ -433,7 +433,7 @@ func (m *lookingBack) round() (worst, slower float64) {
 		stream = append(stream, m.step(Load{Decodes: 1, DecodeContext: at}, decode(at)))
 	}
 	for at := 0; at < prompt; at += chunk {
-		m.p.Tokens(Work{Prompts: []Span{{From: at, To: prompt}}, Oldest: 1}, chunk)
+		m.p.Tokens(Work{Prompts: []Span{{From: at, To: prompt}}, Head: 1}, chunk)
 		alone = append(alone, m.step(piece(at, chunk), chunk*(2.9+0.0009*float64(at))))
 	}
 	m.p.Tokens(Work{Prompts: []Span{{From: 0, To: 24}}}, chunk)
@@ -442,7 +442,7 @@ func (m *lookingBack) round() (worst, slower float64) {
 	m.step(Load{Decodes: 1}, decode(0))
 	for at, n := 0, 0; at < prompt; at += n {
 		seen := len(beside)
-		n = min(m.p.Tokens(Work{Decodes: 1, DecodeContext: seen, Prompts: []Span{{From: at, To: prompt}}, Oldest: 2}, chunk), prompt-at)
+		n = min(m.p.Tokens(Work{Decodes: 1, DecodeContext: seen, Prompts: []Span{{From: at, To: prompt}}, Head: 2}, chunk), prompt-at)
 		takes := decode(seen) + float64(n)*(3.2+0.0016*float64(at))
 		if at < 9 {
 			takes += 15
@@ -537,7 +537,7 @@ func TestALatePromptIsNotRushed(t *testing.T) {
 	prefill(&p, func(_, tokens int) float64 { return 2 * float64(tokens) }, 0, 512, 128)
 	p.Took(Load{Decodes: 1}, 10*time.Millisecond)
 	prefill(&p, takes, 1, 2048, 128)
-	w := Work{Decodes: 1, Prompts: []Span{{From: 0, To: 2048}}, Oldest: 9}
+	w := Work{Decodes: 1, Prompts: []Span{{From: 0, To: 2048}}, Head: 9}
 	before := p.Tokens(w, 128)
 	p.Took(Load{Decodes: 1, PrefillTokens: before, PrefillContext: before * before / 2}, time.Hour)
 	w.Prompts[0].From = before

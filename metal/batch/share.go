@@ -10,7 +10,15 @@ const turnShare = 16
 type tenant struct {
 	name             string
 	running, waiting int
+	// prefilled counts the prefill tokens that were planned for it, see
+	// Scheduler.prefilled.
+	prefilled int64
 }
+
+// prefilled returns how many prefill tokens a tenant has had. A tenant that had no
+// prompt for a while is level with the one whose prompt was head last, as in
+// start-time fair queueing (Goyal, Vin and Cheng, 1996).
+func (s *Scheduler) prefilled(t *tenant) int64 { return max(t.prefilled, s.headStart) }
 
 // tenantOf returns the tenant of a new request.
 func (s *Scheduler) tenantOf(name string) *tenant {
@@ -86,8 +94,9 @@ func (s *Scheduler) victimsFor(w *request) []*request {
 }
 
 // victim is the index of the request that gives way first: one of the tenant that runs the
-// most, of those the one of the lowest priority, and then the shortest. It is -1 if every
-// tenant runs one, or none has had its turn.
+// most, of those the one of the lowest priority, and then the one that has computed the
+// least. It is -1 if every tenant runs one, or none has had its turn; a request that has
+// computed nothing loses none.
 func (s *Scheduler) victim(running []*request, priority int) int {
 	count := map[*tenant]int{}
 	for _, r := range running {
@@ -96,7 +105,7 @@ func (s *Scheduler) victim(running []*request, priority int) int {
 	best := -1
 	for i, r := range running {
 		turn := max(s.limits.Turn, r.known/turnShare)
-		if count[r.tenant] < 2 || r.priority > priority || r.done() || r.known-r.admitted < turn {
+		if count[r.tenant] < 2 || r.priority > priority || r.done() || r.computed > 0 && r.known-r.admitted < turn {
 			continue
 		}
 		if best < 0 || givesWayBefore(r, running[best], count) {
@@ -113,5 +122,5 @@ func givesWayBefore(a, b *request, count map[*tenant]int) bool {
 	case a.priority != b.priority:
 		return a.priority < b.priority
 	}
-	return a.known < b.known
+	return a.computed < b.computed
 }

@@ -137,3 +137,53 @@ func TestNoStepIsBuiltAheadOfARequestThatGivesWay(t *testing.T) {
 		t.Error("the next step can be pipelined although a request gives way before it")
 	}
 }
+
+// The prompts of a tenant that sent many long ones delay that of another by one of them.
+func TestTheNextHeadIsOfTheTenantWithTheFewestPrefillTokens(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 1000, CacheTokens: 9000, BlockTokens: 10, Sequences: 8, Queue: 9})
+	heads := func(steps int) (ids []ID) {
+		for range steps {
+			step := plan(s, 100)
+			if head := step.Rows[0].ID; len(ids) == 0 || ids[len(ids)-1] != head {
+				ids = append(ids, head)
+			}
+			run(t, s, step)
+			for _, r := range step.Rows {
+				if r.Sample {
+					s.Remove(r.ID)
+				}
+			}
+		}
+		return ids
+	}
+	for id := range ID(5) {
+		submit(t, s, Request{ID: 1 + id, Prompt: 600, Tenant: "a"})
+	}
+	if got := heads(7); !slices.Equal(got, []ID{1, 2}) {
+		t.Fatalf("the heads are %v", got)
+	}
+	submit(t, s, Request{ID: 11, Prompt: 600, Tenant: "b"}, Request{ID: 12, Prompt: 600, Tenant: "b"})
+	if got, want := heads(5+6+6+6), []ID{2, 11, 3, 12}; !slices.Equal(got, want) {
+		t.Errorf("the heads are %v, want %v", got, want)
+	}
+	// Who comes late has no claim on what others had before.
+	submit(t, s, Request{ID: 21, Prompt: 600, Tenant: "c"}, Request{ID: 22, Prompt: 600, Tenant: "c"})
+	if got, want := heads(6+6+6), []ID{21, 4, 22}; !slices.Equal(got, want) {
+		t.Errorf("with a tenant that came late the heads are %v, want %v", got, want)
+	}
+}
+
+// A tenant that holds every sequence with prompts of which nothing is computed yet gives
+// way at once.
+func TestAPromptThatHasNotBegunGivesWay(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 4000, CacheTokens: 16000, BlockTokens: 16, Sequences: 3, Queue: 50, Turn: 20})
+	for id := range ID(3) {
+		submit(t, s, Request{ID: 1 + id, Prompt: 3000, Tenant: "a"})
+	}
+	run(t, s, plan(s, 64))
+	submit(t, s, Request{ID: 11, Prompt: 3000, Tenant: "b"})
+	gave := s.Yield()
+	if s.Admit(); len(gave) != 1 || gave[0] == 1 || !slices.Contains(runningOf(s), 11) {
+		t.Errorf("%v gave way, %v run; want one of which nothing was computed to give way to 11", gave, runningOf(s))
+	}
+}

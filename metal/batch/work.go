@@ -16,9 +16,9 @@ type Work struct {
 	// context length in tokens.
 	Decodes, DecodeContext int
 	// Prompts are the requests in prefill in the order in which they advance;
-	// Oldest is the first one's request.
+	// Head is the first one's request.
 	Prompts []Span
-	Oldest  ID
+	Head    ID
 }
 
 // Span is the range of positions [From, To) of a prompt.
@@ -51,9 +51,9 @@ func (s *Scheduler) Work() Work {
 			w.DecodeContext += r.computed
 		}
 	}
-	if oldest := s.oldestPrefill(); oldest != nil && !s.paused {
-		w.Oldest = oldest.id
-		w.Prompts = append(w.Prompts, Span{oldest.computed, oldest.known})
+	if head := s.prefill(); head != nil && !s.paused {
+		w.Head = head.id
+		w.Prompts = append(w.Prompts, Span{head.computed, head.known})
 		for _, r := range s.prompts {
 			w.Prompts = append(w.Prompts, Span{r.computed, r.known})
 		}
