@@ -123,6 +123,9 @@ func TestJSONShapes(t *testing.T) {
 	if back, _, code := runProgram(t, out, "tokenize", "--model", m, "--decode"); code != exitOK || back != text {
 		t.Errorf("tokenize and back gave %q", back)
 	}
+	if out, _, code := runProgram(t, "", "tokenize", "--model", m); code != exitOK || out != "[]\n" {
+		t.Errorf("tokenize printed %q for an empty text", out)
+	}
 	conversation := file(t, `[{"role":"user","content":"Hi <there>"}]`)
 	out, stderr, code = runProgram(t, "", "template", "--model", m, "--messages", conversation)
 	if code != exitOK || !strings.Contains(out, "Hi <there>") {

@@ -54,7 +54,7 @@ func tokenize(ctx context.Context, e *env, args []string) error {
 		if err != nil {
 			return err
 		}
-		return json.NewEncoder(e.stdout).Encode(ids)
+		return json.NewEncoder(e.stdout).Encode(append([]int32{}, ids...)) // of an empty text [], and not null
 	}
 	var ids []int32
 	if err := json.Unmarshal(in, &ids); err != nil {
