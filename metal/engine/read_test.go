@@ -222,6 +222,9 @@ func TestTextsOfClientsThatLeftAreNotComputed(t *testing.T) {
 						t.Errorf("a client that left: %v", err)
 					}
 				}
+				if leaves {
+					time.Sleep(20 * time.Millisecond) // the engine notices it in another goroutine
+				}
 				next <- struct{}{}
 			case <-time.After(time.Millisecond):
 				if engine.Kept(e) == 0 && (leaves && n > 0 || !leaves && len(ended) > 0) {
