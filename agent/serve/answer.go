@@ -28,6 +28,7 @@ type answer struct {
 	// continuousUsage includes the usage so far in each chunk.
 	continuousUsage bool
 	id              string
+	tenant          string
 	// progress reports the progress of the prompt to the client.
 	progress bool
 	// forms of all choices, of which form is the first; each is the number of
@@ -42,6 +43,8 @@ type answer struct {
 func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
+	k := &kept{room: a.logprobs, tenant: a.tenant}
+	defer k.release()
 	got := make([]gathered, len(a.forms))
 	all, u := make([]choice, len(a.forms)), used{choices: a.each}
 	report := time.NewTicker(usageInterval)
@@ -59,6 +62,9 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		}
 		if e.err != nil {
 			return ended(ctx, e.err)
+		}
+		if err := a.keep(k, e.more, true); err != nil {
+			return err
 		}
 		got[e.choice].add(e.more)
 		if e.end == nil {
@@ -92,6 +98,8 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	out.shown = out.usage
 	idle := newIdle(a)
 	defer idle.Stop()
+	k := &kept{room: a.logprobs, tenant: a.tenant}
+	defer k.release()
 	for {
 		if out.wrote { // not where an event of the engine shows nothing
 			out.wrote = false
@@ -123,6 +131,9 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			}
 			u.grow(e)
 			a.addUsage(out, &u)
+			if err := a.keep(k, e.more, false); err != nil {
+				return a.fail(ctx, out, err)
+			}
 			if err := a.more(out, e); err != nil {
 				return front.Gone(err)
 			}

@@ -3,6 +3,7 @@ package serve_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
@@ -15,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -519,6 +521,42 @@ func TestAttackAdmittedRequestsStayInMemory(t *testing.T) {
 			runtime.GC()
 			return one.Value() == nil
 		})
+	}
+}
+
+// TestAttackLogprobsOfLongAnswers: an answer that is not streamed, and an echoed prompt, keep
+// 21 log-probabilities for each of a hundred thousand tokens. They count, and their memory
+// is free when the answer has ended.
+func TestAttackLogprobsOfLongAnswers(t *testing.T) {
+	one := scored("abcd", -1, slices.Repeat([]string{"abcd"}, 20)...)
+	prompt := servetest.Prompt(strings.Repeat("abcd", 100), slices.Repeat([]*wire.TokenLogprobs{one}, 100)...)
+	answered := servetest.Text("abcd")
+	answered.GetDelta().Logprobs = slices.Repeat([]*wire.TokenLogprobs{one}, 100)
+	for name, c := range map[string]struct {
+		path, body string
+		event      *wire.GenerateEvent
+		times      int
+		refused    bool
+	}{
+		"chat":           {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":20`, event: answered, refused: true},
+		"streamed chat":  {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":20,"stream":true`, event: answered},
+		"echo":           {path: "/v1/completions", body: `"prompt":"hi","echo":true,"logprobs":5`, event: prompt, refused: true},
+		"streamed echo":  {path: "/v1/completions", body: `"prompt":"hi","echo":true,"logprobs":5,"stream":true`, event: prompt, refused: true},
+		"response":       {path: "/v1/responses", body: `"input":"hi","include":["message.output_text.logprobs"],"top_logprobs":20`, event: answered, refused: true},
+		"not so long":    {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":20`, event: answered, times: 2},
+		"without tokens": {path: "/v1/completions", body: `"prompt":"hi"`, event: servetest.Text("abcd")},
+	} {
+		script := []*wire.GenerateEvent{servetest.Admit()}
+		script = append(script, slices.Repeat([]*wire.GenerateEvent{c.event}, cmp.Or(c.times, 20))...)
+		p := newPort(t, servetest.Events(append(script, servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 2000))...),
+			func(c *serve.Config) { c.LogprobsBytes = 4 << 20 })
+		for range 3 { // what one keeps is released
+			got := read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
+			if refused := strings.Contains(got, "need more memory than is left"); refused != c.refused {
+				t.Errorf("%s: refused is %v: %.200s", name, refused, got)
+			}
+			<-p.seen
+		}
 	}
 }
 

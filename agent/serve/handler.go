@@ -35,12 +35,17 @@ type handler struct {
 	Config
 	cache  *responsecache.Cache
 	bodies *intake.Bodies
+	// logprobs counts those of answers that are not sent in parts.
+	logprobs *intake.Bodies
 }
 
 // NewHandler returns the handler of the agent's port; Serve adds TLS.
 func NewHandler(c Config) http.Handler {
 	c = c.withDefaults()
-	return &handler{Config: c, cache: &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}, bodies: &intake.Bodies{Max: c.BodiesBytes}}
+	return &handler{
+		Config: c, cache: &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge},
+		bodies: &intake.Bodies{Max: c.BodiesBytes}, logprobs: &intake.Bodies{Max: c.LogprobsBytes},
+	}
 }
 
 // ServeHTTP serves one request and writes exactly one response.
@@ -278,7 +283,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if req.count != nil {
 		return front.WriteJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}
-	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id, progress: req.wire.Progress}
+	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id, tenant: req.wire.Tenant, progress: req.wire.Progress}
 	if f, ok := a.form.(identified); ok && r.Header.Get(agentapi.HeaderResponseID) != "" {
 		f.identify(r.Header.Get(agentapi.HeaderResponseID))
 	}
