@@ -28,7 +28,7 @@ type answer struct {
 	// continuousUsage includes the usage so far in each chunk.
 	continuousUsage bool
 	id              string
-	tenant          string
+	kept            *kept
 	// progress reports the progress of the prompt to the client.
 	progress bool
 	// forms of all choices, of which form is the first; each is the number of
@@ -43,8 +43,6 @@ type answer struct {
 func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
-	k := &kept{room: a.logprobs, tenant: a.tenant}
-	defer k.release()
 	got := make([]gathered, len(a.forms))
 	all, u := make([]choice, len(a.forms)), used{choices: a.each}
 	report := time.NewTicker(usageInterval)
@@ -63,7 +61,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		if e.err != nil {
 			return ended(ctx, e.err)
 		}
-		if err := a.keep(k, e.more, true); err != nil {
+		if err := a.count(e.more, true); err != nil {
 			return err
 		}
 		got[e.choice].add(e.more)
@@ -83,6 +81,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		a.stopped(e.end)
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 		a.textCalls(w.Header(), agentapi.HeaderCalls, u)
+		defer front.BreakAfter(ctx, w)()
 		return front.WriteJSON(w, a.body(all, usage))
 	}
 }
@@ -98,8 +97,6 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	out.shown = out.usage
 	idle := newIdle(a)
 	defer idle.Stop()
-	k := &kept{room: a.logprobs, tenant: a.tenant}
-	defer k.release()
 	for {
 		if out.wrote { // not where an event of the engine shows nothing
 			out.wrote = false
@@ -131,7 +128,7 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			}
 			u.grow(e)
 			a.addUsage(out, &u)
-			if err := a.keep(k, e.more, false); err != nil {
+			if err := a.count(e.more, false); err != nil {
 				return a.fail(ctx, out, err)
 			}
 			if err := a.more(out, e); err != nil {

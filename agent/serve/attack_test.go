@@ -549,7 +549,7 @@ func TestAttackLogprobsOfLongAnswers(t *testing.T) {
 		script := []*wire.GenerateEvent{servetest.Admit()}
 		script = append(script, slices.Repeat([]*wire.GenerateEvent{c.event}, cmp.Or(c.times, 20))...)
 		p := newPort(t, servetest.Events(append(script, servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 2000))...),
-			func(c *serve.Config) { c.LogprobsBytes = 4 << 20 })
+			func(c *serve.Config) { c.AnswersBytes = 4 << 20 })
 		for range 3 { // what one keeps is released
 			got := read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
 			if refused := strings.Contains(got, "need more memory than is left"); refused != c.refused {
@@ -558,6 +558,94 @@ func TestAttackLogprobsOfLongAnswers(t *testing.T) {
 			<-p.seen
 		}
 	}
+}
+
+// unhurried returns an agent, of which clients read answers of at least some hundred
+// kilobytes at their pace. It has room for one of them.
+func unhurried(t *testing.T, room int64) *agent {
+	a := startAgent(t, servetest.Say("x"), time.Second, func(c *serve.Config) { c.AnswersBytes = room })
+	a.client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 128 << 10} // as of a gateway
+	return a
+}
+
+// waits requires that a second answer is not begun while the first is not read, and that it
+// is after that.
+func waits(t *testing.T, ask func(context.Context) (*http.Response, error)) {
+	t.Helper()
+	first, err := ask(t.Context())
+	if err != nil || first.StatusCode != http.StatusOK {
+		t.Fatal(first, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if second, err := ask(ctx); err == nil {
+		t.Errorf("another answer is in memory before the first is read: %s", second.Status)
+	}
+	read(t, first)
+	third, err := ask(t.Context())
+	if err != nil || third.StatusCode != http.StatusOK {
+		t.Fatal(third, err)
+	}
+	read(t, third)
+}
+
+// TestAttackReadsOfAStoredResponse: a read costs a hundred bytes, and the response repeats
+// what its request said.
+func TestAttackReadsOfAStoredResponse(t *testing.T) {
+	a := unhurried(t, 10<<20)
+	large := `{"model":"m","input":"hi","max_output_tokens":1,"user":"` + strings.Repeat("x", 3<<20) + `"}`
+	resp, err := a.client.Post(a.url+"/v1/responses", "application/json", strings.NewReader(large))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored struct{ ID string }
+	if err := json.Unmarshal([]byte(read(t, resp)), &stored); err != nil || stored.ID == "" {
+		t.Fatal(stored, err)
+	}
+	for what, ask := range map[string]func(context.Context) (*http.Request, error){
+		"read": func(ctx context.Context) (*http.Request, error) {
+			return http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/v1/responses/"+stored.ID, nil)
+		},
+		"answer": func(ctx context.Context) (*http.Request, error) {
+			return http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/v1/responses", strings.NewReader(large))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			waits(t, func(ctx context.Context) (*http.Response, error) {
+				r, err := ask(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return a.client.Do(r)
+			})
+		})
+	}
+}
+
+// TestAttackVectorsThatNobodyReads: 8 KB of inputs become 100 MB of JSON. It is written
+// vector by vector, and the vectors count before they are computed.
+func TestAttackVectorsThatNobodyReads(t *testing.T) {
+	const inputs, dimensions = 256, 4096
+	a := unhurried(t, 6<<20)
+	a.fake.AddReader("e", here, servetest.Reader{Embed: func(_ context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+		out := &wire.EmbedResponse{Usage: &wire.Usage{PromptTokens: 1}}
+		for range r.GetTexts() {
+			out.Vectors = append(out.Vectors, &wire.Vector{Values: slices.Repeat([]float32{0.01}, dimensions)})
+		}
+		return out, nil
+	}})
+	body := `{"model":"e","input":["a"` + strings.Repeat(`,"a"`, inputs-1) + `]}`
+	waits(t, func(ctx context.Context) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+dialect.PathEmbeddings, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := a.client.Do(r)
+		if err == nil && resp.ContentLength >= 0 {
+			t.Errorf("the answer was in memory as a whole: %d bytes", resp.ContentLength)
+		}
+		return resp, err
+	})
 }
 
 // TestAttackRequestsOfManyChoices: a request stays in memory for its further choices, and

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
+	"metalfleet.dev/metalfleet/agent/serve/internal/unread"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/front"
@@ -35,8 +37,8 @@ type handler struct {
 	Config
 	cache  *responsecache.Cache
 	bodies *intake.Bodies
-	// logprobs counts those of answers that are not sent in parts.
-	logprobs *intake.Bodies
+	// answers counts what is in memory of answers until clients have read them.
+	answers *unread.Room
 }
 
 // NewHandler returns the handler of the agent's port; Serve adds TLS.
@@ -44,7 +46,7 @@ func NewHandler(c Config) http.Handler {
 	c = c.withDefaults()
 	return &handler{
 		Config: c, cache: &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge},
-		bodies: &intake.Bodies{Max: c.BodiesBytes}, logprobs: &intake.Bodies{Max: c.LogprobsBytes},
+		bodies: &intake.Bodies{Max: c.BodiesBytes}, answers: &unread.Room{Max: c.AnswersBytes},
 	}
 }
 
@@ -170,7 +172,7 @@ func (h *handler) models(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return front.Models{
-		List: func() ([]openai.Model, error) { return h.Engines.Models(), nil },
+		List: func() (iter.Seq[openai.Model], error) { return slices.Values(h.Engines.Models()), nil },
 		Named: func(name string) (openai.Model, error) {
 			if m, ok := h.Engines.Model(name); ok {
 				return m, nil
@@ -263,19 +265,29 @@ var decoders = map[string]func(*openai.Decoder, http.Header, []byte) (*request, 
 // answer holds the engine, which may have to be loaded first, and writes its
 // response. It waits for the hold while the client waits.
 func (h *handler) answer(door admission.Door, r *http.Request, req *request) error {
+	ctx, end := context.WithCancelCause(r.Context())
+	cancel := func() { end(nil) }
+	defer cancel()
+	form, echo, err := formOf(r, req)
+	if err != nil {
+		return err
+	}
+	kept, err := h.keep(ctx, r, echo, end)
+	if err != nil {
+		return err
+	}
+	defer kept.Release()
 	hold, err := h.acquire(r, req.model)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
+	// Canceled before the release: the engine never works on this request after
+	// the hold ended.
+	defer cancel()
 	if req.wire.Adapter, err = h.adapter(r, req.model); err != nil {
 		return err
 	}
-	// Canceled before the release: the engine never works on this request after
-	// the hold ended.
-	ctx, end := context.WithCancelCause(r.Context())
-	cancel := func() { end(nil) }
-	defer cancel()
 	admitted, err := admit(ctx, hold, req)
 	if err != nil {
 		return err
@@ -283,7 +295,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if req.count != nil {
 		return front.WriteJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}
-	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id, tenant: req.wire.Tenant, progress: req.wire.Progress}
+	a := answer{handler: h, admitted: admitted, form: form, id: req.wire.Id, kept: kept, progress: req.wire.Progress}
 	if f, ok := a.form.(identified); ok && r.Header.Get(agentapi.HeaderResponseID) != "" {
 		f.identify(r.Header.Get(agentapi.HeaderResponseID))
 	}
@@ -302,6 +314,20 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 		return a.whole(ctx, cancel, door)
 	}
 	return a.stream(ctx, cancel, door)
+}
+
+// formOf returns the form of the answer to a request, and how many bytes it keeps: a
+// response of the Responses API repeats much of its request.
+func formOf(r *http.Request, req *request) (f form, echo int64, err error) {
+	if req.count != nil {
+		return nil, 0, nil
+	}
+	f = req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix())
+	if response, ok := f.(*responseForm); ok {
+		text, err := openai.Marshal(response.a.Response)
+		return f, echoCopies * int64(len(text)), err
+	}
+	return f, 0, nil
 }
 
 // asking returns the function that requests another choice. The request stays in memory for
@@ -364,6 +390,8 @@ func ended(ctx context.Context, err error) error {
 		return err
 	case errors.Is(context.Cause(ctx), front.ErrShuttingDown):
 		return fmt.Errorf("%w: %w", ErrNotReady, front.ErrShuttingDown)
+	case errors.Is(context.Cause(ctx), errUnread):
+		return tooMany(err)
 	case errors.Is(context.Cause(ctx), errCancelled):
 		return &openai.Error{Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: codeCancelled, Message: "The response was cancelled."}
 	}

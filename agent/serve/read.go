@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -18,6 +19,8 @@ import (
 // reading is a decoded request of a route for embeddings, rerankings or scores.
 type reading struct {
 	model string
+	// vectors is how many vectors the answer has.
+	vectors int
 	// ask sends the request to the engine; tokens is the number of prompt tokens.
 	ask func(ctx context.Context, hold Hold) (body any, tokens int, err error)
 }
@@ -47,7 +50,7 @@ func decodeReading(d *openai.Decoder, path string, by reader, body []byte) (*rea
 	for _, ids := range r.Input.Tokens {
 		w.TokenLists = append(w.TokenLists, &wire.TokenList{Ids: ids})
 	}
-	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, vectors: len(w.Texts) + len(w.TokenLists), ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := hold.Embed(ctx, w)
 		if err != nil {
 			return nil, 0, err
@@ -71,7 +74,7 @@ func decodeRerank(d *openai.Decoder, by reader, body []byte, v rerank.Version) (
 		return nil, err
 	}
 	w := &wire.RerankRequest{Id: by.id, Tenant: by.tenant, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate, MaxTokens: int64(r.MaxTokens)}
-	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := scores(ctx, hold, w)
 		if err != nil {
 			return nil, 0, err
@@ -88,7 +91,7 @@ func decodeTexts(d *openai.Decoder, by reader, body []byte) (*reading, error) {
 		return nil, err
 	}
 	w := &wire.RerankRequest{Id: by.id, Tenant: by.tenant, Query: r.Query, Documents: r.Texts, Truncate: r.Truncate}
-	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := scores(ctx, hold, w)
 		return r.Ranks(got.GetScores()), int(got.GetUsage().GetPromptTokens()), err
 	}}, nil
@@ -112,7 +115,7 @@ func decodeScore(d *openai.Decoder, by reader, body []byte) (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		all, tokens := make([]float32, len(r.Documents)), 0
 		for i, g := range r.Groups() {
 			w := &wire.RerankRequest{Id: fmt.Sprintf("%s-%d", by.id, i), Tenant: by.tenant, Query: g.Query, Instruction: r.Instruction, Truncate: r.Truncate}
@@ -149,17 +152,38 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 		return err
 	}
 	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
+	ctx, end := context.WithCancelCause(r.Context())
+	defer end(nil)
+	kept, err := h.keep(ctx, r, vectorBytes*int64(req.vectors), end)
+	if err != nil {
+		return err
+	}
+	defer kept.Release()
 	hold, err := h.acquire(r, req.model)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
-	made, tokens, err := req.ask(r.Context(), hold)
+	made, tokens, err := req.ask(ctx, hold)
 	if err != nil {
-		return ended(r.Context(), err)
+		return ended(ctx, err)
 	}
+	defer front.BreakAfter(ctx, w)()
 	agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, tokens, 0)
+	if list, ok := made.(openai.EmbeddingList); ok {
+		return vectors(w, kept, list)
+	}
 	return front.WriteJSON(w, made)
+}
+
+// vectors writes vectors one by one: as JSON they are three times as large.
+func vectors(w http.ResponseWriter, kept *kept, list openai.EmbeddingList) error {
+	if err := kept.Set(list.Bytes()); err != nil {
+		return tooMany(err)
+	}
+	all := list.Data
+	list.Data = []openai.Embedding{}
+	return front.WriteList(w, list, slices.Values(all))
 }
 
 // acquire holds the engine of a request's target, if this Mac accepts requests.

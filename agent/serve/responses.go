@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -188,6 +189,14 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 		}
 		return front.WriteJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
 	}
+	ctx, end := context.WithCancelCause(r.Context())
+	defer end(nil)
+	kept, err := h.keep(ctx, r, echoCopies*h.cache.Size(id, tenant), end)
+	if err != nil {
+		return err
+	}
+	defer kept.Release()
+	defer front.BreakAfter(ctx, w)()
 	if what == "cancel" {
 		return h.cancel(w, id, tenant)
 	}

@@ -116,9 +116,9 @@ type Config struct {
 	// BodiesBytes bounds the request bodies of which no engine has admitted the request; 0
 	// means 128 MiB. No reservation contains them.
 	BodiesBytes int64
-	// LogprobsBytes bounds the log-probabilities of answers that are not sent in parts; 0
-	// means 128 MiB. A tenant may use half of it. No reservation contains them.
-	LogprobsBytes int64
+	// AnswersBytes bounds what is in memory of answers until clients have read them: vectors,
+	// log-probabilities, stored responses; 0 means 128 MiB. No reservation contains it.
+	AnswersBytes int64
 	// FetchImage requests an image at an https URL, and returns its bytes and their
 	// number, negative if that is unknown; nil fetches none. Their memory counts towards
 	// BodiesBytes.
@@ -141,8 +141,8 @@ func (c Config) withDefaults() Config {
 	if c.BodiesBytes == 0 {
 		c.BodiesBytes = 128 << 20
 	}
-	if c.LogprobsBytes == 0 {
-		c.LogprobsBytes = 128 << 20
+	if c.AnswersBytes == 0 {
+		c.AnswersBytes = 128 << 20
 	}
 	if c.TextCalls == nil {
 		c.TextCalls = func(int) {}

@@ -1,8 +1,10 @@
 package front_test
 
 import (
+	"context"
 	"errors"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -145,7 +147,9 @@ func TestMethods(t *testing.T) {
 
 func TestModelsOfAPath(t *testing.T) {
 	models := front.Models{
-		List:  func() ([]openai.Model, error) { return []openai.Model{openai.NewModel("org/m", 1, "ns")}, nil },
+		List: func() (iter.Seq[openai.Model], error) {
+			return slices.Values([]openai.Model{openai.NewModel("org/m", 1, "ns")}), nil
+		},
 		Named: func(name string) (openai.Model, error) { return openai.Model{}, openai.ModelNotFound(name) },
 	}
 	for path, test := range map[string]struct{ body, err string }{
@@ -213,5 +217,44 @@ func TestAClientThatReadsTooSlowlyInAllIsLeft(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestNothingIsWrittenToABrokenResponse(t *testing.T) {
+	c := newConnection()
+	w := front.NewWriter(c, 2, time.Second)
+	w.Break()
+	if err := w.Send([]byte("a")); !errors.Is(err, os.ErrDeadlineExceeded) || c.Body.Len() > 0 {
+		t.Errorf("%v, %q", err, c.Body)
+	}
+}
+
+// The client does not read, and would have half a minute.
+func TestAResponseIsBrokenOff(t *testing.T) {
+	ended := make(chan error, 1)
+	ctx, end := context.WithCancel(t.Context())
+	s := httptest.NewServer(http.HandlerFunc(func(plain http.ResponseWriter, r *http.Request) {
+		w := front.NewWriter(plain, r.ProtoMajor, 30*time.Second)
+		defer front.BreakAfter(ctx, w)()
+		err := front.WriteJSON(w, strings.Repeat("x", 64<<20))
+		if more := front.WriteJSON(w, "more"); !errors.Is(more, front.ErrClientGone) {
+			t.Errorf("a write after that: %v", more)
+		}
+		ended <- err
+	}))
+	defer s.Close()
+	resp, err := s.Client().Get(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	end() // the response has begun
+	select {
+	case err := <-ended:
+		if !errors.Is(err, front.ErrClientGone) {
+			t.Errorf("the response ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the response waits for its client")
 	}
 }

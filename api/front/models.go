@@ -1,6 +1,7 @@
 package front
 
 import (
+	"iter"
 	"net/http"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 // Models are the models that one client may use.
 type Models struct {
 	// List returns all of them.
-	List func() ([]openai.Model, error)
+	List func() (iter.Seq[openai.Model], error)
 	// Named returns the one with a name, or openai.ModelNotFound.
 	Named func(name string) (openai.Model, error)
 }
@@ -35,7 +36,7 @@ func (m Models) Serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return WriteJSON(w, openai.NewModelList(list...))
+	return WriteList(w, openai.NewModelList(), list)
 }
 
 // ModelOf returns the model that the path of a request for models names; empty for

@@ -1,10 +1,12 @@
 package front
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -29,6 +31,8 @@ type Writer struct {
 	// between two writes would end the stream. In HTTP/1.1 it does no harm, and
 	// bounds the flush with which the server ends the response.
 	lift bool
+
+	broken atomic.Bool
 
 	began, first, last time.Time
 	status             int
@@ -114,6 +118,22 @@ func (w *Writer) FlushError() error {
 	return w.flush()
 }
 
+// Break fails the write that is waiting for the client, and all after it. Another goroutine
+// may call it.
+func (w *Writer) Break() {
+	w.broken.Store(true)
+	_ = w.rc.SetWriteDeadline(time.Now()) // an error means that nothing is written any more
+}
+
+// BreakAfter breaks a response of a Writer off when ctx ends, unless stop is called before.
+func BreakAfter(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		if b, ok := w.(interface{ Break() }); ok {
+			b.Break()
+		}
+	})
+}
+
 // bound sets the deadline of a write of n bytes.
 func (w *Writer) bound(n int) (now time.Time, err error) {
 	now = time.Now()
@@ -125,6 +145,9 @@ func (w *Writer) bound(n int) (now time.Time, err error) {
 	}
 	if err := w.rc.SetWriteDeadline(now.Add(left)); err != nil {
 		return now, fmt.Errorf("bound a write: %w", err)
+	}
+	if w.broken.Load() { // after the deadline, which would replace that of Break
+		return now, fmt.Errorf("the response was broken off: %w", os.ErrDeadlineExceeded)
 	}
 	if left <= 0 { // the server's last flush fails as well: no part looks like the whole
 		return now, fmt.Errorf("the client reads less than %d bytes per second: %w", w.MinRate, os.ErrDeadlineExceeded)

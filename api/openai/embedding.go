@@ -244,6 +244,14 @@ func norm(v []float32) float64 {
 	return math.Sqrt(squares)
 }
 
+// Bytes is the memory of the vectors.
+func (l EmbeddingList) Bytes() (n int64) {
+	for _, e := range l.Data {
+		n += 4 * int64(len(e.Embedding.Values))
+	}
+	return n
+}
+
 // Embeddings builds the response to the request. It rejects a request for more
 // dimensions than the model has.
 func (r *EmbeddingRequest) Embeddings(vectors [][]float32, promptTokens int) (EmbeddingList, error) {

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -258,5 +260,31 @@ func TestAttackAMacWhoseMacNodeEnded(t *testing.T) {
 				t.Errorf("status %d; the Mac received %d requests, want 1", resp.StatusCode, m.requests.Load())
 			}
 		})
+	}
+}
+
+// TestAttackListsOfManyModels: a namespace may serve thousands of names, and a request for
+// the list costs forty bytes. No list is in memory while a client reads it.
+func TestAttackListsOfManyModels(t *testing.T) {
+	w := newWorld(t)
+	const models, names = 20, 100
+	for d := range models {
+		var all []string
+		for n := range names {
+			all = append(all, fmt.Sprintf("team-a/%s-%d-%d", strings.Repeat("m", 100), d, n))
+		}
+		name := fmt.Sprint("d", d)
+		w.table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "team-a", Name: name}, UID: name, Names: strings.Join(all, "\n")})
+	}
+	for path, member := range map[string]string{"/v1/models": "data", "/api/tags": "models"} {
+		resp := w.do("GET", path, "")
+		if resp.ContentLength >= 0 {
+			t.Errorf("%s was in memory as a whole: %d bytes", path, resp.ContentLength)
+		}
+		var got map[string]json.RawMessage
+		var list []any
+		if err := errors.Join(json.Unmarshal([]byte(read(t, resp)), &got), json.Unmarshal(got[member], &list)); err != nil || len(list) != models*names {
+			t.Errorf("%s has %d models (%v)", path, len(list), err)
+		}
 	}
 }

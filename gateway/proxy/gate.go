@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
@@ -149,17 +150,17 @@ func (g *gate) lookup(ctx context.Context, c caller, name string) (route.Name, e
 }
 
 // models returns the names that the caller may use.
-func (g *gate) models(c caller) ([]route.Name, error) {
+func (g *gate) models(c caller) (iter.Seq[route.Name], error) {
 	if err := g.ready(); err != nil {
 		return nil, err
 	}
-	var out []route.Name
-	for _, n := range g.table.Names() {
-		if c.may(n.Name, n.Model) {
-			out = append(out, n)
+	return func(yield func(route.Name) bool) {
+		for _, n := range g.table.Names() {
+			if c.may(n.Name, n.Model) && !yield(n) {
+				return
+			}
 		}
-	}
-	return out, nil
+	}, nil
 }
 
 // meter takes the estimated tokens of the prompt from the rate limit of the caller's key.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"strings"
 
@@ -33,13 +34,9 @@ func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Reques
 		return t.anthropic(ctx, c, w, r)
 	}
 	return front.Models{
-		List: func() ([]openai.Model, error) {
+		List: func() (iter.Seq[openai.Model], error) {
 			names, err := t.gate.models(c)
-			list := []openai.Model{}
-			for _, n := range names {
-				list = append(list, modelOf(n.Name, n.Model))
-			}
-			return list, err
+			return each(names, func(n route.Name) openai.Model { return modelOf(n.Name, n.Model) }), err
 		},
 		Named: func(name string) (openai.Model, error) {
 			n, err := t.gate.lookup(ctx, c, name)
@@ -50,6 +47,9 @@ func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Reques
 		},
 	}.Serve(w, r)
 }
+
+// modelBytes is what a model of a page takes in memory, and as JSON.
+const modelBytes = 512
 
 // anthropic lists the models in pages, or returns the one that the path names.
 func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Request) error {
@@ -65,13 +65,18 @@ func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Req
 		return err
 	}
 	var all []anthropic.Model
-	for _, n := range names {
+	for n := range names {
 		all = append(all, anthropicModel(n.Name, n.Model))
 	}
 	page, err := anthropic.NewModelList(all, r.URL.Query())
 	if err != nil {
 		return err
 	}
+	release, err := t.limits.bodies.Hold(c.share(), modelBytes*int64(len(page.Data)))
+	if err != nil {
+		return err
+	}
+	defer release()
 	return front.WriteJSON(w, page)
 }
 
@@ -129,11 +134,20 @@ func (t *catalog) tags(_ context.Context, c caller, w *reply, _ *http.Request) e
 	if err != nil {
 		return err
 	}
-	list := ollama.Tags{Models: []ollama.Model{}}
-	for _, n := range names {
-		list.Models = append(list.Models, ollama.NewModel(ollamaFacts(n.Name, n.Model)))
+	return front.WriteList(w, ollama.Tags{Models: []ollama.Model{}}, each(names, func(n route.Name) ollama.Model {
+		return ollama.NewModel(ollamaFacts(n.Name, n.Model))
+	}))
+}
+
+// each describes the models of names.
+func each[M any](names iter.Seq[route.Name], describe func(route.Name) M) iter.Seq[M] {
+	return func(yield func(M) bool) {
+		for n := range names {
+			if !yield(describe(n)) {
+				return
+			}
+		}
 	}
-	return front.WriteJSON(w, list)
 }
 
 // show describes one model as Ollama does.

@@ -280,6 +280,19 @@ func (s *Cache) Get(id, tenant string) (Entry, bool) {
 	return e.Value.(*kept).entry, true
 }
 
+// Size returns the size of a tenant's response with its items, as JSON; 0 for one that is
+// not kept.
+func (s *Cache) Size(id, tenant string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.byID[id]
+	if !ok || e.Value.(*kept).entry.Tenant != tenant {
+		return 0
+	}
+	k := e.Value.(*kept)
+	return k.bytes + k.entry.itemBytes()
+}
+
 // Delete removes a tenant's response.
 func (s *Cache) Delete(id, tenant string) bool {
 	s.mu.Lock()
