@@ -622,9 +622,9 @@ func TestAttackReadsOfAStoredResponse(t *testing.T) {
 	}
 }
 
-// TestAttackVectorsThatNobodyReads: 8 KB of inputs become 100 MB of JSON. It is written
+// TestAttackVectorsForASlowReader: 8 KB of inputs become 100 MB of JSON. It is written
 // vector by vector, and the vectors count before they are computed.
-func TestAttackVectorsThatNobodyReads(t *testing.T) {
+func TestAttackVectorsForASlowReader(t *testing.T) {
 	const inputs, dimensions = 256, 4096
 	a := unhurried(t, 6<<20)
 	a.fake.AddReader("e", here, servetest.Reader{Embed: func(_ context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {

@@ -32,7 +32,7 @@ type Room struct {
 	mu      sync.Mutex // guards the fields after it, and all owners and holds
 	held    int64
 	owners  map[string]*owner
-	changed chan struct{} // closed when memory is released; nil if nobody waits
+	changed chan struct{} // closed when memory is released; nil if no one waits
 }
 
 // owner is a tenant with unread answers, oldest first.
