@@ -100,8 +100,12 @@ func malformed(body []byte, offset int64, what string) error {
 		Message: fmt.Sprintf("The request body is not valid JSON: %s, at byte %d (line %d, column %d).", what, offset, line, column)}
 }
 
+// maxMembers bounds the members of an object that is decoded one by one: each takes a
+// microsecond and a place in memory.
+const maxMembers = 1 << 16
+
 // decodeMembers passes every member of a JSON object to the field of its name
-// and rejects duplicates.
+// and rejects duplicates, and more than maxMembers.
 func decodeMembers(raw []byte, within string, of func(name string) (field, error)) error {
 	if kind(raw) != "object" {
 		return wrongKind(within, "an object", raw)
@@ -112,6 +116,9 @@ func decodeMembers(raw []byte, within string, of func(name string) (field, error
 		return malformed(raw, dec.InputOffset(), err.Error())
 	}
 	for dec.More() {
+		if len(seen) == maxMembers {
+			return Invalid(within, "An object of the request has more than %d members.", maxMembers)
+		}
 		token, err := dec.Token()
 		if err != nil {
 			return malformed(raw, dec.InputOffset(), err.Error())

@@ -111,6 +111,16 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 	}
 }
 
+func TestMembersOfAnObjectAreBounded(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"model":"m"`)
+	for i := range 1 << 16 {
+		fmt.Fprintf(&b, `,"%x":0`, i)
+	}
+	_, err := (&Decoder{}).Chat([]byte(b.String() + "}"))
+	wantError(t, err, 400, "", CodeInvalidValue, "more than 65536 members")
+}
+
 func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 	tests := map[string]struct {
 		body, param, code, message string

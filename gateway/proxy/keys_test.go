@@ -316,6 +316,12 @@ func TestTokensPerMinuteOfAKey(t *testing.T) {
 		"a Mac that says nothing: the guess":            {answer: say("{}"), body: chatBody, used: guess(chatBody)},
 		"a stream of which nothing is said: each event": {answer: events(nil, "a", "b", "c", "[DONE]"), body: chatBody, used: guess(chatBody) + 4},
 		"a refusal used nothing":                        {answer: func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) }, body: chatBody},
+		"a failure used what was computed before it": {answer: func(rw http.ResponseWriter, _ *http.Request) {
+			agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 100, 20)
+			rw.WriteHeader(http.StatusProcessing)
+			rw.Header().Del(agentapi.HeaderTokens)
+			_ = openai.WriteError(rw, openai.Invalid("response_format", "no"))
+		}, body: `{"model":"m","max_tokens":200}`, used: 120},
 		"a Mac that says nonsense: the guess": {answer: func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set(agentapi.HeaderTokens, "-9+1")
 			say("{}")(rw, r)

@@ -66,9 +66,9 @@ func (m *meter) add(n int64) {
 	}
 }
 
-// settle corrects the count at the end. A refused request used nothing. A request without
-// the agent's count, because a connection was closed, used what was counted or reported so
-// far.
+// settle corrects the count at the end. A refused or failed request used what the agent
+// reported so far, and a refused one nothing. A request without the agent's count, because a
+// connection was closed, used what was counted or reported so far.
 func (m *meter) settle(status int) {
 	switch {
 	case m == nil:
@@ -76,7 +76,7 @@ func (m *meter) settle(status int) {
 	case m.total > 0:
 		m.add(m.total - m.counted)
 	case status >= http.StatusBadRequest:
-		m.add(-m.counted)
+		m.add(min(m.soFar.Load(), m.allowed) - m.counted)
 	default:
 		m.add(max(0, min(m.soFar.Load(), m.allowed)-m.counted))
 	}
