@@ -543,6 +543,7 @@ func TestAttackLogprobsOfLongAnswers(t *testing.T) {
 		"echo":           {path: "/v1/completions", body: `"prompt":"hi","echo":true,"logprobs":5`, event: prompt, refused: true},
 		"streamed echo":  {path: "/v1/completions", body: `"prompt":"hi","echo":true,"logprobs":5,"stream":true`, event: prompt, refused: true},
 		"response":       {path: "/v1/responses", body: `"input":"hi","include":["message.output_text.logprobs"],"top_logprobs":20`, event: answered, refused: true},
+		"long texts":     {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}]`, event: servetest.Text(strings.Repeat("abcd", 30000)), refused: true},
 		"not so long":    {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":20`, event: answered, times: 2},
 		"without tokens": {path: "/v1/completions", body: `"prompt":"hi"`, event: servetest.Text("abcd")},
 	} {
@@ -552,7 +553,7 @@ func TestAttackLogprobsOfLongAnswers(t *testing.T) {
 			func(c *serve.Config) { c.AnswersBytes = 4 << 20 })
 		for range 3 { // what one keeps is released
 			got := read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
-			if refused := strings.Contains(got, "need more memory than is left"); refused != c.refused {
+			if refused := strings.Contains(got, "needs more memory than is left"); refused != c.refused {
 				t.Errorf("%s: refused is %v: %.200s", name, refused, got)
 			}
 			<-p.seen

@@ -22,6 +22,8 @@ const (
 	// vectorBytes is what the vector of an input takes, of which the length is not known
 	// before: 4096 dimensions.
 	vectorBytes = 4 * 4096
+	// textCopies is how often a text is in memory until it is sent.
+	textCopies = 3
 	// echoCopies is how often a response is in memory while a client reads it: its JSON is
 	// in a buffer that doubles.
 	echoCopies = 2
@@ -53,9 +55,10 @@ func tooMany(cause error) *openai.Error {
 		Message: "Answers that clients have not read use all of the memory for them. Read answers sooner, ask for fewer at once, or try again later."}
 }
 
-// add counts the log-probabilities of more tokens. They are many times as large as the
-// text. Its error refuses the answer.
-func (k *kept) add(tokens []*wire.TokenLogprobs) error {
+// add counts more text, and the log-probabilities of its tokens, which are many times as
+// large. Its error refuses the answer.
+func (k *kept) add(text int, tokens []*wire.TokenLogprobs) error {
+	k.bytes += textCopies * int64(text)
 	for _, t := range tokens {
 		for _, l := range append(t.GetTop(), t.GetChosen()) {
 			k.bytes += logprobBytes + logprobTextBytes*int64(len(l.GetText()))
@@ -65,21 +68,25 @@ func (k *kept) add(tokens []*wire.TokenLogprobs) error {
 		return nil
 	}
 	if k.Set(k.bytes) != nil {
-		return openai.Invalid("logprobs", "the log-probabilities of this answer, or of its prompt, need more memory than is left for answers that are not sent in parts; "+
-			"request fewer, set stream, or send a shorter prompt with echo")
+		return openai.Invalid("", "This answer, with its log-probabilities and an echoed prompt, needs more memory than is left for answers that are not sent in parts. "+
+			"Set stream, request fewer log-probabilities, or send a shorter prompt with echo.")
 	}
 	k.counted = k.bytes
 	return nil
 }
 
-// count counts what of an event stays in memory: the log-probabilities of an echoed prompt,
-// and those of the text if the whole answer is sent, or stored, at its end.
+// count counts what of an event stays in memory: an echoed prompt, and the rest if the whole
+// answer is sent, or stored, at its end.
 func (a answer) count(d *wire.Delta, whole bool) error {
-	if err := a.kept.add(d.GetPrompt().GetLogprobs()); err != nil {
+	if err := a.kept.add(len(d.GetPrompt().GetText()), d.GetPrompt().GetLogprobs()); err != nil {
 		return err
 	}
-	if _, stored := a.form.(*responseForm); whole || stored {
-		return a.kept.add(d.GetLogprobs())
+	if _, stored := a.form.(*responseForm); !whole && !stored {
+		return nil
 	}
-	return nil
+	n := len(d.GetText()) + len(d.GetReasoning())
+	for _, c := range d.GetCalls() {
+		n += len(c.GetArguments())
+	}
+	return a.kept.add(n, d.GetLogprobs())
 }
