@@ -136,19 +136,21 @@ func (s *Cache) now() time.Time {
 
 // Put adds a new response. It returns false if the response exceeds the limit.
 func (s *Cache) Put(e Entry) bool {
+	bytes := e.bytes() // which takes long for a large one
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.put(e, s.now())
+	return s.put(e, bytes, s.now())
 }
 
 // End stores the final state of a response that is still kept and in progress;
 // one that was deleted or canceled meanwhile stays as it is.
 func (s *Cache) End(e Entry) {
+	bytes := e.bytes()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before, ok := s.byID[e.Response.ID]; ok && before.Value.(*kept).entry.Response.Status == responses.StatusInProgress {
 		s.drop(before)
-		s.put(e, before.Value.(*kept).since)
+		s.put(e, bytes, before.Value.(*kept).since)
 	}
 }
 
@@ -170,9 +172,9 @@ func (s *Cache) Cancel(id, tenant string) (e Entry, found, cancelled bool) {
 }
 
 // put is Put; the caller holds mu.
-func (s *Cache) put(e Entry, since time.Time) bool {
+func (s *Cache) put(e Entry, bytes int64, since time.Time) bool {
 	id := e.Response.ID
-	k := &kept{id, e, e.bytes(), since}
+	k := &kept{id, e, bytes, since}
 	if k.bytes+e.itemBytes() > s.Bytes {
 		return false
 	}
@@ -270,27 +272,28 @@ func (s *Cache) Item(id, tenant string) (responses.Item, bool) {
 
 // Get returns a tenant's response.
 func (s *Cache) Get(id, tenant string) (Entry, bool) {
+	e, _, ok := s.get(id, tenant)
+	return e, ok
+}
+
+// get is Get, with the size of the entry without its items.
+func (s *Cache) get(id, tenant string) (e Entry, bytes int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
-	e, ok := s.byID[id]
-	if !ok || e.Value.(*kept).entry.Tenant != tenant {
-		return Entry{}, false
+	at, ok := s.byID[id]
+	if !ok || at.Value.(*kept).entry.Tenant != tenant {
+		return Entry{}, 0, false
 	}
-	return e.Value.(*kept).entry, true
+	k := at.Value.(*kept)
+	return k.entry, k.bytes, true
 }
 
 // Size returns the size of a tenant's response with its items, as JSON; 0 for one that is
 // not kept.
 func (s *Cache) Size(id, tenant string) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e, ok := s.byID[id]
-	if !ok || e.Value.(*kept).entry.Tenant != tenant {
-		return 0
-	}
-	k := e.Value.(*kept)
-	return k.bytes + k.entry.itemBytes()
+	e, bytes, _ := s.get(id, tenant)
+	return bytes + e.itemBytes()
 }
 
 // Delete removes a tenant's response.
