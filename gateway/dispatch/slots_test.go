@@ -17,6 +17,7 @@ import (
 // newModel returns a model with ready replicas on one Mac.
 func newModel(replicas ...string) *route.Model {
 	table := route.NewTable()
+	table.MarkSynced()
 	key := route.Key{Namespace: "ns", Name: "m"}
 	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
 	table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
@@ -121,6 +122,7 @@ func TestALeaseThatIsGrantedTooLateIsReleased(t *testing.T) {
 // names, and a dispatcher at which requests may wait.
 func busyModel(macs ...string) (*route.Model, *Dispatcher) {
 	table := route.NewTable()
+	table.MarkSynced()
 	key := route.Key{Namespace: "ns", Name: "m"}
 	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
 	for _, mac := range macs {

@@ -64,6 +64,7 @@ func TestClientsWithAnIdleTimerSurviveQueueAndLoad(t *testing.T) {
 		t.Run("queue"+path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := route.NewTable()
+				table.MarkSynced()
 				table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "m"}, UID: "m", Names: "m"})
 				table.MarkSynced()
 				p := New(Config{Table: table, Identity: func() *identity.Identity { return &identity.Identity{} }, Registry: prometheus.NewRegistry(),

@@ -14,6 +14,7 @@ import (
 
 func TestTheOrderOfThoseWhoMayAnswer(t *testing.T) {
 	table := route.NewTable()
+	table.MarkSynced()
 	for _, name := range []string{"a", "b", "c"} {
 		table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: name}, UID: name, Names: name})
 	}
@@ -68,6 +69,7 @@ func TestRoutingIsReadFromADeployment(t *testing.T) {
 // Callers that hold a Model see the change too.
 func TestARoutingThatChangesIsUsedAtOnce(t *testing.T) {
 	table := route.NewTable()
+	table.MarkSynced()
 	d := route.Deployment{Key: route.Key{Namespace: "ns", Name: "a"}, UID: "a", Names: "one\nns/a"}
 	table.SetDeployment(d)
 	m, _ := table.Lookup("one")

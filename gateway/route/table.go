@@ -242,7 +242,12 @@ func NewTable() *Table {
 func (t *Table) Synced() bool { return t.synced.Load() }
 
 // MarkSynced records that it was.
-func (t *Table) MarkSynced() { t.synced.Store(true) }
+func (t *Table) MarkSynced() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.synced.Store(true)
+	t.rename()
+}
 
 // Lookup returns the model that a name refers to, whether it selects an adapter or not.
 func (t *Table) Lookup(name string) (*Model, bool) {
@@ -461,6 +466,9 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 
 // rename rebuilds the index of names.
 func (t *Table) rename() {
+	if !t.synced.Load() {
+		return // once for all deployments, in MarkSynced
+	}
 	t.names.Store(indexOf(slices.Collect(maps.Values(t.deployments))))
 }
 

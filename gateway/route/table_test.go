@@ -59,6 +59,7 @@ func TestRandomHistoriesEndInTheSameTable(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		table := route.NewTable()
+		table.MarkSynced()
 		w := world{deployments: map[route.Key]route.Deployment{}, replicas: map[string]route.Replica{}, macs: map[string]route.Mac{}}
 		for step := range 300 {
 			change(rng, table, w)
@@ -122,6 +123,7 @@ func change(rng *rand.Rand, table *route.Table, w world) {
 
 func TestChangedIsClosedOnEveryChangeAndOnDeletion(t *testing.T) {
 	table := route.NewTable()
+	table.MarkSynced()
 	key := route.Key{Namespace: "ns", Name: "m"}
 	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
 	m, _ := table.Lookup("m")
@@ -163,6 +165,7 @@ func TestChangedIsClosedOnEveryChangeAndOnDeletion(t *testing.T) {
 
 func TestABareNameBelongsToTheOldestClaimant(t *testing.T) {
 	table := route.NewTable()
+	table.MarkSynced()
 	young := route.Deployment{Key: route.Key{Namespace: "b", Name: "chat"}, UID: "2", Created: 20, Names: "chat\nb/chat"}
 	old := route.Deployment{Key: route.Key{Namespace: "a", Name: "chat"}, UID: "1", Created: 10, Names: "chat\na/chat"}
 	table.SetDeployment(young)
@@ -281,6 +284,7 @@ func TestFactsOfAModel(t *testing.T) {
 		return route.Facts{Context: context, Trained: 40960, Task: model.Generate, Digest: "sha256:1", Bytes: 7, Format: "gguf", Architecture: "qwen3", Quantization: "Q4_K", Sees: true}
 	}
 	table := route.NewTable()
+	table.MarkSynced()
 	want := func(step string, f route.Facts) {
 		t.Helper()
 		m, _ := table.Lookup("ns/d")
@@ -314,6 +318,7 @@ func TestFactsOfAModel(t *testing.T) {
 
 func TestADeploymentIsSuspendedAndResumed(t *testing.T) {
 	table := route.NewTable()
+	table.MarkSynced()
 	for _, suspended := range []bool{true, false, true} {
 		d := &v1alpha1.ModelDeployment{Spec: v1alpha1.ModelDeploymentSpec{Suspend: suspended}}
 		d.Namespace, d.Name, d.UID = "ns", "d", "u"
@@ -366,6 +371,7 @@ func TestMacsThatTakeRequests(t *testing.T) {
 
 func BenchmarkReplicaChange(b *testing.B) {
 	table := route.NewTable()
+	table.MarkSynced()
 	for d := range 1000 {
 		key := route.Key{Namespace: "ns", Name: fmt.Sprint("d", d)}
 		table.SetDeployment(route.Deployment{Key: key, UID: key.Name, Names: key.Name})
@@ -376,5 +382,23 @@ func BenchmarkReplicaChange(b *testing.B) {
 	}
 	for i := 0; b.Loop(); i++ {
 		table.SetReplica(route.Replica{UID: "500-3", Deployment: route.Key{Namespace: "ns", Name: "d500"}, DeploymentUID: "d500", Mac: "m3", Ready: i%2 == 0})
+	}
+}
+
+// Each rebuild of the index reads all deployments: a start must not do it for each of them.
+func TestNamesAreIndexedOnceAtTheStart(t *testing.T) {
+	table := route.NewTable()
+	for _, name := range []string{"a", "b"} {
+		table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: name}, UID: name, Names: name})
+	}
+	if names := table.Names(); len(names) > 0 {
+		t.Errorf("%v before all deployments were read", names)
+	}
+	if table.MarkSynced(); len(table.Names()) != 2 {
+		t.Errorf("%v", table.Names())
+	}
+	table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: "c"}, UID: "c", Names: "c"})
+	if _, known := table.Find("c"); !known {
+		t.Error("a deployment that came later has no name")
 	}
 }

@@ -71,12 +71,8 @@ func (s runeSet) both(o runeSet) runeSet {
 }
 
 func (s runeSet) has(c rune) bool {
-	for _, r := range s {
-		if r.lo <= c && c <= r.hi {
-			return true
-		}
-	}
-	return false
+	i, found := slices.BinarySearchFunc(s, c, func(r runeRange, c rune) int { return cmp.Compare(r.lo, c) })
+	return found || i > 0 && c <= s[i-1].hi
 }
 
 func (s runeSet) key(prefix string) string {
