@@ -58,7 +58,7 @@ func variants() []variant {
 			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
 			"ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes", "ValidatingAdmissionPolicyBinding/metalfleet-operator-rights",
 			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "ValidatingAdmissionPolicyBinding/metalfleet-tenants",
-			"NamespaceRules/metalfleet", "CustomResourceDefinition/namespacerules.metalfleet.dev", "CustomResourceDefinition/macclasses.metalfleet.dev", "ClusterRole/metalfleet-classes", "NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ClusterRole/metalfleet-cordon",
+			"NamespaceRules/metalfleet", "CustomResourceDefinition/namespacerules.metalfleet.dev", "CustomResourceDefinition/macclasses.metalfleet.dev", "CustomResourceDefinition/modelprofiles.metalfleet.dev", "ClusterRole/metalfleet-profiles", "ClusterRole/metalfleet-profiles-view", "ClusterRole/metalfleet-classes", "NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ClusterRole/metalfleet-cordon",
 		}, lacks: []string{"ClusterRoleBinding/metalfleet-operator-secrets", "ClusterRoleBinding/metalfleet-metrics-readers", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys",
 			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-keda", "ClusterTriggerAuthentication/metalfleet",
 			"HorizontalPodAutoscaler/metalfleet-gateway", "Ingress/metalfleet-gateway", "HTTPRoute/metalfleet-gateway"}},

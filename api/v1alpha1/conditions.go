@@ -189,6 +189,11 @@ const (
 	ReasonTokenMissing = "TokenMissing" // the token has not reached the Mac
 	// ReasonPriorityClassNotFound: the PriorityClass does not exist.
 	ReasonPriorityClassNotFound = "PriorityClassNotFound"
+	// ReasonProfileNotFound: the ModelProfile does not exist.
+	ReasonProfileNotFound = "ProfileNotFound"
+	// ReasonProfileConflict: a field of the deployment contradicts one of its
+	// ModelProfile.
+	ReasonProfileConflict = "ProfileConflict"
 	// Reasons that concern the Secret of model.secretRef.
 	ReasonSecretNotFound  = "SecretNotFound"
 	ReasonSecretInvalid   = "SecretInvalid"   // the Secret has no key token, or the wrong type

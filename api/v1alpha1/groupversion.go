@@ -2,7 +2,8 @@
 // ModelDeployment (a model that a user wants served), ModelReplica (one copy of
 // it on one Mac), MacNode (one Mac: its capacity, its settings and its reports),
 // MacAssignment (what the operator assigns to one Mac), MacClass (what many Macs
-// have in common) and NamespaceRules (what each namespace may use).
+// have in common), ModelProfile (settings that deployments have in common) and
+// NamespaceRules (what each namespace may use).
 //
 // The package owns the schema and the names of conditions, reasons, labels and
 // finalizers; it contains no behaviour. Validation limits and CEL rules reject
@@ -35,6 +36,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&MacNode{}, &MacNodeList{},
 		&MacAssignment{}, &MacAssignmentList{},
 		&MacClass{}, &MacClassList{},
+		&ModelProfile{}, &ModelProfileList{},
 		&NamespaceRules{}, &NamespaceRulesList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

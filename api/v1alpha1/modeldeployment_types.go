@@ -49,6 +49,17 @@ type ModelDeploymentSpec struct {
 	// model is the source of the weights.
 	// +required
 	Model ModelSource `json:"model"`
+	// profileName is the name of a ModelProfile, which fills fields that this spec
+	// leaves out. These are context, sampling, chatTemplate and prefixCache, each
+	// field by itself, sharedPrefixes as a whole. A change of the profile creates a
+	// new revision. While the profile does not exist, the deployment is not
+	// accepted (ProfileNotFound), and its previous revision stays. Default: no
+	// profile.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="profileName must be the name of a ModelProfile: lower-case letters, digits, '-' and '.'; `kubectl get modelprofile` lists them"
+	ProfileName string `json:"profileName,omitempty"`
 	// adapters are LoRA adapters of the model. It must be in safetensors and
 	// generate text. A request for NAME:ADAPTER, for each NAME of the
 	// deployment, is answered with that adapter, and one for NAME without any;
@@ -261,8 +272,7 @@ type ModelDeploymentStatus struct {
 	// describes. It is -1 until the operator has evaluated the deployment.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// replicas is the number of replicas, ready or not, without those that are
-	// being deleted.
+	// replicas is the number of replicas that are not being deleted.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 	// readyReplicas is the number of replicas that accept requests.
@@ -305,8 +315,7 @@ type ModelDeploymentStatus struct {
 	// updateRevision.
 	// +optional
 	Rollout RolloutStatus `json:"rollout,omitzero"`
-	// modelSource is the URL of the source that spec.model states, in whichever
-	// form.
+	// modelSource is the URL of the source that spec.model states.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1536
 	ModelSource string `json:"modelSource,omitempty"`
@@ -318,8 +327,8 @@ type ModelDeploymentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=71
 	ModelDigest string `json:"modelDigest,omitempty"`
-	// servedNames are the names that this deployment owns: those of its
-	// accepted spec, then NAMESPACE/NAME.
+	// servedNames are the names that this deployment owns, the last one
+	// NAMESPACE/NAME.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=153
@@ -362,17 +371,16 @@ type ModelDeploymentStatus struct {
 	// engines, in bytes.
 	// +optional
 	FootprintBytes int64 `json:"footprintBytes,omitempty"`
-	// freedBytesTotal is the memory, in bytes, that all existing and deleted
-	// replicas have freed, as measured.
+	// freedBytesTotal is the measured memory, in bytes, that existing and deleted
+	// replicas have freed.
 	// +optional
 	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
-	// retiredFreedBytes is the part of freedBytesTotal, in bytes, that the
-	// replicas in accounted and deleted replicas have freed.
+	// retiredFreedBytes is the part of freedBytesTotal, in bytes, of deleted
+	// replicas and those in accounted.
 	// +optional
 	RetiredFreedBytes int64 `json:"retiredFreedBytes,omitempty"`
-	// accounted lists the UIDs of released replicas whose freed memory is
-	// included in retiredFreedBytes. An entry is removed when its replica is
-	// deleted.
+	// accounted lists the UIDs of released replicas that retiredFreedBytes
+	// includes. An entry is removed when its replica is deleted.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=2048

@@ -53,7 +53,7 @@ func Policy(d *v1alpha1.ModelDeployment) scale.Policy {
 	a := d.Spec.Autoscaling
 	target := int64(a.TargetConcurrency)
 	if target == 0 {
-		target = d.Spec.Context.MaxConcurrentRequests
+		target = fleet.Concurrency(d)
 	}
 	if target == 0 {
 		target = defaultTarget

@@ -534,7 +534,7 @@ func TestSamplingAndTemplateReachTheMac(t *testing.T) {
 	if refusal != nil || e.Sampling != spec.Sampling || e.ChatTemplate != spec.ChatTemplate {
 		t.Errorf("the engine has %+v and %q (%v)", e.Sampling, e.ChatTemplate, refusal)
 	}
-	text, err := SpecOf(&spec).Encode()
+	text, err := SpecOf(&spec, nil).Encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,9 @@ var (
 		"ChatTemplate":               func(s *v1alpha1.ModelDeploymentSpec) { s.ChatTemplate = "{{ messages }}" },
 	}
 	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
-		"Model.SecretRef":                 func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
+		"Model.SecretRef": func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
+		// What the profile holds is judged with it, see profile_test.go.
+		"ProfileName":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ProfileName = "large" },
 		"ServedNames":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} },
 		"Suspend":                         func(s *v1alpha1.ModelDeploymentSpec) { s.Suspend = true },
 		"Replicas":                        func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](7) },
@@ -139,7 +141,7 @@ func TestAnUndoWritesWhatMadeTheEngine(t *testing.T) {
 	for field, change := range makesAnother {
 		spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://o/n", SecretRef: &v1alpha1.SecretReference{Name: "token"}}}
 		change(&spec)
-		text, err := fleet.SpecOf(&spec).Encode()
+		text, err := fleet.SpecOf(&spec, nil).Encode()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,3 +36,12 @@ func MayRemove(d *v1alpha1.ModelDeployment, r *v1alpha1.ModelReplica) bool {
 	}
 	return d.Status.Autoscaling != nil && slices.Contains(d.Status.Autoscaling.Removable, string(r.UID))
 }
+
+// Concurrency returns the number of requests that a replica runs concurrently: that of the
+// current revision, or, before there is one, the one that the spec states; 0 if it states none.
+func Concurrency(d *v1alpha1.ModelDeployment) int64 {
+	if c := d.Status.Context; c != nil {
+		return c.MaxConcurrentRequests
+	}
+	return d.Spec.Context.MaxConcurrentRequests
+}

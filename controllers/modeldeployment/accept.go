@@ -30,7 +30,8 @@ func accept(s *scope) verdict {
 	no := func(condition func(kind, reason, message string) status.Condition, r fleet.Refusal) verdict {
 		return verdict{condition: condition(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: kept}
 	}
-	if refusal := fleet.Oversized(&s.deployment.Spec); refusal != nil { // not all holders of its names were read
+	spec, noProfile := fleet.WithProfile(&s.deployment.Spec, s.profile)
+	if refusal := fleet.Oversized(spec); refusal != nil { // not all holders of its names were read
 		return no(status.False, *refusal)
 	}
 	if len(conflicts) > 0 {
@@ -45,6 +46,9 @@ func accept(s *scope) verdict {
 	if _, refusal := fleet.PriorityOf(&s.deployment.Spec, s.class); refusal != nil {
 		return no(status.False, *refusal)
 	}
+	if noProfile != nil {
+		return no(status.False, *noProfile)
+	}
 	record, finding := findRecord(s)
 	switch {
 	case finding.Refusal != nil:
@@ -55,7 +59,7 @@ func accept(s *scope) verdict {
 	if refusal := fleet.OversizedRecord(record); refusal != nil {
 		return no(status.False, *refusal)
 	}
-	engine, refusal := fleet.Resolve(&s.deployment.Spec, *record)
+	engine, refusal := fleet.Resolve(spec, *record)
 	if refusal != nil {
 		return no(status.False, *refusal)
 	}

@@ -40,7 +40,7 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/status,verbs=get;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/finalizers,verbs=update
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;namespacerules,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modelprofiles;namespacerules,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
@@ -167,7 +167,8 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 // follow updates the fields that may change during the life of a replica, and the
 // permission to swap.
 func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error {
-	oversized := fleet.Oversized(&s.deployment.Spec) != nil
+	spec := s.effective()
+	oversized := fleet.Oversized(spec) != nil
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
@@ -178,7 +179,7 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 		if onDemand := replica.Spec.Residency.OnDemand(); onDemand && !residency.OnDemand() && replica.Spec.NodeName != "" {
 			residency = replica.Spec.Residency // placement changes it, if the rules and the Mac allow that
 		}
-		cache := fleet.Cache(s.deployment.Spec.PrefixCache, replica.Spec.PrefixCache)
+		cache := fleet.Cache(spec.PrefixCache, replica.Spec.PrefixCache)
 		swaps := replica.Spec.Swap // fixed once there is a Mac
 		if replica.Spec.NodeName == "" {
 			swaps = replica.UID == swap
@@ -278,7 +279,7 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 			Context:       e.Context,
 			ReservedBytes: reserved,
 			DrainSeconds:  drainSeconds(d),
-			PrefixCache:   e.Cache(d.Spec.PrefixCache),
+			PrefixCache:   e.Cache(s.effective().PrefixCache),
 			Residency:     fleet.Residency(d.Spec.Residency),
 			Placement:     d.Spec.Placement,
 			Priority:      s.priority(v1alpha1.Priority{}),

@@ -29,6 +29,9 @@ type Rehearsal struct {
 	// Class is the PriorityClass that the deployment names; nil if there is none of that
 	// name.
 	Class *schedulingv1.PriorityClass
+	// Profile is the ModelProfile that the deployment names; nil if there is none of that
+	// name.
+	Profile *v1alpha1.ModelProfile
 	// Record replaces the result of an inspection; nil: what is known.
 	Record *model.Record
 }
@@ -50,15 +53,19 @@ func (r Rehearsal) Accept() (Outcome, error) {
 	}
 	v := accept(s)
 	out := Outcome{Status: v.condition.Status, Reason: v.condition.Reason, Message: v.condition.Message, Engine: v.engine}
-	// A name conflict or a missing class is independent of the record.
-	if r.Record != nil && v.condition.Reason != v1alpha1.ReasonNameConflict && v.condition.Reason != v1alpha1.ReasonPriorityClassNotFound {
-		out = resolved(&r.Deployment.Spec, *r.Record)
+	if r.Record != nil && !slices.Contains(independent(), v.condition.Reason) {
+		out = resolved(s.effective(), *r.Record)
 	}
 	if out.Engine == nil {
 		return out, nil
 	}
 	out.Revision, err = r.revisionOf(s, *out.Engine)
 	return out, err
+}
+
+// independent are the reasons of a refusal that do not depend on the record.
+func independent() []string {
+	return []string{v1alpha1.ReasonNameConflict, v1alpha1.ReasonPriorityClassNotFound, v1alpha1.ReasonProfileNotFound, v1alpha1.ReasonProfileConflict}
 }
 
 // resolved judges a record that no Mac of the fleet reported for this source.
@@ -79,7 +86,7 @@ func (r Rehearsal) scope() (*scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scope{now: r.Now, deployment: r.Deployment, holders: fleet.Holders(r.Deployments), macs: r.Macs, revisions: revisions, class: r.Class}, nil
+	return &scope{now: r.Now, deployment: r.Deployment, holders: fleet.Holders(r.Deployments), macs: r.Macs, revisions: revisions, class: r.Class, profile: r.Profile}, nil
 }
 
 // revisionOf finds the revision of an engine, or names the one that would be created.

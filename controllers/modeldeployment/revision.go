@@ -68,7 +68,7 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	if err != nil {
 		return revision{}, err
 	}
-	spec, err := fleet.SpecOf(&s.deployment.Spec).Encode()
+	spec, err := fleet.SpecOf(&s.deployment.Spec, s.profile).Encode()
 	if err != nil {
 		return revision{}, err
 	}

@@ -39,6 +39,8 @@ type scope struct {
 	missing []string
 	// class is the PriorityClass that the spec names; nil if there is none.
 	class *schedulingv1.PriorityClass
+	// profile is the ModelProfile that the spec names; nil if there is none.
+	profile *v1alpha1.ModelProfile
 
 	verdict verdict
 	// current is the wanted revision.
@@ -61,6 +63,9 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 		return nil, fmt.Errorf("read namespace: %w", err)
 	}
 	s.ending = !namespace.DeletionTimestamp.IsZero()
+	if err := r.readProfile(ctx, s); err != nil {
+		return nil, err
+	}
 	if err := r.readHolders(ctx, s); err != nil {
 		return nil, err
 	}
@@ -88,7 +93,7 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 // its spec.
 func (r *Reconciler) readHolders(ctx context.Context, s *scope) error {
 	names := fleet.Claims(s.deployment)
-	if fleet.Oversized(&s.deployment.Spec) != nil {
+	if fleet.Oversized(s.effective()) != nil {
 		names = fleet.HolderOf(s.deployment).Held
 	}
 	seen := sets.New(s.deployment.UID)
@@ -105,6 +110,30 @@ func (r *Reconciler) readHolders(ctx context.Context, s *scope) error {
 		}
 	}
 	return nil
+}
+
+// readProfile reads the ModelProfile that the spec names.
+func (r *Reconciler) readProfile(ctx context.Context, s *scope) error {
+	name := s.deployment.Spec.ProfileName
+	if name == "" {
+		return nil
+	}
+	profile := &v1alpha1.ModelProfile{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, profile)
+	switch {
+	case err == nil:
+		s.profile = profile
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("read ModelProfile %s: %w", name, err)
+	}
+	return nil
+}
+
+// effective returns the spec with the settings of its profile; without them if they cannot
+// apply, which accept refuses.
+func (s *scope) effective() *v1alpha1.ModelDeploymentSpec {
+	spec, _ := fleet.WithProfile(&s.deployment.Spec, s.profile)
+	return spec
 }
 
 // readClass reads the PriorityClass that the spec names.

@@ -33,6 +33,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.routers), builder.WithPredicates(comesOrGoes())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectedBy), builder.WithPredicates(inspectionChanged())).
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
+		Watches(&v1alpha1.ModelProfile{}, handler.EnqueueRequestsFromMapFunc(r.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
 
@@ -96,6 +97,11 @@ func (r *Reconciler) routers(ctx context.Context, o client.Object) []reconcile.R
 // ofClass returns the deployments that name a PriorityClass.
 func (r *Reconciler) ofClass(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.Spec.PriorityClassName == o.GetName() })
+}
+
+// ofProfile returns the deployments that name a ModelProfile.
+func (r *Reconciler) ofProfile(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.Spec.ProfileName == o.GetName() })
 }
 
 // inspectionChanged passes what affects the result for a source: a Mac's reports, and

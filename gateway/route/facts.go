@@ -26,6 +26,9 @@ func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 		Context:   d.Spec.Context.MaxTokens,
 		Suspended: d.Spec.Suspend,
 	}
+	if c := d.Status.Context; c != nil { // with the settings of a profile
+		out.Context = c.MaxTokens
+	}
 	if a := d.Status.Autoscaling; a != nil {
 		out.Start = time.Duration(a.StartSeconds) * time.Second
 	}

@@ -38,6 +38,9 @@ func Slim(in any) (any, error) {
 		o.ManagedFields, o.Annotations = nil, nil
 		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Suspend: o.Spec.Suspend, Context: v1alpha1.ContextSpec{MaxTokens: o.Spec.Context.MaxTokens}}
 		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames, Adapters: o.Status.Adapters}
+		if c := o.Status.Context; c != nil {
+			status.Context = &v1alpha1.ContextLimits{MaxTokens: c.MaxTokens}
+		}
 		if a := o.Status.Autoscaling; a != nil {
 			status.Autoscaling = &v1alpha1.AutoscalingStatus{StartSeconds: a.StartSeconds}
 		}

@@ -31,6 +31,7 @@ func kinds() []kind {
 		{"macclasses", map[string]int{}},
 		{"macassignments", map[string]int{}},
 		{"modelreplicas", map[string]int{"status": 1}},
+		{"modelprofiles", map[string]int{}},
 		{"namespacerules", map[string]int{}},
 	}
 }
@@ -50,6 +51,10 @@ func resources(root string) (string, error) {
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 		first, _ := cutSentence(strings.Join(strings.Fields(schema.Description), " "))
 		fmt.Fprintf(&b, "\n## %s\n\n%s. Short name `%s`, %s.\n", crd.Spec.Names.Kind, first, strings.Join(crd.Spec.Names.ShortNames, "`, `"), strings.ToLower(string(crd.Spec.Scope)))
+		if k.depth["spec"]+k.depth["status"] == 0 {
+			fmt.Fprintf(&b, "\n`kubectl explain %s` lists the fields.\n", strings.ToLower(crd.Spec.Names.Kind))
+			continue
+		}
 		for _, part := range []string{"spec", "status"} {
 			if k.depth[part] == 0 {
 				fmt.Fprintf(&b, "\n`kubectl explain %s.%s` lists the %s.\n", strings.ToLower(crd.Spec.Names.Kind), part, part)

@@ -1361,6 +1361,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: priorityClassName
       type:
         scalar: string
+    - name: profileName
+      type:
+        scalar: string
     - name: replicas
       type:
         scalar: numeric
@@ -1490,6 +1493,36 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: url
       type:
         scalar: string
+- name: dev.metalfleet.metalfleet.api.v1alpha1.ModelProfile
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.ModelProfileSpec
+- name: dev.metalfleet.metalfleet.api.v1alpha1.ModelProfileSpec
+  map:
+    fields:
+    - name: chatTemplate
+      type:
+        scalar: string
+    - name: context
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.ContextSpec
+    - name: prefixCache
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheSpec
+    - name: sampling
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.SamplingSpec
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ModelReplica
   map:
     fields:

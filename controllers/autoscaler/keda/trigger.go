@@ -13,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/external"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
 // Keys of a trigger's metadata.
@@ -77,8 +78,8 @@ func (t trigger) targetOf(d *v1alpha1.ModelDeployment) (float64, error) {
 	switch {
 	case t.target > 0:
 		return t.target, nil
-	case t.metric == external.Requests && d.Spec.Context.MaxConcurrentRequests > 0:
-		return float64(d.Spec.Context.MaxConcurrentRequests), nil
+	case t.metric == external.Requests && fleet.Concurrency(d) > 0:
+		return float64(fleet.Concurrency(d)), nil
 	}
 	return 0, status.Errorf(codes.InvalidArgument, "metadata of the trigger has no %s: set it to the target of %s for each replica", keyTarget, t.metric)
 }

@@ -9,6 +9,13 @@ package v1alpha1
 type ModelDeploymentSpecApplyConfiguration struct {
 	// model is the source of the weights.
 	Model *ModelSourceApplyConfiguration `json:"model,omitempty"`
+	// profileName is the name of a ModelProfile, which fills fields that this spec
+	// leaves out. These are context, sampling, chatTemplate and prefixCache, each
+	// field by itself, sharedPrefixes as a whole. A change of the profile creates a
+	// new revision. While the profile does not exist, the deployment is not
+	// accepted (ProfileNotFound), and its previous revision stays. Default: no
+	// profile.
+	ProfileName *string `json:"profileName,omitempty"`
 	// adapters are LoRA adapters of the model. It must be in safetensors and
 	// generate text. A request for NAME:ADAPTER, for each NAME of the
 	// deployment, is answered with that adapter, and one for NAME without any;
@@ -84,6 +91,14 @@ func ModelDeploymentSpec() *ModelDeploymentSpecApplyConfiguration {
 // If called multiple times, the Model field is set to the value of the last call.
 func (b *ModelDeploymentSpecApplyConfiguration) WithModel(value *ModelSourceApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
 	b.Model = value
+	return b
+}
+
+// WithProfileName sets the ProfileName field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ProfileName field is set to the value of the last call.
+func (b *ModelDeploymentSpecApplyConfiguration) WithProfileName(value string) *ModelDeploymentSpecApplyConfiguration {
+	b.ProfileName = &value
 	return b
 }
 

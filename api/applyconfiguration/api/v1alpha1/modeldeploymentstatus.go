@@ -15,8 +15,7 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// observedGeneration is the generation of the spec that this status
 	// describes. It is -1 until the operator has evaluated the deployment.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// replicas is the number of replicas, ready or not, without those that are
-	// being deleted.
+	// replicas is the number of replicas that are not being deleted.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// readyReplicas is the number of replicas that accept requests.
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
@@ -45,16 +44,15 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// rollout is the progress of the rollout from currentRevision to
 	// updateRevision.
 	Rollout *RolloutStatusApplyConfiguration `json:"rollout,omitempty"`
-	// modelSource is the URL of the source that spec.model states, in whichever
-	// form.
+	// modelSource is the URL of the source that spec.model states.
 	ModelSource *string `json:"modelSource,omitempty"`
 	// context holds the limits that updateRevision uses, with the defaults of
 	// the model.
 	Context *ContextLimitsApplyConfiguration `json:"context,omitempty"`
 	// modelDigest is the digest of the weights of updateRevision.
 	ModelDigest *string `json:"modelDigest,omitempty"`
-	// servedNames are the names that this deployment owns: those of its
-	// accepted spec, then NAMESPACE/NAME.
+	// servedNames are the names that this deployment owns, the last one
+	// NAMESPACE/NAME.
 	ServedNames []string `json:"servedNames,omitempty"`
 	// adapters are the names of adapters that servedNames select. Such a name is
 	// NAME:ADAPTER.
@@ -80,15 +78,14 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// footprintBytes is the sum of the measured memory footprints of all
 	// engines, in bytes.
 	FootprintBytes *int64 `json:"footprintBytes,omitempty"`
-	// freedBytesTotal is the memory, in bytes, that all existing and deleted
-	// replicas have freed, as measured.
+	// freedBytesTotal is the measured memory, in bytes, that existing and deleted
+	// replicas have freed.
 	FreedBytesTotal *int64 `json:"freedBytesTotal,omitempty"`
-	// retiredFreedBytes is the part of freedBytesTotal, in bytes, that the
-	// replicas in accounted and deleted replicas have freed.
+	// retiredFreedBytes is the part of freedBytesTotal, in bytes, of deleted
+	// replicas and those in accounted.
 	RetiredFreedBytes *int64 `json:"retiredFreedBytes,omitempty"`
-	// accounted lists the UIDs of released replicas whose freed memory is
-	// included in retiredFreedBytes. An entry is removed when its replica is
-	// deleted.
+	// accounted lists the UIDs of released replicas that retiredFreedBytes
+	// includes. An entry is removed when its replica is deleted.
 	Accounted []string `json:"accounted,omitempty"`
 	// summary holds rounded figures for display.
 	Summary *DeploymentSummaryApplyConfiguration `json:"summary,omitempty"`

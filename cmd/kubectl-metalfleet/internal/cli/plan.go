@@ -177,7 +177,7 @@ func (a planCommand) planOne(ctx context.Context, c *cluster, manifest *unstruct
 	if err != nil {
 		return rehearse.Answer{}, err
 	}
-	if err := a.class(ctx, c, d, &w); err != nil {
+	if err := errors.Join(a.class(ctx, c, d, &w), a.profile(ctx, c, d, &w)); err != nil {
 		return rehearse.Answer{}, err
 	}
 	q.Deployment, q.Exists = d, exists
@@ -216,6 +216,24 @@ func (a planCommand) class(ctx context.Context, c client.Reader, d *v1alpha1.Mod
 		w.Class = class
 	case !apierrors.IsNotFound(err):
 		return a.apiError("read PriorityClass "+name, err)
+	}
+	return nil
+}
+
+// profile reads the ModelProfile that a deployment names; one that there is not
+// is for the operator's own decision.
+func (a planCommand) profile(ctx context.Context, c client.Reader, d *v1alpha1.ModelDeployment, w *rehearse.World) error {
+	name := d.Spec.ProfileName
+	if name == "" {
+		return nil
+	}
+	profile := &v1alpha1.ModelProfile{}
+	err := c.Get(ctx, client.ObjectKey{Name: name}, profile)
+	switch {
+	case err == nil:
+		w.Profile = profile
+	case !apierrors.IsNotFound(err):
+		return a.apiError("read ModelProfile "+name, err)
 	}
 	return nil
 }

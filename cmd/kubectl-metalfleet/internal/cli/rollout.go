@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -184,8 +185,8 @@ func (a rolloutCommand) rolloutRestart() *cobra.Command {
 func (a rolloutCommand) rolloutUndo() *cobra.Command {
 	var number int64
 	c := &cobra.Command{Use: "undo MODEL", Short: "Roll back to an earlier revision", Args: exactly(1, "one MODEL"),
-		Long: "Restores spec.model, context, memory and cache from an earlier revision: during a rollout the one\n" +
-			"that serves, otherwise the previous one, or the one in --to-revision. The change is rolled out like\nany other; the rest of the spec stays unchanged.",
+		Long: "Restores spec.model, profileName, context, memory and cache from an earlier revision: during a rollout\n" +
+			"the one that serves, otherwise the previous one, or the one in --to-revision. The change is rolled out\nlike any other; the rest of the spec stays unchanged.",
 		Example:           "  kubectl metalfleet rollout undo qwen3-8b\n  kubectl metalfleet rollout undo qwen3-8b --to-revision 2",
 		ValidArgsFunction: a.complete(modelNames)}
 	c.Flags().Int64Var(&number, "to-revision", 0, "`number` of the revision in `rollout history`; 0 selects the previous one")
@@ -195,7 +196,11 @@ func (a rolloutCommand) rolloutUndo() *cobra.Command {
 			return err
 		}
 		before := d.DeepCopy()
-		to, err := h.Undo(d, number)
+		var profiles v1alpha1.ModelProfileList
+		if err := cl.List(ctx, &profiles); err != nil && !apierrors.IsForbidden(err) {
+			return a.apiError("list profiles", err)
+		}
+		to, pinned, err := h.Undo(d, number, profiles.Items)
 		if err != nil {
 			return err
 		}
@@ -203,6 +208,9 @@ func (a rolloutCommand) rolloutUndo() *cobra.Command {
 			return err
 		}
 		fmt.Fprintf(a.Out, "%s/%s is rolled back to revision %d (%s)\n", d.Namespace, d.Name, to.Number, picture.Plain(to.Source))
+		if pinned {
+			fmt.Fprintln(a.Out, "its ModelProfile has changed since, so the settings that it had are now in the spec, and spec.profileName is removed")
+		}
 		return nil
 	})
 	c.RunE = func(cmd *cobra.Command, args []string) error {

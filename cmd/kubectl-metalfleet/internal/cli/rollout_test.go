@@ -35,7 +35,7 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = p.c.Delete(t.Context(), ns) })
 	for i, spec := range []v1alpha1.ModelDeploymentSpec{{Model: v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v1"}}, d.Spec} {
-		text, err := fleet.SpecOf(&spec).Encode()
+		text, err := fleet.SpecOf(&spec, nil).Encode()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -82,17 +83,26 @@ func stateOf(d *v1alpha1.ModelDeployment, name string) string {
 }
 
 // Undo changes a spec back to a revision: to the one of that number, or with 0
-// to the one that served before what is wanted now.
-func (h History) Undo(d *v1alpha1.ModelDeployment, number int64) (Revision, error) {
-	to, err := h.target(d, number)
+// to the one that served before what is wanted now. It keeps spec.profileName only
+// if the profile is what it was then; else it writes the settings that the profile
+// had, and pinned is true.
+func (h History) Undo(d *v1alpha1.ModelDeployment, number int64, profiles []v1alpha1.ModelProfile) (to Revision, pinned bool, err error) {
+	to, err = h.target(d, number)
 	if err != nil {
-		return to, err
+		return to, false, err
 	}
 	if to.spec == nil {
-		return to, fmt.Errorf("revision %d (%s) does not contain its spec: set spec.model and spec.context manually", to.Number, to.Name)
+		return to, false, fmt.Errorf("revision %d (%s) does not contain its spec: set spec.model and spec.context manually", to.Number, to.Name)
 	}
-	to.spec.WriteTo(&d.Spec)
-	return to, nil
+	spec := *to.spec
+	same := func(p v1alpha1.ModelProfile) bool {
+		return p.Name == spec.ProfileName && equality.Semantic.DeepEqual(p.Spec, *spec.Profile)
+	}
+	if pinned = spec.Profile != nil && !slices.ContainsFunc(profiles, same); pinned {
+		spec = spec.Pinned()
+	}
+	spec.WriteTo(&d.Spec)
+	return to, pinned, nil
 }
 
 func (h History) target(d *v1alpha1.ModelDeployment, number int64) (Revision, error) {

@@ -17,7 +17,7 @@ import (
 func revision(t *testing.T, owner, name string, number int64) appsv1.ControllerRevision {
 	t.Helper()
 	spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://o/" + name}}
-	text, err := fleet.SpecOf(&spec).Encode()
+	text, err := fleet.SpecOf(&spec, nil).Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestAnUndoGoesToWhatServed(t *testing.T) {
 			if len(h) != 4 || h[0].Name != "a" || h[0].Source != "hf://o/a@v1" {
 				t.Fatalf("history %+v", h)
 			}
-			got, err := h.Undo(d, tc.number)
+			got, _, err := h.Undo(d, tc.number, nil)
 			if tc.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wrong) || d.Spec.Model.Source != "hf://o/now" {
 					t.Errorf("%v and %s, want %q", err, d.Spec.Model.Source, tc.wrong)
@@ -89,5 +89,37 @@ func TestAHistorySaysWhatEachRevisionIs(t *testing.T) {
 	d.Status.Rollout.Halt = &v1alpha1.RolloutHalt{Revision: "b"}
 	if h = Of(d, all, nil); h[1].State != "halted" {
 		t.Errorf("history %+v", h)
+	}
+}
+
+// The name of a profile says nothing about what it held: an undo restores what was served.
+func TestAnUndoKeepsAProfileThatIsAsItWas(t *testing.T) {
+	profile := v1alpha1.ModelProfile{Spec: v1alpha1.ModelProfileSpec{Context: v1alpha1.ContextSpec{MaxTokens: 512}}}
+	profile.Name = "p"
+	text, err := fleet.SpecOf(&v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://o/a"}, ProfileName: "p"}, &profile).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := revision(t, "d", "a", 1)
+	old.Annotations[v1alpha1.AnnotationSpec] = string(text)
+	changed := *profile.DeepCopy()
+	changed.Spec.Context.MaxTokens = 1024
+	for name, tc := range map[string]struct {
+		now    []v1alpha1.ModelProfile
+		named  string
+		tokens int64
+	}{
+		"as it was": {now: []v1alpha1.ModelProfile{{}, profile}, named: "p", tokens: 0},
+		"changed":   {now: []v1alpha1.ModelProfile{changed}, named: "", tokens: 512},
+		"deleted":   {now: nil, named: "", tokens: 512},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &v1alpha1.ModelDeployment{}
+			d.Name, d.UID, d.Status.CurrentRevision, d.Status.UpdateRevision, d.Spec.Context.MaxTokens = "d", "d", "b", "b", 7
+			_, pinned, err := Of(d, []appsv1.ControllerRevision{old, revision(t, "d", "b", 2)}, nil).Undo(d, 0, tc.now)
+			if err != nil || pinned == (tc.named != "") || d.Spec.ProfileName != tc.named || d.Spec.Context.MaxTokens != tc.tokens {
+				t.Errorf("profile %q, pinned %t, %d tokens (%v), want %q and %d", d.Spec.ProfileName, pinned, d.Spec.Context.MaxTokens, err, tc.named, tc.tokens)
+			}
+		})
 	}
 }

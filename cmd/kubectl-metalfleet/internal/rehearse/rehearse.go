@@ -49,6 +49,9 @@ type World struct {
 	// Class is the PriorityClass that the deployment names; nil where there is
 	// none.
 	Class *schedulingv1.PriorityClass
+	// Profile is the ModelProfile that the deployment names; nil where there is
+	// none.
+	Profile *v1alpha1.ModelProfile
 	// Rules of placement that an administrator set; NoRules says why they are
 	// not known.
 	Rules   plan.Rules
@@ -142,7 +145,7 @@ type Mac struct {
 func Ask(w World, q Question) (Answer, error) {
 	d := q.Deployment
 	a := Answer{Namespace: d.Namespace, Name: d.Name, Exists: q.Exists, Verdict: DoesNotFit, Replicas: []Replica{}, Macs: []Mac{}}
-	r := modeldeployment.Rehearsal{Now: w.Now, Deployment: d, Deployments: w.Deployments, Macs: w.Macs, Revisions: revisionsOf(d, w.Revisions), Class: w.Class}
+	r := modeldeployment.Rehearsal{Now: w.Now, Deployment: d, Deployments: w.Deployments, Macs: w.Macs, Revisions: revisionsOf(d, w.Revisions), Class: w.Class, Profile: w.Profile}
 	if w.NoRules != "" {
 		a.Notes = append(a.Notes, w.NoRules)
 	}
