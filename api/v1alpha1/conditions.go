@@ -11,7 +11,7 @@ import (
 //	on          condition                                          writer
 //	deployment  Ready Available Reconciling Stalled Accepted       operator (modeldeployment)
 //	            Fits Placed Downloaded Progressing Degraded
-//	            Routed
+//	            Routed Prefetched
 //	replica     Placed                                             operator (placement)
 //	            Ready Evicting, and copies of the Mac's five       operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
@@ -52,6 +52,9 @@ const (
 	ConditionDegraded = "Degraded"
 	// ConditionRouted: all deployments that spec.routing names exist.
 	ConditionRouted = "Routed"
+	// ConditionPrefetched: as many Macs as spec.prefetch requests keep the weights
+	// of the current revision.
+	ConditionPrefetched = "Prefetched"
 	// ConditionAdmitted: the Mac has reserved the memory.
 	ConditionAdmitted = "Admitted"
 	// ConditionLoaded: the engine has loaded the model.
@@ -243,7 +246,10 @@ const (
 	// ReasonPreempting: replicas with a lower priority drain to make room for
 	// this one.
 	ReasonPreempting = "Preempting"
-	// ReasonPrefetching: a Mac downloads the weights before its replica of the
+	// ReasonPrefetched: the weights are on the disk, and no engine runs
+	// (spec.prefetch).
+	ReasonPrefetched = "Prefetched"
+	// ReasonPrefetching: a Mac keeps the weights of spec.prefetch, or a Mac downloads the weights before its replica of the
 	// old revision drains to make room for this one.
 	ReasonPrefetching = "Prefetching"
 	// ReasonSwapping: a replica of the old revision drains to make room for

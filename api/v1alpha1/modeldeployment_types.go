@@ -103,6 +103,10 @@ type ModelDeploymentSpec struct {
 	// disk are kept. Default: false.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
+	// prefetch keeps the weights on Macs without a replica. A replica that starts
+	// there needs no download.
+	// +optional
+	Prefetch PrefetchSpec `json:"prefetch,omitzero"`
 	// context limits the length and the number of concurrent requests. Memory
 	// is reserved accordingly.
 	// +optional
@@ -156,6 +160,21 @@ type ModelDeploymentSpec struct {
 	// deployment.
 	// +optional
 	Routing RoutingSpec `json:"routing,omitzero"`
+}
+
+// PrefetchSpec keeps weights on the disks of Macs.
+type PrefetchSpec struct {
+	// macs is the number of Macs that keep the weights, including those with a
+	// replica. With replicas 2 and macs 5, three more Macs download them. With
+	// replicas 0, or while the deployment is suspended, all of them keep the
+	// weights and nothing is served. Placement chooses Macs that match
+	// spec.placement and could hold a replica, with room on their disks. No memory
+	// is reserved. NamespaceRules limit the bytes (prefetchLimit). The condition
+	// Prefetched reports when the weights are there. Default: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=500
+	Macs int32 `json:"macs,omitempty"`
 }
 
 // ContextSpec limits requests. Each Mac reserves memory for kvCacheTokens.
@@ -293,6 +312,12 @@ type ModelDeploymentStatus struct {
 	// updateRevision.
 	// +optional
 	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas,omitempty"`
+	// prefetchedMacs is the number of Macs that have the weights. It is counted
+	// while spec.prefetch is set, for those of updateRevision, with and without a
+	// replica.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PrefetchedMacs int32 `json:"prefetchedMacs,omitempty"`
 	// selector is the label selector of the replicas, for the scale
 	// subresource.
 	// +optional
@@ -391,7 +416,7 @@ type ModelDeploymentStatus struct {
 	Summary DeploymentSummary `json:"summary,omitzero"`
 	// conditions are the conditions of the deployment: Ready, Available,
 	// Reconciling, Stalled, Accepted, Fits, Placed, Downloaded, Progressing,
-	// Degraded and, when spec.routing is set, Routed.
+	// Degraded and, where the spec asks for it, Routed and Prefetched.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

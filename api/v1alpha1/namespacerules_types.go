@@ -82,6 +82,11 @@ type NamespaceRule struct {
 	// such as 1Ei.
 	// +optional
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
+	// prefetchLimit is the disk space that weights which spec.prefetch of
+	// deployments keeps may take together over all Macs, for example 500Gi.
+	// Default: 0, which allows none.
+	// +optional
+	PrefetchLimit *resource.Quantity `json:"prefetchLimit,omitempty"`
 	// replicasPerMac is how many of the 64 replicas of a Mac may be of the
 	// namespace, and the same share of the size of its assignments. Default: 64.
 	// +optional
@@ -239,6 +244,9 @@ func (s *NamespaceRulesSpec) Of(namespace string) NamespaceRule {
 func (r NamespaceRule) or(other NamespaceRule) NamespaceRule {
 	if r.MemoryLimit == nil {
 		r.MemoryLimit = other.MemoryLimit
+	}
+	if r.PrefetchLimit == nil {
+		r.PrefetchLimit = other.PrefetchLimit
 	}
 	if r.ReplicasPerMac == 0 {
 		r.ReplicasPerMac = other.ReplicasPerMac

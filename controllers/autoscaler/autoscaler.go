@@ -236,7 +236,8 @@ func (r *Reconciler) replicas(ctx context.Context, d *v1alpha1.ModelDeployment) 
 	if err != nil {
 		return nil, fmt.Errorf("list replicas: %w", err)
 	}
-	return own.Items, nil
+	serving, _ := fleet.Serving(own.Items)
+	return serving, nil
 }
 
 // write stores a decision that is worth writing, and then emits an Event if the number

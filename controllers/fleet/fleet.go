@@ -76,6 +76,25 @@ func Report(mac *v1alpha1.MacNode, replica *v1alpha1.ModelReplica) *v1alpha1.Ass
 	return nil
 }
 
+// Prefetches reports whether a replica keeps weights on a Mac and never runs an engine
+// (spec.prefetch).
+func Prefetches(r *v1alpha1.ModelReplica) bool {
+	return r.Spec.Desired == v1alpha1.DesiredDownloaded && r.Spec.NodeName == ""
+}
+
+// Serving splits the replicas of deployments into those that serve, or will, and those that
+// only keep weights.
+func Serving(all []v1alpha1.ModelReplica) (serving, prefetching []v1alpha1.ModelReplica) {
+	for i := range all {
+		if Prefetches(&all[i]) {
+			prefetching = append(prefetching, all[i])
+		} else {
+			serving = append(serving, all[i])
+		}
+	}
+	return serving, prefetching
+}
+
 // ReplicaReady reports whether a replica counts as ready.
 func ReplicaReady(r *v1alpha1.ModelReplica) bool {
 	return r.DeletionTimestamp.IsZero() && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)

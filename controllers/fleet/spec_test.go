@@ -59,6 +59,7 @@ var (
 		"Model.SecretRef": func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
 		// What the profile holds is judged with it, see profile_test.go.
 		"ProfileName":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ProfileName = "large" },
+		"Prefetch.Macs":                   func(s *v1alpha1.ModelDeploymentSpec) { s.Prefetch.Macs = 3 },
 		"ServedNames":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} },
 		"Suspend":                         func(s *v1alpha1.ModelDeploymentSpec) { s.Suspend = true },
 		"Replicas":                        func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](7) },

@@ -75,7 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // act performs what follows from the scope.
 func (r *Reconciler) act(ctx context.Context, s *scope) error {
 	if !s.deployment.DeletionTimestamp.IsZero() {
-		return r.remove(ctx, s, all(s.replicas))
+		return r.remove(ctx, s, append(all(s.replicas), all(s.prefetchers)...))
 	}
 	if s.ending {
 		// The namespace controller deletes everything; nothing is created any more.
@@ -99,7 +99,7 @@ func (r *Reconciler) act(ctx context.Context, s *scope) error {
 		return nil
 	}
 	s.rollout, s.overdue = assess(s)
-	if err := r.carryOut(ctx, s, plan(s.desired(), s.replicas, s.now)); err != nil {
+	if err := errors.Join(r.carryOut(ctx, s, plan(s.desired(), s.replicas, s.now)), r.prefetch(ctx, s)); err != nil {
 		return err
 	}
 	return r.pruneRevisions(ctx, s)
@@ -136,16 +136,24 @@ func (r *Reconciler) create(ctx context.Context, s *scope, missing []replicaToCr
 		if err != nil {
 			return err
 		}
-		err = r.Client.Create(ctx, replica, client.FieldOwner(v1alpha1.ManagerOperator))
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return nil
+		if err := r.createReplica(ctx, replica); err != nil {
+			return err
 		}
-		if err != nil {
-			return &createError{name: replica.Name, err: err}
-		}
-		ctrl.LoggerFrom(ctx).Info("Replica created", "ModelReplica", client.ObjectKeyFromObject(replica), "revision", replica.Spec.Revision)
 		s.replicas = append(s.replicas, *replica)
 	}
+	return nil
+}
+
+// createReplica creates a replica. A namespace that terminates gets none, which is no error.
+func (r *Reconciler) createReplica(ctx context.Context, replica *v1alpha1.ModelReplica) error {
+	err := r.Client.Create(ctx, replica, client.FieldOwner(v1alpha1.ManagerOperator))
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case err != nil:
+		return &createError{name: replica.Name, err: err}
+	}
+	ctrl.LoggerFrom(ctx).Info("Replica created", "ModelReplica", client.ObjectKeyFromObject(replica), "revision", replica.Spec.Revision)
 	return nil
 }
 
@@ -229,7 +237,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) error {
 // finish releases a deleted deployment once no replica is left, and deletes its revisions,
 // without relying on a garbage collector.
 func (r *Reconciler) finish(ctx context.Context, s *scope) error {
-	if s.deployment.DeletionTimestamp.IsZero() || len(s.replicas) > 0 ||
+	if s.deployment.DeletionTimestamp.IsZero() || len(s.replicas)+len(s.prefetchers) > 0 ||
 		!controllerutil.ContainsFinalizer(s.deployment, v1alpha1.FinalizerReplicas) {
 		return nil
 	}

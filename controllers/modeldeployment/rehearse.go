@@ -115,6 +115,7 @@ type Step struct {
 
 // Step rehearses one pass. The deployment can only fall back to revisions in r.Revisions.
 func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (Step, error) {
+	existing, _ = fleet.Serving(existing)
 	if o.Engine == nil {
 		return Step{}, fmt.Errorf("plan %s/%s: the deployment is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
 	}

@@ -30,9 +30,10 @@ type scope struct {
 	// holders of names that the deployment claims.
 	holders []fleet.NameHolder
 	// macs that the namespace may use are read only if the source still has to be found.
-	macs      []v1alpha1.MacNode
-	replicas  []v1alpha1.ModelReplica
-	revisions []revision
+	macs []v1alpha1.MacNode
+	// replicas serve, or will; prefetchers only keep weights on their Macs.
+	replicas, prefetchers []v1alpha1.ModelReplica
+	revisions             []revision
 	// noToken is why there is no credential although the spec names a Secret.
 	noToken *fleet.Refusal
 	// missing are the deployments that routing names but that do not exist.
@@ -204,7 +205,7 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 	if err := r.Client.List(ctx, &replicas, own...); err != nil {
 		return fmt.Errorf("list replicas: %w", err)
 	}
-	s.replicas = replicas.Items
+	s.replicas, s.prefetchers = fleet.Serving(replicas.Items)
 	var revisions appsv1.ControllerRevisionList
 	if err := r.Client.List(ctx, &revisions, own...); err != nil {
 		return fmt.Errorf("list revisions: %w", err)
@@ -268,9 +269,9 @@ func (s *scope) named(name string) *revision {
 
 // markDeleted records in the scope that a replica is being deleted.
 func (s *scope) markDeleted(uid types.UID) {
-	for i := range s.replicas {
-		if s.replicas[i].UID == uid {
-			s.replicas[i].DeletionTimestamp = &metav1.Time{Time: s.now}
+	for _, replica := range append(all(s.replicas), all(s.prefetchers)...) {
+		if replica.UID == uid {
+			replica.DeletionTimestamp = &metav1.Time{Time: s.now}
 		}
 	}
 }

@@ -50,8 +50,11 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	if s.current != nil && d.DeletionTimestamp.IsZero() {
 		describeRollout(&next, s)
 	}
-	next.RetiredFreedBytes, next.Accounted = account(d.Status, s.replicas)
+	next.RetiredFreedBytes, next.Accounted = account(d.Status, slices.Concat(s.replicas, s.prefetchers))
 	next.FreedBytesTotal = next.RetiredFreedBytes + liveFreed(s.replicas, next.Accounted)
+	if d.Spec.Prefetch.Macs > 0 {
+		next.PrefetchedMacs = prefetchedMacs(s)
+	}
 	next.Summary = v1alpha1.DeploymentSummary{
 		Ready:  fmt.Sprintf("%d/%d", next.ReadyReplicas, fleet.Wanted(d)),
 		Memory: v1alpha1.FormatBytes(next.FootprintBytes),
@@ -134,7 +137,7 @@ func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
 }
 
 // conditions derives all of them: first the summary that tools wait for, then the steps in
-// causal order, and Routed if there is routing.
+// causal order, and Routed and Prefetched if the spec asks for them.
 func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Condition {
 	living := living(s.replicas)
 	accepted := s.verdict.condition
@@ -150,6 +153,9 @@ func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Conditio
 	}
 	if targets := s.deployment.Spec.Routing.Targets(); len(targets) > 0 {
 		out = append(out, routedCondition(targets, s.missing))
+	}
+	if s.deployment.Spec.Prefetch.Macs > 0 && !s.ends() {
+		out = append(out, prefetchedCondition(s, next))
 	}
 	return out
 }

@@ -96,6 +96,8 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 		return not(v1alpha1.ReasonReleased, "the replica is released")
 	case !r.DeletionTimestamp.IsZero() || r.Spec.Desired == v1alpha1.DesiredDrained:
 		return not(v1alpha1.ReasonDraining, "running requests finish, then the engine stops")
+	case fleet.Prefetches(r) && meta.IsStatusConditionTrue(reported, v1alpha1.ConditionDownloaded):
+		return not(v1alpha1.ReasonPrefetched, r.Spec.PrefetchNodeName+" keeps the weights on its disk; no engine runs (spec.prefetch)")
 	case r.Spec.NodeName == "" && meta.IsStatusConditionFalse(reported, v1alpha1.ConditionDownloaded):
 		c := meta.FindStatusCondition(reported, v1alpha1.ConditionDownloaded)
 		return not(c.Reason, r.Spec.PrefetchNodeName+" downloads the weights first: "+c.Message)

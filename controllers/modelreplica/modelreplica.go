@@ -166,7 +166,7 @@ func (r *Reconciler) mac(ctx context.Context, replica *v1alpha1.ModelReplica) (*
 
 // drain sets spec.desired of a replica that is being deleted.
 func (r *Reconciler) drain(ctx context.Context, replica *v1alpha1.ModelReplica) error {
-	if replica.DeletionTimestamp.IsZero() || replica.Spec.Desired == v1alpha1.DesiredDrained {
+	if replica.DeletionTimestamp.IsZero() || replica.Spec.Desired == v1alpha1.DesiredDrained || fleet.Prefetches(replica) {
 		return nil
 	}
 	before := replica.DeepCopy()

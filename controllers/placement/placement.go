@@ -133,7 +133,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	for _, replica := range open(replicas) {
 		d := plan.Decision{Mac: replica.Spec.NodeName, Reason: v1alpha1.ReasonPlaced, Message: "placed on " + replica.Spec.NodeName}
-		if replica.Spec.NodeName == "" {
+		switch {
+		case fleet.Prefetches(replica):
+			d = snapshot.PickPrefetch(replica)
+		case replica.Spec.NodeName == "":
 			d = snapshot.Pick(replica)
 		}
 		errs = append(errs, r.carryOut(ctx, snapshot, writes, replica, d))
@@ -171,7 +174,8 @@ func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.Model
 }
 
 // open returns the replicas that need a decision: a Mac, or the condition that they have
-// one. The highest priority comes first, then the oldest.
+// one. The highest priority comes first, then the oldest, and those that only keep weights
+// last.
 func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for i := range replicas {
@@ -179,7 +183,15 @@ func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, plan.Before)
+	slices.SortFunc(out, func(a, b *v1alpha1.ModelReplica) int {
+		if x, y := fleet.Prefetches(a), fleet.Prefetches(b); x != y {
+			if x {
+				return 1
+			}
+			return -1
+		}
+		return plan.Before(a, b)
+	})
 	return out
 }
 
@@ -254,7 +266,9 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 		}
 	}
 	ahead := d.FetchesOn(replica)
-	s.Fetch(replica, ahead)
+	if ahead != replica.Spec.PrefetchNodeName || !fleet.Prefetches(replica) { // else it is counted
+		s.FetchAhead(replica, ahead)
+	}
 	switch {
 	case binds:
 		w.bound = true

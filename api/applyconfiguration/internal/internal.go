@@ -1355,6 +1355,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: placement
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.PlacementSpec
+    - name: prefetch
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.PrefetchSpec
     - name: prefixCache
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheSpec
@@ -1449,6 +1452,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
     - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: prefetchedMacs
       type:
         scalar: numeric
     - name: publicURL
@@ -1697,6 +1703,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: memoryLimit
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+    - name: prefetchLimit
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
     - name: priorityClasses
       type:
         list:
@@ -1928,6 +1937,12 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.NodeSelectorTerm
     - name: weight
+      type:
+        scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.PrefetchSpec
+  map:
+    fields:
+    - name: macs
       type:
         scalar: numeric
 - name: dev.metalfleet.metalfleet.api.v1alpha1.PrefixCacheLimits
@@ -2214,6 +2229,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+    - name: prefetchLimit
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
     - name: priorityClasses
       type:
         list:

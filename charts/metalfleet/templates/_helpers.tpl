@@ -177,6 +177,9 @@ volumes: {{- toYaml . | nindent 0 }}
 {{- $_ := set $out "memoryLimit" . }}
 {{- end }}
 {{- end }}
+{{- if hasKey $rules "prefetch" }}
+{{- $_ := set $out "prefetchLimit" ($rules.prefetch | default "0") }}
+{{- end }}
 {{- if hasKey $rules "replicasPerMac" }}
 {{- $_ := set $out "replicasPerMac" ($rules.replicasPerMac | default 64 | int) }}
 {{- end }}

@@ -117,7 +117,7 @@ func (m *Metrics) Authority(stage string, all []string, expires time.Time, uncon
 type replicas struct{ reader client.Reader }
 
 var replicasDesc = prometheus.NewDesc("metalfleet_operator_replicas",
-	"Number of replicas by state: unplaced, starting, ready, silent, draining.", []string{"state"}, nil)
+	"Number of replicas by state: unplaced, starting, ready, silent, draining, prefetch.", []string{"state"}, nil)
 
 // Describe implements prometheus.Collector.
 func (replicas) Describe(out chan<- *prometheus.Desc) { out <- replicasDesc }
@@ -129,7 +129,7 @@ func (r replicas) Collect(out chan<- prometheus.Metric) {
 	if err := r.reader.List(context.Background(), &list); err != nil {
 		return
 	}
-	count := map[string]int{"unplaced": 0, "starting": 0, "ready": 0, "silent": 0, "draining": 0}
+	count := map[string]int{"unplaced": 0, "starting": 0, "ready": 0, "silent": 0, "draining": 0, "prefetch": 0}
 	for i := range list.Items {
 		count[stateOf(&list.Items[i])]++
 	}
@@ -143,6 +143,8 @@ func stateOf(r *v1alpha1.ModelReplica) string {
 	switch {
 	case !r.DeletionTimestamp.IsZero():
 		return "draining"
+	case fleet.Prefetches(r):
+		return "prefetch"
 	case r.Spec.NodeName == "":
 		return "unplaced"
 	case fleet.ReplicaReady(r):

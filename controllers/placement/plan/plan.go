@@ -33,8 +33,9 @@ type Snapshot struct {
 	index map[string]int // of macs, by name
 	// kin are the replicas of a deployment, by its UID, that are not being deleted.
 	kin map[string][]place
-	// reserved is the permanent memory of each namespace.
-	reserved map[string]int64
+	// reserved is the permanent memory of each namespace, and prefetched the disk space of its
+	// standing prefetches.
+	reserved, prefetched map[string]int64
 	// doomed are the replicas that a decision of this pass preempts.
 	doomed  map[types.UID]bool
 	classes map[classKey]*class
@@ -61,6 +62,8 @@ type state struct {
 	replicas, orderBytes int
 	// bound are the replicas with reserved memory.
 	bound []*v1alpha1.ModelReplica
+	// standing are the replicas that only keep weights here.
+	standing []*v1alpha1.ModelReplica
 	// leaving is the part of promise.Always that drains, and claimed what replicas of a
 	// higher priority wait for here.
 	leaving, claimed int64
@@ -79,7 +82,7 @@ type fetch struct {
 func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now time.Time) *Snapshot {
 	s := &Snapshot{
 		now: now, macs: make([]*state, 0, len(macs)), index: make(map[string]int, len(macs)), kin: map[string][]place{},
-		reserved: map[string]int64{}, doomed: map[types.UID]bool{}, classes: map[classKey]*class{},
+		reserved: map[string]int64{}, prefetched: map[string]int64{}, doomed: map[types.UID]bool{}, classes: map[classKey]*class{},
 	}
 	states := make([]state, len(macs))
 	for i := range macs {

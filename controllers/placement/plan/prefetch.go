@@ -74,6 +74,8 @@ func (v *view) prefetch(e *eviction) Decision {
 func (d Decision) FetchesOn(r *v1alpha1.ModelReplica) string {
 	before := r.Spec.PrefetchNodeName
 	switch {
+	case fleet.Prefetches(r):
+		return d.Prefetch
 	case !r.Spec.Swap:
 		return ""
 	case d.Prefetch != "":
@@ -86,7 +88,13 @@ func (d Decision) FetchesOn(r *v1alpha1.ModelReplica) string {
 
 // noteAhead counts a prefetch on a Mac's disk.
 func (s *Snapshot) noteAhead(r *v1alpha1.ModelReplica) {
-	s.Fetch(r, fleet.OrderedOn(r))
+	s.FetchAhead(r, fleet.OrderedOn(r))
+}
+
+// FetchAhead is Fetch, and counts a standing prefetch.
+func (s *Snapshot) FetchAhead(r *v1alpha1.ModelReplica, mac string) {
+	s.Fetch(r, mac)
+	s.noteStanding(r, mac)
 }
 
 // Fetch records that a Mac prefetches the weights of an unbound replica: the disk space is

@@ -33,6 +33,7 @@ const (
 	unknownCapacity
 	full
 	crowded
+	hasKin
 	constraint
 )
 
@@ -173,6 +174,8 @@ func (r rejection) words() string {
 		return "at the maximum number of replicas"
 	case crowded:
 		return "at the namespace's share of its replicas (replicasPerMac)"
+	case hasKin:
+		return "with the weights for another replica of the deployment"
 	default:
 		return r.text
 	}

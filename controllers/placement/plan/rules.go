@@ -24,6 +24,9 @@ type bounds struct {
 	// memory is the maximum permanent memory of its replicas, over all Macs; nil means no
 	// limit.
 	memory *int64
+	// prefetch is the maximum disk space of its standing prefetches, over all Macs; nil means
+	// no limit.
+	prefetch *int64
 	// perMac is how many of a Mac's fleet.MaxAssignments replicas may be of this namespace,
 	// and the same share of the size of its assignments; 0 means no limit.
 	perMac int
@@ -47,7 +50,10 @@ func NewRules(n *v1alpha1.NamespaceRules, required bool) Rules {
 }
 
 func boundsOf(r v1alpha1.NamespaceRule) bounds {
-	b := bounds{perMac: int(r.ReplicasPerMac), macs: r.MacSelector}
+	b := bounds{perMac: int(r.ReplicasPerMac), macs: r.MacSelector, prefetch: new(int64)}
+	if r.PrefetchLimit != nil {
+		*b.prefetch = r.PrefetchLimit.Value()
+	}
 	if r.MemoryLimit != nil {
 		memory := r.MemoryLimit.Value()
 		b.memory = &memory

@@ -43,6 +43,9 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	// routing.fallbacks. Names, revisions, the number of replicas and weights on
 	// disk are kept. Default: false.
 	Suspend *bool `json:"suspend,omitempty"`
+	// prefetch keeps the weights on Macs without a replica. A replica that starts
+	// there needs no download.
+	Prefetch *PrefetchSpecApplyConfiguration `json:"prefetch,omitempty"`
 	// context limits the length and the number of concurrent requests. Memory
 	// is reserved accordingly.
 	Context *ContextSpecApplyConfiguration `json:"context,omitempty"`
@@ -146,6 +149,14 @@ func (b *ModelDeploymentSpecApplyConfiguration) WithAutoscaling(value *Autoscali
 // If called multiple times, the Suspend field is set to the value of the last call.
 func (b *ModelDeploymentSpecApplyConfiguration) WithSuspend(value bool) *ModelDeploymentSpecApplyConfiguration {
 	b.Suspend = &value
+	return b
+}
+
+// WithPrefetch sets the Prefetch field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Prefetch field is set to the value of the last call.
+func (b *ModelDeploymentSpecApplyConfiguration) WithPrefetch(value *PrefetchSpecApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
+	b.Prefetch = value
 	return b
 }
 

@@ -30,6 +30,10 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// updatedAvailableReplicas is the number of available replicas of
 	// updateRevision.
 	UpdatedAvailableReplicas *int32 `json:"updatedAvailableReplicas,omitempty"`
+	// prefetchedMacs is the number of Macs that have the weights. It is counted
+	// while spec.prefetch is set, for those of updateRevision, with and without a
+	// replica.
+	PrefetchedMacs *int32 `json:"prefetchedMacs,omitempty"`
 	// selector is the label selector of the replicas, for the scale
 	// subresource.
 	Selector *string `json:"selector,omitempty"`
@@ -91,7 +95,7 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	Summary *DeploymentSummaryApplyConfiguration `json:"summary,omitempty"`
 	// conditions are the conditions of the deployment: Ready, Available,
 	// Reconciling, Stalled, Accepted, Fits, Placed, Downloaded, Progressing,
-	// Degraded and, when spec.routing is set, Routed.
+	// Degraded and, where the spec asks for it, Routed and Prefetched.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 
@@ -154,6 +158,14 @@ func (b *ModelDeploymentStatusApplyConfiguration) WithUpdatedReplicas(value int3
 // If called multiple times, the UpdatedAvailableReplicas field is set to the value of the last call.
 func (b *ModelDeploymentStatusApplyConfiguration) WithUpdatedAvailableReplicas(value int32) *ModelDeploymentStatusApplyConfiguration {
 	b.UpdatedAvailableReplicas = &value
+	return b
+}
+
+// WithPrefetchedMacs sets the PrefetchedMacs field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PrefetchedMacs field is set to the value of the last call.
+func (b *ModelDeploymentStatusApplyConfiguration) WithPrefetchedMacs(value int32) *ModelDeploymentStatusApplyConfiguration {
+	b.PrefetchedMacs = &value
 	return b
 }
 

@@ -57,8 +57,8 @@ type ModelReplicaSpecApplyConfiguration struct {
 	Swap *bool `json:"swap,omitempty"`
 	// prefetchNodeName is the MacNode that downloads or keeps the weights
 	// before the replica is placed. When they are complete, a replica of
-	// another revision on that Mac is drained to make room. Placement sets this
-	// field.
+	// another revision on that Mac is drained to make room; a replica with desired
+	// Downloaded is never placed. Placement sets this field.
 	PrefetchNodeName *string `json:"prefetchNodeName,omitempty"`
 	// nodeName is the MacNode that placement chose. It cannot change once it is
 	// set.

@@ -17,6 +17,10 @@ type NamespaceRuleApplyConfiguration struct {
 	// no limit; an entry of namespaces lifts the default limit with a large one,
 	// such as 1Ei.
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
+	// prefetchLimit is the disk space that weights which spec.prefetch of
+	// deployments keeps may take together over all Macs, for example 500Gi.
+	// Default: 0, which allows none.
+	PrefetchLimit *resource.Quantity `json:"prefetchLimit,omitempty"`
 	// replicasPerMac is how many of the 64 replicas of a Mac may be of the
 	// namespace, and the same share of the size of its assignments. Default: 64.
 	ReplicasPerMac *int32 `json:"replicasPerMac,omitempty"`
@@ -54,6 +58,14 @@ func NamespaceRule() *NamespaceRuleApplyConfiguration {
 // If called multiple times, the MemoryLimit field is set to the value of the last call.
 func (b *NamespaceRuleApplyConfiguration) WithMemoryLimit(value resource.Quantity) *NamespaceRuleApplyConfiguration {
 	b.MemoryLimit = &value
+	return b
+}
+
+// WithPrefetchLimit sets the PrefetchLimit field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PrefetchLimit field is set to the value of the last call.
+func (b *NamespaceRuleApplyConfiguration) WithPrefetchLimit(value resource.Quantity) *NamespaceRuleApplyConfiguration {
+	b.PrefetchLimit = &value
 	return b
 }
 

@@ -38,6 +38,14 @@ func (b *RulesOfNamespaceApplyConfiguration) WithMemoryLimit(value resource.Quan
 	return b
 }
 
+// WithPrefetchLimit sets the PrefetchLimit field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PrefetchLimit field is set to the value of the last call.
+func (b *RulesOfNamespaceApplyConfiguration) WithPrefetchLimit(value resource.Quantity) *RulesOfNamespaceApplyConfiguration {
+	b.NamespaceRuleApplyConfiguration.PrefetchLimit = &value
+	return b
+}
+
 // WithReplicasPerMac sets the ReplicasPerMac field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the ReplicasPerMac field is set to the value of the last call.

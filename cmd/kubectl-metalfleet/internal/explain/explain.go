@@ -135,7 +135,7 @@ func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 func ownReplicas(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for i := range all {
-		if all[i].Spec.DeploymentRef.UID == string(d.UID) {
+		if all[i].Spec.DeploymentRef.UID == string(d.UID) && !fleet.Prefetches(&all[i]) {
 			out = append(out, &all[i])
 		}
 	}

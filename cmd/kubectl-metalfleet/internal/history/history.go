@@ -59,7 +59,7 @@ func Of(d *v1alpha1.ModelDeployment, all []appsv1.ControllerRevision, replicas [
 			}
 		}
 		for j := range replicas {
-			if x := &replicas[j]; x.Spec.DeploymentRef.UID == string(d.UID) && x.Spec.Revision == r.Name && x.DeletionTimestamp.IsZero() {
+			if x := &replicas[j]; x.Spec.DeploymentRef.UID == string(d.UID) && x.Spec.Revision == r.Name && x.DeletionTimestamp.IsZero() && !fleet.Prefetches(x) {
 				line.Replicas++
 			}
 		}
