@@ -304,6 +304,9 @@ const (
 	LabelDeployment = "metalfleet.dev/deployment"
 	// LabelRevision on a replica is the name of its revision.
 	LabelRevision = "metalfleet.dev/revision"
+	// AnnotationPassed on a replica lists the keys of labels and annotations that it
+	// has from spec.replicaMetadata of its deployment, as JSON.
+	AnnotationPassed = "metalfleet.dev/passed"
 	// AnnotationLost with the value "true" on a MacNode declares the Mac lost:
 	// the circuit breaker does not protect its replicas, and the deletion of the
 	// MacNode does not wait for them.

@@ -103,6 +103,10 @@ type ModelDeploymentSpec struct {
 	// disk are kept. Default: false.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
+	// replicaMetadata has labels and annotations for the replicas, for example to
+	// select them with kubectl or to charge them to a team.
+	// +optional
+	ReplicaMetadata ReplicaMetadata `json:"replicaMetadata,omitzero"`
 	// prefetch keeps the weights on Macs without a replica. A replica that starts
 	// there needs no download.
 	// +optional
@@ -161,6 +165,31 @@ type ModelDeploymentSpec struct {
 	// +optional
 	Routing RoutingSpec `json:"routing,omitzero"`
 }
+
+// ReplicaMetadata holds labels and annotations for the replicas of a deployment.
+// A change reaches existing replicas in place. Other labels and annotations of
+// replicas stay.
+type ReplicaMetadata struct {
+	// labels are labels of the replicas, for example team: search. Keys of
+	// metalfleet.dev belong to the operator.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && size(k) <= 317)",message="a key of replicaMetadata.labels must be a name such as team or example.com/team"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].matches('^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$'))",message="a value of replicaMetadata.labels must have at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(k, k.matches('^([^/]*[.])?metalfleet[.]dev/'))",message="replicaMetadata.labels must have no key of metalfleet.dev, which are the operator's"
+	Labels map[string]MetadataValue `json:"labels,omitempty"`
+	// annotations are annotations of the replicas. Keys of metalfleet.dev belong
+	// to the operator.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && size(k) <= 317)",message="a key of replicaMetadata.annotations must be a name such as owner or example.com/owner"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(k, k.matches('^([^/]*[.])?metalfleet[.]dev/'))",message="replicaMetadata.annotations must have no key of metalfleet.dev, which are the operator's"
+	Annotations map[string]MetadataValue `json:"annotations,omitempty"`
+}
+
+// MetadataValue is the value of a label or an annotation.
+// +kubebuilder:validation:MaxLength=256
+type MetadataValue string
 
 // PrefetchSpec keeps weights on the disks of Macs.
 type PrefetchSpec struct {

@@ -58,8 +58,14 @@ var (
 	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
 		"Model.SecretRef": func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
 		// What the profile holds is judged with it, see profile_test.go.
-		"ProfileName":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ProfileName = "large" },
-		"Prefetch.Macs":                   func(s *v1alpha1.ModelDeploymentSpec) { s.Prefetch.Macs = 3 },
+		"ProfileName":   func(s *v1alpha1.ModelDeploymentSpec) { s.ProfileName = "large" },
+		"Prefetch.Macs": func(s *v1alpha1.ModelDeploymentSpec) { s.Prefetch.Macs = 3 },
+		"ReplicaMetadata.Labels": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.ReplicaMetadata.Labels = map[string]v1alpha1.MetadataValue{"a": "b"}
+		},
+		"ReplicaMetadata.Annotations": func(s *v1alpha1.ModelDeploymentSpec) {
+			s.ReplicaMetadata.Annotations = map[string]v1alpha1.MetadataValue{"a": "b"}
+		},
 		"ServedNames":                     func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} },
 		"Suspend":                         func(s *v1alpha1.ModelDeploymentSpec) { s.Suspend = true },
 		"Replicas":                        func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](7) },

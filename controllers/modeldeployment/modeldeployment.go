@@ -179,9 +179,13 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 	oversized := fleet.Oversized(spec) != nil
 	for i := range s.replicas {
 		replica := &s.replicas[i]
+		if !replica.DeletionTimestamp.IsZero() {
+			continue
+		}
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
+		labels, annotations, relabelled := passOn(s.deployment.Spec.ReplicaMetadata, &replica.ObjectMeta)
 		if oversized {
-			placement = replica.Spec.Placement
+			placement, labels, annotations, relabelled = replica.Spec.Placement, replica.Labels, replica.Annotations, false
 		}
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
 		if onDemand := replica.Spec.Residency.OnDemand(); onDemand && !residency.OnDemand() && replica.Spec.NodeName != "" {
@@ -192,11 +196,12 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 		if replica.Spec.NodeName == "" {
 			swaps = replica.UID == swap
 		}
-		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.PrefixCache == cache &&
+		if !relabelled && replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.PrefixCache == cache &&
 			replica.Spec.Priority == priority && replica.Spec.Swap == swaps && status.Equal(replica.Spec.Placement, placement) {
 			continue
 		}
 		before := replica.DeepCopy()
+		replica.Labels, replica.Annotations = labels, annotations
 		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Priority = drain, residency, placement, priority
 		replica.Spec.PrefixCache, replica.Spec.Swap = cache, swaps
 		patch := client.MergeFrom(before)
@@ -267,7 +272,7 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 		return nil, fmt.Errorf("memory of revision %s: %w", b.revision, err)
 	}
 	d := s.deployment
-	return &v1alpha1.ModelReplica{
+	out := &v1alpha1.ModelReplica{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: d.Namespace,
 			Name:      replicaName(d, b),
@@ -298,7 +303,11 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 			Sampling:       e.Sampling,
 			ChatTemplate:   e.ChatTemplate,
 		},
-	}, nil
+	}
+	if fleet.Oversized(s.effective()) == nil {
+		out.Labels, out.Annotations, _ = passOn(d.Spec.ReplicaMetadata, &out.ObjectMeta)
+	}
+	return out, nil
 }
 
 // replicaName is derived from everything that distinguishes a replica from its siblings and

@@ -22,10 +22,15 @@ import (
 func (r *Reconciler) prefetch(ctx context.Context, s *scope) error {
 	for i := range s.prefetchers {
 		replica := &s.prefetchers[i]
-		if !replica.DeletionTimestamp.IsZero() || status.Equal(replica.Spec.Placement, s.deployment.Spec.Placement) || fleet.Oversized(s.effective()) != nil {
+		if !replica.DeletionTimestamp.IsZero() || fleet.Oversized(s.effective()) != nil {
+			continue
+		}
+		labels, annotations, relabelled := passOn(s.deployment.Spec.ReplicaMetadata, &replica.ObjectMeta)
+		if !relabelled && status.Equal(replica.Spec.Placement, s.deployment.Spec.Placement) {
 			continue
 		}
 		before := replica.DeepCopy()
+		replica.Labels, replica.Annotations = labels, annotations
 		replica.Spec.Placement = s.deployment.Spec.Placement
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)

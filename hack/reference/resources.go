@@ -26,7 +26,7 @@ const full = 99
 func kinds() []kind {
 	return []kind{
 		{"modeldeployments", map[string]int{"spec": full, "spec.model.huggingFace": 0, "spec.model.s3": 0, "spec.model.oci": 0,
-			"spec.model.https": 0, "spec.model.local": 0, "spec.placement.affinity": 0, "spec.placement.tolerations": 0, "spec.placement.topologySpreadConstraints": 0, "spec.sampling": 0, "spec.routing.split": 0, "status": 1, "status.conditions": 0}},
+			"spec.model.https": 0, "spec.model.local": 0, "spec.placement.affinity": 0, "spec.placement.tolerations": 0, "spec.placement.topologySpreadConstraints": 0, "spec.sampling": 0, "spec.routing.split": 0, "spec.replicaMetadata": 0, "status": 1, "status.conditions": 0}},
 		{"macnodes", map[string]int{"spec": full, "spec.taints": 0, "spec.settings": 0, "spec.clearCache": 0, "status": 1}},
 		{"macclasses", map[string]int{}},
 		{"macassignments", map[string]int{}},

@@ -1306,6 +1306,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: limit
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: dev.metalfleet.metalfleet.api.v1alpha1.MetadataValue
+  scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ModelDeployment
   map:
     fields:
@@ -1367,6 +1369,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: profileName
       type:
         scalar: string
+    - name: replicaMetadata
+      type:
+        namedType: dev.metalfleet.metalfleet.api.v1alpha1.ReplicaMetadata
     - name: replicas
       type:
         scalar: numeric
@@ -2070,6 +2075,19 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: soakSeconds
       type:
         scalar: numeric
+- name: dev.metalfleet.metalfleet.api.v1alpha1.ReplicaMetadata
+  map:
+    fields:
+    - name: annotations
+      type:
+        map:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.MetadataValue
+    - name: labels
+      type:
+        map:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.v1alpha1.MetadataValue
 - name: dev.metalfleet.metalfleet.api.v1alpha1.ReplicaSummary
   map:
     fields:

@@ -43,6 +43,9 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	// routing.fallbacks. Names, revisions, the number of replicas and weights on
 	// disk are kept. Default: false.
 	Suspend *bool `json:"suspend,omitempty"`
+	// replicaMetadata has labels and annotations for the replicas, for example to
+	// select them with kubectl or to charge them to a team.
+	ReplicaMetadata *ReplicaMetadataApplyConfiguration `json:"replicaMetadata,omitempty"`
 	// prefetch keeps the weights on Macs without a replica. A replica that starts
 	// there needs no download.
 	Prefetch *PrefetchSpecApplyConfiguration `json:"prefetch,omitempty"`
@@ -149,6 +152,14 @@ func (b *ModelDeploymentSpecApplyConfiguration) WithAutoscaling(value *Autoscali
 // If called multiple times, the Suspend field is set to the value of the last call.
 func (b *ModelDeploymentSpecApplyConfiguration) WithSuspend(value bool) *ModelDeploymentSpecApplyConfiguration {
 	b.Suspend = &value
+	return b
+}
+
+// WithReplicaMetadata sets the ReplicaMetadata field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ReplicaMetadata field is set to the value of the last call.
+func (b *ModelDeploymentSpecApplyConfiguration) WithReplicaMetadata(value *ReplicaMetadataApplyConfiguration) *ModelDeploymentSpecApplyConfiguration {
+	b.ReplicaMetadata = value
 	return b
 }
 
