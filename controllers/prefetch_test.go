@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
@@ -66,7 +67,7 @@ func TestWeightsArePrefetchedWithoutServing(t *testing.T) {
 		t.Errorf("assigned %v, want two Macs", got)
 	}
 	for _, r := range w.replicas("chat") {
-		if err := wantReason(r.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ReasonPrefetched); err != nil || r.Spec.NodeName != "" {
+		if err := wantReason(r.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ReasonPrefetched); err != nil || r.Spec.NodeName != "" || fleet.ReplicaReady(&r) {
 			t.Errorf("%s is on %q: %v", r.Name, r.Spec.NodeName, err)
 		}
 	}

@@ -13,6 +13,7 @@ type AutoscalingSpec struct {
 	// is removed after scaleToZeroDelaySeconds without a request; the next
 	// request waits at the gateway until a replica is ready again. Default: 1.
 	// +optional
+	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MinReplicas *int32 `json:"minReplicas,omitempty"`
@@ -32,6 +33,7 @@ type AutoscalingSpec struct {
 	// before another replica is added, regardless of how many requests wait.
 	// With 0, only the number of requests counts. Default: 15.
 	// +optional
+	// +kubebuilder:default=15
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	MaxQueueSeconds *int32 `json:"maxQueueSeconds,omitempty"`
@@ -44,6 +46,7 @@ type AutoscalingSpec struct {
 	// scaleDownDelaySeconds is how long, in seconds, demand must be lower, with
 	// reports from every gateway, before replicas are removed. Default: 300.
 	// +optional
+	// +kubebuilder:default=300
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	ScaleDownDelaySeconds *int32 `json:"scaleDownDelaySeconds,omitempty"`

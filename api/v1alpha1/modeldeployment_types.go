@@ -137,9 +137,11 @@ type ModelDeploymentSpec struct {
 	PrefixCache PrefixCacheSpec `json:"prefixCache,omitzero"`
 	// residency controls when the model is in memory.
 	// +optional
+	// +kubebuilder:default={}
 	Residency ResidencySpec `json:"residency,omitzero"`
 	// placement controls which Macs may hold replicas.
 	// +optional
+	// +kubebuilder:default={}
 	Placement PlacementSpec `json:"placement,omitzero"`
 	// priorityClassName is the name of a PriorityClass of the cluster. When no
 	// Mac has room for a replica, replicas with a lower priority are drained to
@@ -152,10 +154,12 @@ type ModelDeploymentSpec struct {
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 	// rollout controls how a new revision replaces the current one.
 	// +optional
+	// +kubebuilder:default={}
 	Rollout RolloutSpec `json:"rollout,omitzero"`
 	// revisionHistoryLimit is the number of unused revisions to keep for a
 	// rollback. Default: 10.
 	// +optional
+	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`

@@ -55,6 +55,7 @@ type PlacementSpec struct {
 	// - Spread: prefer the Mac with the largest share of free memory.
 	// - BinPack: prefer the Mac with the least free memory that still has room.
 	// +optional
+	// +kubebuilder:default=Spread
 	Strategy PlacementStrategy `json:"strategy,omitempty"`
 }
 
@@ -162,6 +163,7 @@ type TopologySpreadConstraint struct {
 	// maxSkew is the maximum difference between the number of replicas in a
 	// domain and in the domain with the fewest. Default: 1.
 	// +optional
+	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxSkew int32 `json:"maxSkew,omitempty"`
@@ -171,6 +173,7 @@ type TopologySpreadConstraint struct {
 	// - ScheduleAnyway: the replica is placed, with a preference for Macs that
 	//   satisfy the constraint.
 	// +optional
+	// +kubebuilder:default=DoNotSchedule
 	// +kubebuilder:validation:Enum=DoNotSchedule;ScheduleAnyway
 	WhenUnsatisfiable corev1.UnsatisfiableConstraintAction `json:"whenUnsatisfiable,omitempty"`
 }

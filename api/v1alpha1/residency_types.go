@@ -26,6 +26,7 @@ type ResidencySpec struct {
 	//   other OnDemand models and is unloaded when it is idle or the memory is
 	//   needed.
 	// +optional
+	// +kubebuilder:default=Always
 	Policy ResidencyPolicy `json:"policy,omitempty"`
 	// idleSeconds is how long, in seconds, an OnDemand model stays in memory
 	// without a request. With 0, it stays until the memory is needed. Default:

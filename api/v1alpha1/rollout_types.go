@@ -29,6 +29,7 @@ type RolloutSpec struct {
 	// during a rollout: a number, or a percentage of replicas such as "25%",
 	// rounded up. Default: 1.
 	// +optional
+	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,4}%$') && int(self.replace('%', '')) <= 1000 : self >= 0 && self <= 1000",message="maxSurge must be a number from 0 to 1000, or a percentage from 0% to 1000%"
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
@@ -37,6 +38,7 @@ type RolloutSpec struct {
 	// rounded down. When both maxSurge and maxUnavailable round to 0,
 	// maxUnavailable is 1. Default: 0.
 	// +optional
+	// +kubebuilder:default=0
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,3}%$') && int(self.replace('%', '')) <= 100 : self >= 0 && self <= 1000",message="maxUnavailable must be a number from 0 to 1000, or a percentage from 0% to 100%"
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
@@ -48,10 +50,12 @@ type RolloutSpec struct {
 	//   maxUnavailable. Requests wait at the gateway meanwhile.
 	// - Wait: the old replicas serve until there is room.
 	// +optional
+	// +kubebuilder:default=Swap
 	OnInsufficientMemory InsufficientMemoryPolicy `json:"onInsufficientMemory,omitempty"`
 	// drainSeconds is how long running requests may continue, in seconds, after
 	// a replica starts to drain. Default: 600.
 	// +optional
+	// +kubebuilder:default=600
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
@@ -59,6 +63,7 @@ type RolloutSpec struct {
 	// progress (no replica becomes ready, nothing is downloaded or loaded)
 	// before it is halted. Default: 600.
 	// +optional
+	// +kubebuilder:default=600
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`

@@ -462,15 +462,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxQueueSeconds
       type:
         scalar: numeric
+      default: 15
     - name: maxReplicas
       type:
         scalar: numeric
     - name: minReplicas
       type:
         scalar: numeric
+      default: 1
     - name: scaleDownDelaySeconds
       type:
         scalar: numeric
+      default: 300
     - name: scaleToZeroDelaySeconds
       type:
         scalar: numeric
@@ -1357,6 +1360,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: placement
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.PlacementSpec
+      default: {}
     - name: prefetch
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.PrefetchSpec
@@ -1379,12 +1383,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: residency
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ResidencySpec
+      default: {}
     - name: revisionHistoryLimit
       type:
         scalar: numeric
+      default: 10
     - name: rollout
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.RolloutSpec
+      default: {}
     - name: routing
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.RoutingSpec
@@ -1919,6 +1926,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: strategy
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.PlacementStrategy
+      default: Spread
     - name: tolerations
       type:
         list:
@@ -2129,6 +2137,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: policy
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.ResidencyPolicy
+      default: Always
 - name: dev.metalfleet.metalfleet.api.v1alpha1.RolloutHalt
   map:
     fields:
@@ -2153,21 +2162,26 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: drainSeconds
       type:
         scalar: numeric
+      default: 600
     - name: maxSurge
       type:
         namedType: io.k8s.apimachinery.pkg.util.intstr.IntOrString
+      default: 1
     - name: maxUnavailable
       type:
         namedType: io.k8s.apimachinery.pkg.util.intstr.IntOrString
+      default: 0
     - name: onInsufficientMemory
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.InsufficientMemoryPolicy
+      default: Swap
     - name: paused
       type:
         scalar: boolean
     - name: progressDeadlineSeconds
       type:
         scalar: numeric
+      default: 600
     - name: restartedAt
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
@@ -2440,12 +2454,14 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: maxSkew
       type:
         scalar: numeric
+      default: 1
     - name: topologyKey
       type:
         scalar: string
     - name: whenUnsatisfiable
       type:
         namedType: io.k8s.api.core.v1.UnsatisfiableConstraintAction
+      default: DoNotSchedule
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Weekday
   scalar: string
 - name: io.k8s.api.core.v1.NodeSelectorOperator
