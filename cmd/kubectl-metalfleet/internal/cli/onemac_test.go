@@ -74,6 +74,16 @@ func TestSettingsAreReadBackAsWritten(t *testing.T) {
 	if out, _ := p.wants(exitOK, "settings", "mac-set", "--from", "-", "-o", "json"); out != written {
 		t.Errorf("written was %s and %s is read back", written, out)
 	}
+	p.wants(exitOK, "settings", "mac-set", "class=studio", `settings.allowedSourceCIDRs=["10.20.0.0/16"]`, "settings.downloadRate=50M",
+		`settings.quietHours={"days":["Sat"],"start":"09:00","end":"18:00","downloadRate":"5M"}`)
+	p.wants(exitOK, "settings", "mac-set", `settings.quietHours={"start":"10:00","end":"18:00","downloadRate":"1M"}`, "settings.allowedSourceCIDRs=[]")
+	m, err = p.macNow("mac-set")
+	p.must(err)
+	if q := m.Spec.Settings.QuietHours; m.Spec.Class != "studio" || q == nil || q.Start != "10:00" || q.Days != nil || m.Spec.Settings.AllowedSourceCIDRs == nil || len(m.Spec.Settings.AllowedSourceCIDRs) > 0 {
+		t.Errorf("%+v", m.Spec)
+	}
+	_, errs := p.wants(exitFailed, "settings", "mac-set", "settings.hubEndpoint=http://hub")
+	contains(t, "an address without TLS", errs, "settings.hubEndpoint must be https://HOST")
 	for word, want := range map[string]string{"loglevel=Debug": `unknown setting "loglevel"`, "settings.cacheLimit=0": "at least 1"} {
 		_, errs := p.wants(exitUsage, "settings", "mac-set", word)
 		contains(t, word, errs, want)

@@ -16,8 +16,9 @@ import (
 )
 
 const settingsLong = `Shows the settings of a Mac that take effect without a restart, or changes the given
-ones. NAME=null removes a setting, so that the agent's own flag applies; other
-settings stay unchanged.
+ones. NAME=null removes a setting, so that the agent's own flag applies, or its
+class; other settings stay unchanged. Lists and objects are JSON, and replace the
+previous value as a whole.
 
 -o json prints all settings as one object, and --from FILE ("-" for standard
 input) applies such an object. "status MAC" shows the settings that the agent
@@ -34,7 +35,7 @@ func (a macCommand) settings() *cobra.Command {
 			return nil
 		},
 		Example: "  kubectl metalfleet settings mac-mini-2\n  kubectl metalfleet settings mac-mini-2 settings.logLevel=Debug memory.ceiling=96Gi\n" +
-			"  kubectl metalfleet settings mac-mini-2 settings.logLevel=null\n  kubectl metalfleet settings mac-mini-1 -o json | kubectl metalfleet settings mac-mini-2 --from -",
+			"  kubectl metalfleet settings mac-mini-2 settings.logLevel=null class=studio\n  kubectl metalfleet settings mac-mini-2 'settings.diskMarks={\"highPercent\":80,\"lowPercent\":70}'\n  kubectl metalfleet settings mac-mini-1 -o json | kubectl metalfleet settings mac-mini-2 --from -",
 		ValidArgsFunction: a.complete(macNames),
 	}
 	c.Flags().StringVar(&from, "from", "", "`file` with the settings as one JSON object; - for standard input")

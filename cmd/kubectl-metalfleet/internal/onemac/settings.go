@@ -24,8 +24,10 @@ type Settings map[string]*string
 type setting struct {
 	read  func(*v1alpha1.MacNodeSpec) string // "" is none
 	check func(string) error
-	// yes or no: the field is a boolean.
-	truth bool
+	// json: the field is a boolean, a list or an object, and its value is JSON.
+	json bool
+	// fields of an object: one that its value leaves out is removed.
+	fields []string
 }
 
 var settings = map[string]setting{
@@ -34,13 +36,54 @@ var settings = map[string]setting{
 			return "true"
 		}
 		return ""
-	}, oneOf("true", "false"), true},
+	}, oneOf("true", "false"), true, nil},
+	"class": {func(s *v1alpha1.MacNodeSpec) string { return s.Class }, anything, false, nil},
 	"memory.policy": {func(s *v1alpha1.MacNodeSpec) string { return string(s.Memory.Policy) },
-		oneOf(string(v1alpha1.MemorySafe), string(v1alpha1.MemoryBalanced), string(v1alpha1.MemoryAggressive), string(v1alpha1.MemoryCustom)), false},
-	"memory.ceiling":      {func(s *v1alpha1.MacNodeSpec) string { return size(s.Memory.Ceiling) }, atLeast(1), false},
-	"settings.logLevel":   {func(s *v1alpha1.MacNodeSpec) string { return string(s.Settings.LogLevel) }, oneOf(string(v1alpha1.LogInfo), string(v1alpha1.LogDebug)), false},
-	"settings.cacheLimit": {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheLimit) }, atLeast(1), false},
-	"settings.cacheFree":  {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheFree) }, atLeast(0), false},
+		oneOf(string(v1alpha1.MemorySafe), string(v1alpha1.MemoryBalanced), string(v1alpha1.MemoryAggressive), string(v1alpha1.MemoryCustom)), false, nil},
+	"memory.ceiling":        {func(s *v1alpha1.MacNodeSpec) string { return size(s.Memory.Ceiling) }, atLeast(1), false, nil},
+	"settings.logLevel":     {func(s *v1alpha1.MacNodeSpec) string { return string(s.Settings.LogLevel) }, oneOf(string(v1alpha1.LogInfo), string(v1alpha1.LogDebug)), false, nil},
+	"settings.cacheLimit":   {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheLimit) }, atLeast(1), false, nil},
+	"settings.cacheFree":    {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheFree) }, atLeast(0), false, nil},
+	"settings.downloadRate": {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.DownloadRate) }, atLeast(64 << 10), false, nil},
+	"settings.giveRate":     {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.GiveRate) }, atLeast(64 << 10), false, nil},
+	"settings.hubEndpoint":  {func(s *v1alpha1.MacNodeSpec) string { return s.Settings.HubEndpoint }, anything, false, nil},
+	"settings.modelRoot":    {func(s *v1alpha1.MacNodeSpec) string { return s.Settings.ModelRoot }, anything, false, nil},
+	"settings.allowedSourceCIDRs": {func(s *v1alpha1.MacNodeSpec) string {
+		return text(s.Settings.AllowedSourceCIDRs, s.Settings.AllowedSourceCIDRs == nil)
+	},
+		jsonOf[[]string](`["10.20.0.0/16"]`), true, nil},
+	"settings.diskMarks": {func(s *v1alpha1.MacNodeSpec) string { return text(s.Settings.DiskMarks, s.Settings.DiskMarks == nil) },
+		jsonOf[v1alpha1.DiskMarks](`{"highPercent":90,"lowPercent":85}`), true, []string{"highPercent", "lowPercent"}},
+	"settings.quietHours": {func(s *v1alpha1.MacNodeSpec) string { return text(s.Settings.QuietHours, s.Settings.QuietHours == nil) },
+		jsonOf[v1alpha1.QuietHours](`{"start":"09:00","end":"18:00","downloadRate":"5M"}`), true, []string{"days", "start", "end", "timeZone", "downloadRate"}},
+}
+
+// anything leaves the judgement to the API server, which names the field and the rule.
+func anything(string) error { return nil }
+
+// text is a list or an object as JSON; empty if there is none.
+func text(v any, none bool) string {
+	if none {
+		return ""
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("onemac: API types can be encoded: " + err.Error())
+	}
+	return string(b)
+}
+
+// jsonOf refuses what is no JSON of a type, or has fields that the type has not.
+func jsonOf[T any](example string) func(string) error {
+	return func(s string) error {
+		in := json.NewDecoder(strings.NewReader(s))
+		in.DisallowUnknownFields()
+		var v T
+		if err := in.Decode(&v); err != nil || in.More() {
+			return fmt.Errorf("%q, want JSON such as %s", s, example)
+		}
+		return nil
+	}
 }
 
 // Names of all settings, sorted.
@@ -142,8 +185,19 @@ func (all Settings) Patch() ([]byte, error) {
 		switch {
 		case value == nil:
 			into[field] = nil
-		case settings[name].truth:
-			into[field] = *value == "true"
+		case len(settings[name].fields) > 0:
+			whole := map[string]any{}
+			if err := json.Unmarshal([]byte(*value), &whole); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			for _, f := range settings[name].fields {
+				if _, has := whole[f]; !has {
+					whole[f] = nil // a merge patch keeps what it does not name
+				}
+			}
+			into[field] = whole
+		case settings[name].json:
+			into[field] = json.RawMessage(*value)
 		default:
 			into[field] = *value
 		}
