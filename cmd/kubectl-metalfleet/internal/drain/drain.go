@@ -184,7 +184,7 @@ func (p *pass) replaced(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) {
 	waits := ""
 	for i := range p.w.Replicas {
 		x := &p.w.Replicas[i]
-		if x.Spec.DeploymentRef.UID != string(d.UID) || !x.DeletionTimestamp.IsZero() || x.Spec.NodeName != "" {
+		if x.Spec.DeploymentRef.UID != string(d.UID) || !x.DeletionTimestamp.IsZero() || x.Spec.NodeName != "" || fleet.Prefetches(x) {
 			continue
 		}
 		if placed := meta.FindStatusCondition(x.Status.Conditions, v1alpha1.ConditionPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
@@ -217,7 +217,7 @@ func (p *pass) successors() {
 func (p *pass) unready(d *v1alpha1.ModelDeployment) string {
 	for i := range p.w.Replicas {
 		r := &p.w.Replicas[i]
-		if r.Spec.DeploymentRef.UID != string(d.UID) || !r.DeletionTimestamp.IsZero() || fleet.ReplicaReady(r) {
+		if r.Spec.DeploymentRef.UID != string(d.UID) || !r.DeletionTimestamp.IsZero() || fleet.ReplicaReady(r) || fleet.Prefetches(r) {
 			continue
 		}
 		if placed := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionPlaced); r.Spec.NodeName == "" && placed != nil {

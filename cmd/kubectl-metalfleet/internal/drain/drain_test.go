@@ -66,6 +66,8 @@ func unplaced(r *v1alpha1.ModelReplica) {
 	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoRoom, Message: "no room"})
 }
 
+func keepsWeights(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDownloaded }
+
 func going(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }
 
 func onDemand(r *v1alpha1.ModelReplica) {
@@ -104,6 +106,7 @@ func TestWhatMayGo(t *testing.T) {
 		"a model that is not whole yet waits": {deployment: deployment("d", 3), replicas: replicas{replica("d", "x", "a"), replica("d", "y", "b", notReady), replica("d", "z", "b")}, other: 60 * gib, allow: false, evicts: "x", deletes: "", waits: "", stuck: false, done: false},
 		"evicted, its successor loads":        {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a", evicted), replica("d", "y", "b", notReady)}, other: 20 * gib, allow: false, deletes: "", waits: "ns/x serves until its successor does: y on b (it loads)", stuck: false, done: false},
 		"evicted, its successor has no Mac":   {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a", evicted), replica("d", "y", "", notReady, unplaced)}, other: 20 * gib, allow: false, deletes: "", waits: "its successor has no Mac: no room", stuck: true, done: false},
+		"evicted, another only keeps weights": {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a", evicted), replica("d", "w", "", notReady, unplaced, keepsWeights), replica("d", "y", "b", notReady)}, other: 20 * gib, allow: false, deletes: "", waits: "ns/x serves until its successor does: y on b (it loads)", stuck: false, done: false},
 		"evicted, and a person allows":        {deployment: deployment("d", 1), replicas: replicas{replica("d", "x", "a", evicted), replica("d", "y", "", notReady, unplaced)}, other: 20 * gib, allow: true, deletes: "x", waits: "", stuck: false, done: false},
 	} {
 		t.Run(name, func(t *testing.T) {
