@@ -5,6 +5,7 @@
 // Start reading at bridge_attend.
 
 #include "bridge_internal.h"
+#include "bridge_kernel.h"
 #include "few_rows.h"
 #include "latent_step.h"
 #include "ragged.h"
@@ -100,14 +101,14 @@ bool has_ragged(mx::Dtype type, int size) { return runs_kernels() && type == mx:
 // Segments of slabs, whose keys and values come in pairs, by the kernel of
 // ragged.h: [rows, heads*size].
 mx::array multiply_ragged(const mx::array &q, const std::vector<mx::array> &slabs, const mx::array &list, int tiles, int rows, int heads) {
-  static thread_local const auto kernel = mx::fast::cuda_kernel("ragged", {"q", "tiles", "k0", "v0", "k1", "v1", "k2", "v2", "k3", "v3"}, {"y"}, ragged_source,
-                                                                std::string(few_rows_product) + ragged_rounding + ragged_numbers);
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("ragged", {"q", "tiles", "k0", "v0", "k1", "v1", "k2", "v2", "k3", "v3"}, {"y"}, ragged_source,
+                                                                std::string(few_rows_product) + ragged_rounding + ragged_numbers));
   std::vector<mx::array> in{q, list};
   for (size_t i = 0; i < 2 * ragged_slabs; i++) { // those that there are not are not read
     in.push_back(slabs[i < slabs.size() ? i : i % 2]);
   }
   int kv_heads = slabs[0].shape(1), size = slabs[0].shape(3);
-  return kernel(in, {mx::Shape{rows, heads * size}}, {q.dtype()}, {tiles * ragged_threads, kv_heads, 1}, {ragged_threads, 1, 1}, {{"SIZE", size}}, std::nullopt, false, {})[0];
+  return kernel(in, {mx::Shape{rows, heads * size}}, {q.dtype()}, {tiles * ragged_threads, kv_heads, 1}, {ragged_threads, 1, 1}, {{"SIZE", size}})[0];
 }
 
 // Compiles the kernel, some seconds, which would otherwise be a pause in the
@@ -514,7 +515,7 @@ bool suits_latent_step(const attention &a, const mx::array &q, const bridge_segm
 
 // Its segments by the kernel, those of each slab by one launch.
 void attend_latent_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, attended &out) {
-  static thread_local const auto kernel = mx::fast::cuda_kernel("latent_step", {"q", "list", "keys"}, {"y"}, latent_step_source);
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("latent_step", {"q", "list", "keys"}, {"y"}, latent_step_source));
   const auto *spec = a.spec;
   std::set<bridge_slab *> slabs;
   for (int32_t i = 0; i < n; i++) {
@@ -533,7 +534,7 @@ void attend_latent_step(const attention &a, const mx::array &q, const bridge_seg
       }
     }
     out.parts.push_back(kernel({q, list_of(std::move(list)), keys}, {mx::Shape{rows, spec->heads * spec->value_size}}, {q.dtype()}, {spec->heads * latent_step_threads, rows, 1},
-                               {latent_step_threads, 1, 1}, {{"SIZE", spec->size}, {"VALUE", spec->value_size}}, std::nullopt, false, {})[0]);
+                               {latent_step_threads, 1, 1}, {{"SIZE", spec->size}, {"VALUE", spec->value_size}})[0]);
   }
 }
 

@@ -4,6 +4,7 @@
 // gates, rotations.
 
 #include "bridge_internal.h"
+#include "bridge_kernel.h"
 #include "experts.h"
 #include "few_rows.h"
 
@@ -64,16 +65,16 @@ static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::arr
 }
 
 static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
-  static thread_local const auto few = mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers);
-  static thread_local const auto some =
-      mx::fast::cuda_kernel("some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers);
+  static thread_local own_kernel few(mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers));
+  static thread_local own_kernel some(
+      mx::fast::cuda_kernel("some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers));
   int rows = x.shape(0), out = w.shape(0), threads = 32 * std::min(few_rows_warps, x.shape(1) / few_rows_columns);
   mx::Shape y{rows, out};
   if (rows > few_rows) {
     int blocks = (out + some_rows_outputs - 1) / some_rows_outputs, tiles = (rows + some_rows_at_once - 1) / some_rows_at_once;
-    return some({x, w, scales, biases}, {y}, {x.dtype()}, {blocks * some_rows_threads, tiles, 1}, {some_rows_threads, 1, 1}, {}, std::nullopt, false, {})[0];
+    return some({x, w, scales, biases}, {y}, {x.dtype()}, {blocks * some_rows_threads, tiles, 1}, {some_rows_threads, 1, 1})[0];
   }
-  return few({x, w, scales, biases}, {y}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", (rows + 7) / 8}}, std::nullopt, false, {})[0];
+  return few({x, w, scales, biases}, {y}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", (rows + 7) / 8}})[0];
 }
 
 // Compiles the kernels, and one for each number of tiles, some seconds each, which
@@ -198,13 +199,13 @@ bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_ro
       return;
     }
     bool rounded = router->rounded != 0 && narrow;
-    static thread_local const auto kernel = mx::fast::cuda_kernel("experts_route", {"scores", "bias", "each"}, {"ids", "shares"}, experts_route_source, experts_header());
+    static thread_local own_kernel kernel(mx::fast::cuda_kernel("experts_route", {"scores", "bias", "each"}, {"ids", "shares"}, experts_route_source, experts_header()));
     auto given = [&](const bridge_array *a) { return a == nullptr ? x : a->value; };
-    std::vector<std::pair<std::string, mx::fast::TemplateArg>> how{
+    own_kernel::constants how{
         {"EXPERTS", experts}, {"K", k}, {"SIGMOID", router->sigmoid != 0}, {"BIASED", router->bias != nullptr}, {"NORMALIZED", router->normalized != 0}, {"EACH", router->each != nullptr},
         {"ROUNDED", rounded}, {"LEAST", std::bit_cast<int>(router->least)}, {"SCALE", std::bit_cast<int>(router->scale)}};
     auto both = kernel({x, given(router->bias), given(router->each)}, {mx::Shape{rows * k}, mx::Shape{rows, k}}, {mx::int32, rounded ? mx::bfloat16 : mx::float32},
-                       {(rows + experts_route_rows - 1) / experts_route_rows * experts_route_rows * 32, 1, 1}, {experts_route_rows * 32, 1, 1}, how, std::nullopt, false, {});
+                       {(rows + experts_route_rows - 1) / experts_route_rows * experts_route_rows * 32, 1, 1}, {experts_route_rows * 32, 1, 1}, how);
     out[0] = hand_over(both[0]), out[1] = hand_over(both[1]);
   });
 }
@@ -253,16 +254,15 @@ void sort_chosen(const mx::array &ids, int experts) {
   if (!self.sorted.empty() && self.sorted[0].id() == ids.id()) {
     return;
   }
-  static thread_local const auto kernel = mx::fast::cuda_kernel("experts_sort", {"ids"}, {"order", "tiles"}, experts_sort_source);
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("experts_sort", {"ids"}, {"order", "tiles"}, experts_sort_source));
   int n = ids.shape(0), most = n / experts_tile + std::min(n, experts);
   auto both = kernel({ids}, {mx::Shape{n}, mx::Shape{1 + 3 * most}}, {mx::int32, mx::int32}, {experts_sort_threads, 1, 1}, {experts_sort_threads, 1, 1},
-                     {{"EXPERTS", experts}, {"TILE", experts_tile}}, std::nullopt, false, {});
+                     {{"EXPERTS", experts}, {"TILE", experts_tile}});
   self.sorted = {ids, both[0], both[1]};
 }
 
 // Products of rows with one matrix or with two of one shape by the kernels of experts.h.
 std::vector<mx::array> multiply_experts(const mx::array &x, const mx::array &ids, int experts, const std::vector<packed> &ms) {
-  using kernel = mx::fast::CustomKernelFunction;
   auto made = [](const char *name, std::vector<std::string> first, bool two, const char *source) {
     std::vector<std::string> in = std::move(first), out;
     for (const char *which : {"0", "1"}) {
@@ -274,10 +274,10 @@ std::vector<mx::array> multiply_experts(const mx::array &x, const mx::array &ids
         break;
       }
     }
-    return mx::fast::cuda_kernel(std::string(name) + (two ? "_of_two" : ""), in, out, (two ? experts_one_of_two : std::string()) + source, experts_header());
+    return own_kernel(mx::fast::cuda_kernel(std::string(name) + (two ? "_of_two" : ""), in, out, (two ? experts_one_of_two : std::string()) + source, experts_header()));
   };
-  static thread_local const kernel few[] = {made("experts_few", {"x", "ids"}, false, experts_few_source), made("experts_few", {"x", "ids"}, true, experts_few_source)};
-  static thread_local const kernel many[] = {made("experts_many", {"x", "order", "tiles"}, false, experts_many_source), made("experts_many", {"x", "order", "tiles"}, true, experts_many_source)};
+  static thread_local own_kernel few[] = {made("experts_few", {"x", "ids"}, false, experts_few_source), made("experts_few", {"x", "ids"}, true, experts_few_source)};
+  static thread_local own_kernel many[] = {made("experts_many", {"x", "order", "tiles"}, false, experts_many_source), made("experts_many", {"x", "order", "tiles"}, true, experts_many_source)};
   int n = ids.shape(0), out = ms[0].w.shape(0) / experts, z = static_cast<int>(ms.size());
   std::vector<mx::array> in{x};
   if (n <= experts) {
@@ -293,10 +293,10 @@ std::vector<mx::array> multiply_experts(const mx::array &x, const mx::array &ids
   std::vector<mx::Dtype> types(ms.size(), x.dtype());
   if (n <= experts) {
     int blocks = (out + experts_few_outputs - 1) / experts_few_outputs;
-    return few[z - 1](in, shapes, types, {blocks * experts_few_threads, n, z}, {experts_few_threads, 1, 1}, {{"EXPERTS", experts}}, std::nullopt, false, {});
+    return few[z - 1](in, shapes, types, {blocks * experts_few_threads, n, z}, {experts_few_threads, 1, 1}, {{"EXPERTS", experts}});
   }
   int blocks = (out + experts_many_outputs - 1) / experts_many_outputs, most = n / experts_tile + experts;
-  return many[z - 1](in, shapes, types, {blocks * experts_many_threads, most, z}, {experts_many_threads, 1, 1}, {{"EXPERTS", experts}}, std::nullopt, false, {});
+  return many[z - 1](in, shapes, types, {blocks * experts_many_threads, most, z}, {experts_many_threads, 1, 1}, {{"EXPERTS", experts}});
 }
 
 } // namespace
@@ -381,10 +381,10 @@ bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, b
 }
 
 static mx::array combine_by_kernel(const mx::array &y, const mx::array &shares) {
-  static thread_local const auto kernel = mx::fast::cuda_kernel("experts_combine", {"y", "shares"}, {"out"}, experts_combine_source, experts_header());
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("experts_combine", {"y", "shares"}, {"out"}, experts_combine_source, experts_header()));
   int tokens = shares.shape(0), width = y.shape(1);
   return kernel({y, shares}, {mx::Shape{tokens, width}}, {y.dtype()}, {tokens * (width / experts_combine_columns), 1, 1}, {experts_combine_threads, 1, 1},
-                {{"K", shares.shape(1)}, {"ROUNDED", shares.dtype() != mx::float32}}, std::nullopt, false, {})[0];
+                {{"K", shares.shape(1)}, {"ROUNDED", shares.dtype() != mx::float32}})[0];
 }
 
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares) {

@@ -6,6 +6,7 @@
 // Start reading at bridge_recur.
 
 #include "bridge_internal.h"
+#include "bridge_kernel.h"
 #include "recur_step.h"
 
 #include <algorithm>
@@ -397,19 +398,18 @@ bool suits_step(const bridge_recur_operands *in, const bridge_state_shape *of, c
 
 // The rows of one slab by the kernel.
 mx::array step_by_kernel(const bridge_recur_operands *in, const bridge_state_shape *of, slab_layer &held, const single &ones) {
-  static thread_local const auto kernel = mx::fast::cuda_kernel(
-      "recur_step", {"q", "k", "v", "decay", "beta", "kernel", "shift", "rate", "bias", "skip", "seen", "state"}, {"y", "after", "next"}, recur_step_source, "", false);
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel(
+      "recur_step", {"q", "k", "v", "decay", "beta", "kernel", "shift", "rate", "bias", "skip", "seen", "state"}, {"y", "after", "next"}, recur_step_source, "", false));
   auto rows = [&](const bridge_array *x) { return rows_at(flat(x), ones.rows); };
   auto given = [&](const bridge_array *x) { return flat(x == nullptr ? in->bias : x); };
   auto seen = slots_at(held.keys->value, ones.slots), state = *matrices(held, ones.slots);
   int n = static_cast<int>(ones.rows.size());
-  std::vector<std::pair<std::string, mx::fast::TemplateArg>> how{
+  own_kernel::constants how{
       {"KEY_HEADS", of->key_heads}, {"KEY_SIZE", of->key_size}, {"VALUE_HEADS", of->value_heads}, {"VALUE_SIZE", of->value_size}, {"TAPS", of->taps}, {"SPACE", in->rule == BRIDGE_STATE_SPACE},
       {"SHIFTED", in->shift != nullptr}, {"LOW", std::bit_cast<int>(in->low)}, {"HIGH", std::bit_cast<int>(in->high)}};
   int threads = recur_step_parts * of->value_size;
   auto out = kernel({rows(in->q), rows(in->k), rows(in->v), rows(in->decay), rows(in->beta == nullptr ? in->decay : in->beta), given(in->kernel), given(in->shift), given(in->rate), given(in->bias), given(in->skip), seen, state},
-                    {mx::Shape{n, of->value_heads * of->value_size}, seen.shape(), state.shape()}, {in->v->value.dtype(), mx::float32, mx::float32}, {of->value_heads * threads, n, 1}, {threads, 1, 1}, how,
-                    std::nullopt, false, {});
+                    {mx::Shape{n, of->value_heads * of->value_size}, seen.shape(), state.shape()}, {in->v->value.dtype(), mx::float32, mx::float32}, {of->value_heads * threads, n, 1}, {threads, 1, 1}, how);
   put_slots(held.keys, out[1], ones.slots);
   put_slots(held.values, out[2], ones.slots);
   return out[0];

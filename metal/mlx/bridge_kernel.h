@@ -1,0 +1,79 @@
+//go:build mlx
+
+// Kernels of ours, which the framework compiles when they are first used.
+#ifndef METALFLEET_BRIDGE_KERNEL_H
+#define METALFLEET_BRIDGE_KERNEL_H
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "mlx/array.h"
+#include "mlx/fast.h"
+#include "mlx/primitives.h"
+
+namespace bridge {
+
+namespace mx = mlx::core;
+
+// A kernel of the framework's makers (mlx::fast::cuda_kernel). For every call they put
+// its source together again, ten kilobytes and more, to give it to an operation. Calls
+// that differ in nothing but the contents and sizes of their operands share one.
+class own_kernel {
+public:
+  using size = std::tuple<int, int, int>;
+  using constants = std::vector<std::pair<std::string, mx::fast::TemplateArg>>;
+
+  explicit own_kernel(mx::fast::CustomKernelFunction make) : make(std::move(make)) {}
+
+  // Results of the shapes and types, by grid threads in blocks.
+  std::vector<mx::array> operator()(const std::vector<mx::array> &in, const std::vector<mx::Shape> &shapes, const std::vector<mx::Dtype> &types, size grid, size block, const constants &how = {}) {
+    auto key = key_of(in, types, grid, block, how);
+    if (auto found = made.find(key); found != made.end()) {
+      return mx::array::make_arrays(shapes, types, found->second, in);
+    }
+    auto out = make(in, shapes, types, grid, block, how, std::nullopt, false, {});
+    if (made.size() >= most) { // prompts of many lengths
+      made.clear();
+    }
+    made.emplace(std::move(key), out[0].primitive_ptr());
+    return out;
+  }
+
+private:
+  static constexpr size_t most = 64; // operations, each with its source
+
+  // What the text of a kernel and its start depend on.
+  static std::vector<int> key_of(const std::vector<mx::array> &in, const std::vector<mx::Dtype> &types, size grid, size block, const constants &how) {
+    std::vector<int> key;
+    key.reserve(2 * in.size() + types.size() + how.size() + 6);
+    for (const auto &a : in) {
+      key.insert(key.end(), {static_cast<int>(a.dtype().val()), a.ndim() > 0});
+    }
+    for (auto type : types) {
+      key.push_back(static_cast<int>(type.val()));
+    }
+    for (auto [x, y, z] : {grid, block}) {
+      key.insert(key.end(), {x, y, z});
+    }
+    for (const auto &[name, value] : how) {
+      key.push_back(std::visit([](auto v) { return number(v); }, value));
+    }
+    return key;
+  }
+
+  static int number(int v) { return v; }
+  static int number(bool v) { return v; }
+  static int number(mx::Dtype v) { return static_cast<int>(v.val()); }
+
+  mx::fast::CustomKernelFunction make;
+  std::map<std::vector<int>, std::shared_ptr<mx::Primitive>> made;
+};
+
+} // namespace bridge
+
+#endif
