@@ -3,6 +3,7 @@ package nn_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -212,5 +213,58 @@ func TestTheLastBlockWorksOnTheWantedRowsAlone(t *testing.T) {
 	model.Release()
 	if err := b.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// typed notes the types of vectors.
+type typed struct {
+	tensor.Backend
+	types []quant.Type
+}
+
+func (b *typed) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
+	b.types = append(b.types, t)
+	return b.Backend.LoadVector(t, raw)
+}
+
+// A vector of another type would change that of everything that is computed with it.
+func TestVectorsThatNoFileHasAreOfTheModelsType(t *testing.T) {
+	for name, config := range map[string]string{
+		"ones in norms of groups": `{"model_type": "nemotron_h", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+			"hybrid_override_pattern": "M*", "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4, "time_step_limit": [0.0, 1e9],
+			"mlp_hidden_act": "relu2", "use_conv_bias": true, "vocab_size": 256, "max_position_embeddings": 64, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": false}`,
+		"zeros as biases of norms": `{"model_type": "cohere", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+			"vocab_size": 256, "max_position_embeddings": 64, "layer_norm_eps": 1e-5, "logit_scale": 0.5, "rope_theta": 1e4, "tie_word_embeddings": true}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := tinymodel.Described{Name: "constants", Seed: 1, Matrices: quant.DenseOf(quant.BFloat16)}
+			if err := json.Unmarshal([]byte(config), &m.Config); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(config, "nemotron_h") {
+				m.Renamed = []string{"model.layers.", "backbone.layers.", "model.embed_tokens.", "backbone.embeddings.", "model.norm.", "backbone.norm_f."}
+			}
+			dir := filepath.Join(t.TempDir(), "model")
+			if err := m.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			f, err := weights.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			b := &typed{Backend: ref.New(ref.Options{})}
+			model, err := nn.LoadDecoder(t.Context(), nn.NewLoader(b, f, nil), f.Dim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer model.Release()
+			for _, got := range b.types {
+				if got != quant.BFloat16 {
+					t.Errorf("vectors have the types %v, want bfloat16", b.types)
+					break
+				}
+			}
+		})
 	}
 }

@@ -3,10 +3,8 @@ package nn
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -201,12 +199,18 @@ func (t *tensors) zeros(n int) tensor.Array { return t.constant(n, 0) }
 // ones is a kept vector of n ones.
 func (t *tensors) ones(n int) tensor.Array { return t.constant(n, 1) }
 
+// constant has the type of the embedding, which is that of what layers compute: a vector
+// in float32 would make float32 of all that comes after it.
 func (t *tensors) constant(n int, value float32) tensor.Array {
-	raw := make([]byte, 0, 4*n)
-	for range n {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(value))
+	kind := quant.Float32
+	if e, ok := t.file.Entry("model.embed_tokens.weight"); ok {
+		kind = e.Format.Type
 	}
-	v, err := t.backend.LoadVector(quant.Float32, raw)
+	raw := make([]byte, n*kind.Bytes())
+	for i := range n {
+		kind.Put(raw, i, value)
+	}
+	v, err := t.backend.LoadVector(kind, raw)
 	if err != nil {
 		t.late = errors.Join(t.late, err)
 		return nil
