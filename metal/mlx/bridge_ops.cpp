@@ -563,6 +563,9 @@ bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t fr
   return making(owner, [&] {
     auto in = flat(x);
     int rows = in.shape(0), runs = in.shape(1) / run;
+    if (runs == 1) {
+      return mx::slice(in, {0, from}, {rows, to});
+    }
     return mx::slice(mx::reshape(in, {rows, runs, run}), {0, 0, from}, {rows, runs, to});
   });
 }
@@ -574,12 +577,16 @@ bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int
     int rows = 0, run = 0;
     for (int32_t i = 0; i < count; i++) {
       auto in = flat(parts[i]);
+      if (n == 1) {
+        all.push_back(in);
+        continue;
+      }
       rows = in.shape(0);
       int width = in.shape(1) / n;
       run += width;
       all.push_back(mx::reshape(in, {rows, n, width}));
     }
-    return mx::reshape(mx::concatenate(std::move(all), 2), {rows, n * run});
+    return n == 1 ? mx::concatenate(std::move(all), 1) : mx::reshape(mx::concatenate(std::move(all), 2), {rows, n * run});
   });
 }
 
