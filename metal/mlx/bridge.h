@@ -136,6 +136,7 @@ bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weigh
 bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to);
 bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int32_t n);
 bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *gate);
+bridge_made bridge_add_gated(uint64_t owner, bridge_array *y, bridge_array *x, bridge_array *gate);
 bridge_made bridge_rms_norm_gate(uint64_t owner, bridge_array *x, bridge_array *gate, bridge_array *weight, float eps);
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);
 bridge_made bridge_unit(uint64_t owner, bridge_array *x);

@@ -590,12 +590,26 @@ bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int
   });
 }
 
+// A number times the sigmoid of its gate.
+static std::vector<mx::array> sigmoid_gated(const std::vector<mx::array> &in) { return {mx::astype(mx::multiply(in[0], mx::sigmoid(in[1])), in[0].dtype())}; }
+
 bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *gate) {
   return making(owner, [&] {
-    auto in = flat(x), by = mx::sigmoid(flat(gate));
-    bool runs = by.shape(1) != 1 && by.shape(1) != in.shape(1);
-    return mx::astype(runs ? multiply_runs(in, by) : mx::multiply(in, by), in.dtype());
+    auto in = flat(x), by = flat(gate);
+    if (by.shape(1) == in.shape(1)) {
+      return fused<sigmoid_gated>({in, by})[0];
+    }
+    by = mx::sigmoid(by);
+    return mx::astype(by.shape(1) == 1 ? mx::multiply(in, by) : multiply_runs(in, by), in.dtype());
   });
+}
+
+// The sum of a number and another one times the sigmoid of its gate, rounded where the
+// operations round one by one.
+static std::vector<mx::array> sum_with_gated(const std::vector<mx::array> &in) { return {mx::add(in[0], mx::astype(mx::multiply(in[1], mx::sigmoid(in[2])), in[1].dtype()))}; }
+
+bridge_made bridge_add_gated(uint64_t owner, bridge_array *y, bridge_array *x, bridge_array *gate) {
+  return making(owner, [&] { return fused<sum_with_gated>({flat(y), flat(x), flat(gate)})[0]; });
 }
 
 // Rounded where mlx-lm 0.32.2 rounds (models/activations.py, precise_swiglu).

@@ -87,6 +87,21 @@ func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	return s.made(op, C.bridge_sigmoid_gate(s.b.token(), in.h, g.h), in.shape...)
 }
 
+// AddGated is y + x * sigmoid(gate).
+func (s *mixture) AddGated(y, x, gate tensor.Array) tensor.Array {
+	const op = "AddGated"
+	to, _ := s.operand(op, y, 2)
+	in, _ := s.operand(op, x, 2)
+	g, _ := s.operand(op, gate, 2)
+	if s.failed() || !s.begin(op) {
+		return &array{}
+	}
+	if !slices.Equal(to.shape, in.shape) || g.shape[0] != in.shape[0] || g.shape[1] != 1 {
+		return s.misfit(op, "%v and %v by %v", to.shape, in.shape, g.shape)
+	}
+	return s.made(op, C.bridge_add_gated(s.b.token(), to.h, in.h, g.h), in.shape...)
+}
+
 // RMSNormGate is RMSNorm(x) * SiLU(gate).
 func (s *scope) RMSNormGate(x, gate, weight tensor.Array, eps float32) tensor.Array {
 	const op = "RMSNormGate"

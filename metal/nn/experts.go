@@ -80,11 +80,10 @@ func (e *Experts) of(s tensor.Scope, x, by tensor.Array) tensor.Array {
 		return s.Add(out, shared)
 	}
 	shared, gate := e.Shared.Apply(s, x), e.SharedGate.Apply(s, x)
-	gated := s.SigmoidGate(shared, gate)
-	s.Release(shared)
 	defer s.Release(out)
-	defer s.Release(gated)
-	return s.Add(out, gated)
+	defer s.Release(shared)
+	defer s.Release(gate)
+	return s.AddGated(out, shared, gate)
 }
 
 // route chooses experts and gives their shares.

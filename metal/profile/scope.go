@@ -223,6 +223,10 @@ func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	return s.one("SigmoidGate", 0, func() tensor.Array { return s.Scope.SigmoidGate(x, gate) }, x, gate)
 }
 
+func (s *scope) AddGated(y, x, gate tensor.Array) tensor.Array {
+	return s.one("AddGated", 0, func() tensor.Array { return s.Scope.AddGated(y, x, gate) }, y, x, gate)
+}
+
 func (s *scope) RMSNormGate(x, gate, weight tensor.Array, eps float32) tensor.Array {
 	return s.one("RMSNormGate", 0, func() tensor.Array { return s.Scope.RMSNormGate(x, gate, weight, eps) }, x, gate, weight)
 }

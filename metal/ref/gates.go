@@ -117,6 +117,34 @@ func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	return out
 }
 
+// AddGated is y + x * sigmoid(gate).
+func (s *mixture) AddGated(y, x, gate tensor.Array) tensor.Array {
+	const op = "AddGated"
+	to, _ := s.operand(op, y, 2)
+	in, _ := s.operand(op, x, 2)
+	g, ok := s.operand(op, gate, 2)
+	if !ok {
+		return &array{}
+	}
+	if !slices.Equal(to.shape, in.shape) || g.shape[0] != in.shape[0] || g.shape[1] != 1 {
+		s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf("%v and %v by %v", to.shape, in.shape, g.shape)})
+		return &array{}
+	}
+	out := s.array(op, in.shape...)
+	if s.failed() {
+		return out
+	}
+	s.b.split(in.shape[0], max(1, grainElements/8/in.shape[1]), func(lo, hi int) {
+		for t := lo; t < hi; t++ {
+			before, src, dst, scale := to.row(t), in.row(t), out.row(t), 1/(1+exp(-g.row(t)[0]))
+			for i := range dst {
+				dst[i] = before[i] + float32(src[i]*scale) // rounded once more, as by two operations
+			}
+		}
+	})
+	return out
+}
+
 // RMSNormGate is RMSNorm(x) * SiLU(gate).
 func (s *scope) RMSNormGate(x, gate, weight tensor.Array, eps float32) tensor.Array {
 	in, ok := s.operand("RMSNormGate", x, 2)

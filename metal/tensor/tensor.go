@@ -329,6 +329,9 @@ type Scope interface {
 	// SigmoidGate is x * sigmoid(gate); gate has the shape of x [T, D], or one number
 	// for each of the n equal runs of a row [T, n].
 	SigmoidGate(x, gate Array) Array
+	// AddGated is y + x*sigmoid(gate), where gate has one number for each row of y and x
+	// [T, D]: [T, 1].
+	AddGated(y, x, gate Array) Array
 	// RMSNormGate is RMSNorm(x) * SiLU(gate), on equal shapes, in float32 in
 	// between.
 	RMSNormGate(x, gate, weight Array, eps float32) Array

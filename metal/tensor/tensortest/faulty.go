@@ -191,6 +191,11 @@ func (s faultyScope) SigmoidGate(x, gate tensor.Array) tensor.Array {
 	return s.Scope.SigmoidGate(x, gate)
 }
 
+func (s faultyScope) AddGated(y, x, gate tensor.Array) tensor.Array {
+	defer s.in("AddGated")()
+	return s.Scope.AddGated(y, x, gate)
+}
+
 func (s faultyScope) RMSNormGate(x, gate, weight tensor.Array, eps float32) tensor.Array {
 	defer s.in("RMSNormGate")()
 	return s.Scope.RMSNormGate(x, gate, weight, eps)

@@ -151,6 +151,7 @@ func (s Suite) kinds(t *testing.T) {
 		"Mean of ids":        func(sc tensor.Scope, ids, _ tensor.Array) { sc.Mean(ids, seg, nil) },
 		"Split of ids":       func(sc tensor.Scope, ids, _ tensor.Array) { sc.Split(ids, 1) },
 		"SigmoidGate by ids": func(sc tensor.Scope, ids, numbers tensor.Array) { sc.SigmoidGate(numbers, ids) },
+		"AddGated by ids":    func(sc tensor.Scope, ids, numbers tensor.Array) { sc.AddGated(numbers, numbers, ids) },
 		"RMSNormGate by ids": func(sc tensor.Scope, ids, numbers tensor.Array) { sc.RMSNormGate(numbers, ids, numbers, 0) },
 		"Unit of ids":        func(sc tensor.Scope, ids, _ tensor.Array) { sc.Unit(ids) },
 		"AppendAttend of ids": func(sc tensor.Scope, ids, numbers tensor.Array) {

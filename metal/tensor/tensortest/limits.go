@@ -119,6 +119,9 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 			return sc.Join([]tensor.Array{a, a}, limitWidth, limitWidth)
 		},
 		"SigmoidGate": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SigmoidGate(a, a) },
+		"AddGated": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.AddGated(a, a, sc.From(make([]float32, limitRows), limitRows, 1))
+		},
 		"RMSNormGate": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.RMSNormGate(a, a, sc.From([]float32{1}, 1), 1)
 		},
@@ -265,6 +268,7 @@ func (s Suite) released(t *testing.T) {
 		"Rope":        func(sc tensor.Scope, a tensor.Array) { sc.Rope(a, seg, 4, tensor.RopeSpec{Theta: 10, Size: 4}) },
 		"Split":       func(sc tensor.Scope, a tensor.Array) { sc.Split(a, 2, 2) },
 		"SigmoidGate": func(sc tensor.Scope, a tensor.Array) { sc.SigmoidGate(sc.From(make([]float32, 4), 1, 4), a) },
+		"AddGated":    func(sc tensor.Scope, a tensor.Array) { sc.AddGated(a, a, sc.From([]float32{1}, 1, 1)) },
 		"RMSNormGate": func(sc tensor.Scope, a tensor.Array) { sc.RMSNormGate(a, a, sc.From([]float32{1}, 1), 0) },
 		"Read":        func(sc tensor.Scope, a tensor.Array) { sc.Read(a, make([]float32, 4)) },
 		"Embed":       func(sc tensor.Scope, a tensor.Array) { sc.Embed(m, a) },

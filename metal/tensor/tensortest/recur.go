@@ -490,6 +490,16 @@ func (s cacheSuite) sigmoidGate(t *testing.T) {
 	}
 }
 
+func (s cacheSuite) addGated(t *testing.T) {
+	x := s.open(t)
+	const rows, width = 3, 2730
+	to, v, gate, want := x.random(rows*width), x.random(rows*width), []float32{100, 0.5, -100}, make([]float64, rows*width)
+	for i := range want {
+		want[i] = float64(to[i]) + float64(v[i])/(1+math.Exp(-float64(gate[i/width])))
+	}
+	s.near(t, "AddGated", x.read(x.s.AddGated(x.s.From(to, rows, width), x.s.From(v, rows, width), x.s.From(gate, rows, 1))), want)
+}
+
 // rmsNormGate norms whole rows, and each head of a row by itself.
 func (s cacheSuite) rmsNormGate(t *testing.T) {
 	x := s.open(t)

@@ -52,7 +52,7 @@ func Run(t *testing.T, s Suite) {
 		{"Rotating", caches.rotating}, {"RotatingForgets", caches.rotatingForgets}, {"RotatingErrors", caches.rotatingErrors},
 		{"SavedIsRestored", caches.savedIsRestored}, {"SavedRanges", caches.savedRanges}, {"SavedInCompany", caches.savedInCompany}, {"SavedWhileComputing", caches.savedWhileComputing},
 		{"SaveErrors", caches.saveErrors}, {"HalfAStepIsNotSaved", caches.halfAStepIsNotSaved}, {"RestoreUnderALimit", caches.restoreUnderALimit}, {"Staged", caches.staged}, {"Expected", caches.expected},
-		{"Split", caches.split}, {"Join", caches.join}, {"LinearEach", matrices.linearEach}, {"SigmoidGate", caches.sigmoidGate}, {"RMSNormGate", caches.rmsNormGate},
+		{"Split", caches.split}, {"Join", caches.join}, {"LinearEach", matrices.linearEach}, {"SigmoidGate", caches.sigmoidGate}, {"AddGated", caches.addGated}, {"RMSNormGate", caches.rmsNormGate},
 		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
 		{"MemoryLimit", s.memoryLimit}, {"MemoryLimitOfEveryOperation", s.limits}, {"PeakOfAStep", s.peak}, {"Trim", s.trim},
