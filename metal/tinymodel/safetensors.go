@@ -67,9 +67,10 @@ func (t tensor) parts(f quant.Format, seed uint64) ([]part, error) {
 	}, nil
 }
 
-// dense is one part, or one for each expert, as Hugging Face's folders have them.
+// dense is one part, or one for each expert, as Hugging Face's folders have them. The
+// matrices of heads are one, as in mlx-lm's folders.
 func (t tensor) dense(kind quant.Type, rowBytes int, seed uint64) []part {
-	if t.stack == 0 {
+	if t.stack == 0 || !strings.Contains(t.path, ".switch_mlp.") {
 		return []part{t.floats(kind, rowBytes, seed)}
 	}
 	var out []part
@@ -82,7 +83,7 @@ func (t tensor) dense(kind quant.Type, rowBytes int, seed uint64) []part {
 }
 
 func (t tensor) floats(kind quant.Type, rowBytes int, seed uint64) part {
-	p := part{name: t.path + t.suffix(), dtype: dtypeName(kind), shape: t.shape(t.cols), rows: max(1, t.rows, t.table), rowBytes: rowBytes}
+	p := part{name: t.path + t.suffix(), dtype: dtypeName(kind), shape: t.shape(t.cols), rows: max(1, t.all(), t.table), rowBytes: rowBytes}
 	name, rows := p.name, p.rows
 	p.write = func(w io.Writer) error {
 		rng := newRandom(seed, name)
