@@ -150,7 +150,7 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 	if err := check("a context", c.CacheTokens, kv, step, loading, overhead, weights, prefixes, queue, tower, images, sum); err != nil {
 		return Terms{}, err
 	}
-	t := Terms{Weights: weights.bytes, KV: kv.bytes, PrefixCache: prefixes.bytes, CacheQueue: queue.bytes, Images: images.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes)), Overhead: overhead.bytes}
+	t := Terms{Weights: weights.bytes, KV: kv.bytes, PrefixCache: prefixes.bytes, CacheQueue: queue.bytes, Images: images.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes, c.Sequences)), Overhead: overhead.bytes}
 	reusable := step.bytes
 	if b.pools {
 		reusable += max(0, t.KV-b.kernels.held(f, 1, 1).bytes)

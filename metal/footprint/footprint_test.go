@@ -176,7 +176,7 @@ func TestLoadingTheVocabularyIsCharged(t *testing.T) {
 			t.Errorf("on %s a context of one token takes %d, reading the vocabulary alone %d", b.name, got, least)
 		}
 		whole := estimated(t, smollm2, one)
-		if want := max(b.step(smollm2, one).bytes, b.kernels.growth(smollm2, whole.KV)); whole.Transient != want {
+		if want := max(b.step(smollm2, one).bytes, b.kernels.growth(smollm2, whole.KV, 1)); whole.Transient != want {
 			t.Errorf("on %s a short context with weights is charged %d, a step takes %d", b.name, whole.Transient, want)
 		}
 	}

@@ -89,9 +89,10 @@ type Kernels struct {
 	Rotates     bool
 	WindowSlack int64
 	// When a cache grows by copying, GrowLayers layers exist twice at once, and
-	// at least GrowWhole bytes of it, but no more than GrowMost. All are 0 if
-	// growing copies nothing.
-	GrowLayers, GrowWhole, GrowMost int64
+	// at least GrowWhole bytes of it, but no more than GrowMost. One of up to
+	// GrowInStep bytes is copied as a step gets to its layers: of GrowLayers layers
+	// in order, those that grow exist twice. All are 0 if growing copies nothing.
+	GrowLayers, GrowWhole, GrowMost, GrowInStep int64
 	// RecurrentCopies is how many times the width of a recurrent layer is
 	// written, in 4 bytes, while it computes; less than 2 counts as 2.
 	RecurrentCopies int64
@@ -164,7 +165,7 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 		return Peak{}, err
 	}
 	return Peak{
-		KV: after.bytes - before.bytes, Growth: k.growth(f, after.bytes),
+		KV: after.bytes - before.bytes, Growth: k.growth(f, after.bytes, 1),
 		Attention: attention.bytes, Activations: activations.bytes, Logits: logits.bytes,
 	}, nil
 }
@@ -357,17 +358,27 @@ func (k Kernels) held(f model.Facts, sequences, tokens int64) amount {
 	return a
 }
 
-// growth is the part of a cache of this many bytes that exists twice while it
-// grows: the previous one, which had a block less.
-func (k Kernels) growth(f model.Facts, held int64) int64 {
-	before := max(0, held-k.held(f, 1, 1).bytes)
-	copied := before
-	if k.GrowMost > 0 {
-		copied = min(before, k.GrowMost)
-	}
+// growth is the part of the cache of sequences, this many bytes, that exists twice
+// while it grows: the previous one, which had a block less, or the states of all
+// sequences but the last, which lie by themselves.
+func (k Kernels) growth(f model.Facts, held, sequences int64) int64 {
+	states := (sequences - 1) * f.RecurrentStateBytes
+	before := max(0, held-k.held(f, 1, 1).bytes-states)
 	layers := max(1, f.Layers-f.RecurrentLayers-f.StatelessLayers)
 	if k.Rotates && f.GrowingLayers > 0 { // which lie by themselves, and hold most of it
 		layers = f.GrowingLayers
 	}
-	return max(min(before, k.GrowWhole), copied/layers*min(k.GrowLayers, layers))
+	return max(k.twice(before, layers, f.Layers), k.twice(states, max(1, f.RecurrentLayers), f.Layers))
+}
+
+// twice is how much of this many bytes, in some of all layers, is copied at once.
+func (k Kernels) twice(bytes, layers, all int64) int64 {
+	copied, together := bytes, min(k.GrowLayers, layers)
+	if k.GrowMost > 0 {
+		copied = min(bytes, k.GrowMost)
+	}
+	if bytes <= k.GrowInStep {
+		together = (together*layers + all - 1) / all
+	}
+	return max(min(bytes, k.GrowWhole), copied/layers*together)
 }

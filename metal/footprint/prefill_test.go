@@ -404,16 +404,38 @@ func TestWhatGrowsByCopyingExistsTwiceForAWhile(t *testing.T) {
 		"a large one four layers at a time":      {held: 1 * GiB, want: 124 * MiB},
 		"a very large one two slabs at the most": {held: 16 * GiB, want: 512 * MiB},
 	} {
-		if got := k.growth(f, c.held); got != c.want {
+		if got := k.growth(f, c.held, 1); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
-	if got := KernelsOf(Ref).growth(f, GiB); got != 0 {
+	if got := KernelsOf(Ref).growth(f, GiB, 1); got != 0 {
 		t.Errorf("ref adds blocks and copies nothing, but %d", got)
 	}
 	p, err := PrefillPeak(f, k, Prefill{New: 1, Cached: 8191, Chunk: 512})
 	if err != nil || p.Growth != 124*MiB || p.Total() != p.KV+p.Growth {
 		t.Errorf("a block more: %+v (%v)", p, err)
+	}
+}
+
+// On a processor small caches are copied layer by layer, and those of several
+// sequences are states and keys apart.
+func TestWhatExistsTwiceOnAProcessor(t *testing.T) {
+	k := KernelsOf(MLXCPU)
+	quarter := llama8B // one layer in four keeps keys: a block of 256 tokens is 8 MiB in all
+	quarter.GrowingLayers, quarter.RecurrentLayers, quarter.RecurrentSize, quarter.RecurrentStateBytes = 8, 24, 1, 24*MiB
+	for name, c := range map[string]struct {
+		f                     model.Facts
+		held, sequences, want int64
+	}{
+		"a small one, four layers":                 {llama8B, 64 * MiB, 1, 32 * MiB / 32 * 4},
+		"a small one, one of four layers":          {quarter, 24*MiB + 40*MiB, 1, 32 * MiB / 8},
+		"a large one, four layers of those it has": {quarter, 24*MiB + 88*MiB, 1, 80 * MiB / 8 * 4},
+		"the states of three sequences":            {quarter, 4*24*MiB + 8*MiB, 4, 3 * 24 * MiB / 24 * 4},
+		"a few states":                             {quarter, 3*24*MiB + 8*MiB, 3, 2 * 24 * MiB / 24 * 3},
+	} {
+		if got := k.growth(c.f, c.held, c.sequences); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }
 
