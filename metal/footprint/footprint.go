@@ -161,7 +161,7 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 }
 
 // step is what one step takes: a chunk of the longest prompt, and one token of
-// every other sequence.
+// every other sequence, whose states it may copy.
 func (b backend) step(f model.Facts, c Context) amount {
 	k, chunk := b.kernels, min(b.chunk, c.Tokens)
 	if f.EncoderLayers > 0 { // texts are read whole, several together up to a chunk
@@ -171,8 +171,9 @@ func (b backend) step(f model.Facts, c Context) amount {
 	attention, one := k.attention(f, chunk, c.Tokens), k.attend(f, 1, c.CacheTokens)
 	a.over = a.over || attention.over || one.over
 	a.add(max(attention.bytes, one.bytes))
-	logits := k.logits(f, c.Sequences)
-	a.over = a.over || logits.over
+	logits, states := k.logits(f, c.Sequences), k.joining(f, c.Sequences)
+	a.over = a.over || logits.over || states.over
 	a.add(logits.bytes)
+	a.add(states.bytes)
 	return a
 }

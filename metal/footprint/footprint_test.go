@@ -164,6 +164,21 @@ func TestAdaptersAreCharged(t *testing.T) {
 	}
 }
 
+// With MLX a step in which a sequence joins holds the states of the others a second
+// time, and those of four layers a third time.
+func TestStatesOfSequencesThatDecodeAreChargedTwice(t *testing.T) {
+	f, c := hybrid, Context{Tokens: 256, Sequences: 4, CacheTokens: 1024}
+	want := map[string]int64{Ref: 0, MLX: 3*30*MiB + 64*MiB, MLXCPU: 3*30*MiB + 3*4*MiB}
+	for _, b := range table() {
+		f.RecurrentStateBytes = 30 * MiB
+		got := b.step(f, c).bytes
+		f.RecurrentStateBytes = 0
+		if got -= b.step(f, c).bytes; got != want[b.name] {
+			t.Errorf("on %s a step is charged %d bytes of states, want %d", b.name, got, want[b.name])
+		}
+	}
+}
+
 // Loading a vocabulary takes more than a small model with a short context, and
 // precedes weights and context.
 func TestLoadingTheVocabularyIsCharged(t *testing.T) {

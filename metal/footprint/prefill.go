@@ -96,6 +96,9 @@ type Kernels struct {
 	// RecurrentCopies is how many times the width of a recurrent layer is
 	// written, in 4 bytes, while it computes; less than 2 counts as 2.
 	RecurrentCopies int64
+	// TwiceStates: when a sequence joins, the states of the others exist twice, and
+	// those of the layers that are written back a third time.
+	TwiceStates bool
 	// LogitBytes is the size of one logit in all its copies.
 	LogitBytes int64
 	// LayersAhead is the number of layers whose activations exist at a time,
@@ -369,6 +372,16 @@ func (k Kernels) growth(f model.Facts, held, sequences int64) int64 {
 		layers = f.GrowingLayers
 	}
 	return max(k.twice(before, layers, f.Layers), k.twice(states, max(1, f.RecurrentLayers), f.Layers))
+}
+
+// joining is what states take in addition while a sequence joins the others.
+func (k Kernels) joining(f model.Facts, sequences int64) amount {
+	states := product(sequences-1, f.RecurrentStateBytes)
+	if !k.TwiceStates || states.over {
+		return amount{over: states.over}
+	}
+	states.add(k.twice(states.bytes, max(1, f.RecurrentLayers), f.Layers))
+	return states
 }
 
 // twice is how much of this many bytes, in some of all layers, is copied at once.
