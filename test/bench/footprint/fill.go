@@ -60,15 +60,12 @@ func (o *observer) fill(ctx context.Context, e *served.Engine, f filling) error 
 	return err
 }
 
-// writeAll has one or two sequences grow to the end of the context, after short
-// prompts of many lengths, whose arrays stay pooled. The first waits for the
-// second with an answer that lasts longer than the second's prompt, and is in its
-// last block meanwhile.
+// writeAll has sequences grow to the end of the context, after short prompts of many
+// lengths, whose arrays stay pooled. All but the last wait for it with an answer that
+// lasts longer than its prompt, and are in their last blocks meanwhile.
 func writeAll(ctx context.Context, e *served.Engine, p promise) error {
-	prompts := []int{p.tokens - lead}
-	if p.sequences > 1 {
-		prompts = []int{p.tokens - p.tokens/leastChunk - 2*lead, p.tokens - lead}
-	}
+	first := max(lead, p.tokens-p.tokens/leastChunk-2*lead*(p.sequences-1))
+	prompts := append(slices.Repeat([]int{first}, p.sequences-1), p.tokens-lead)
 	errs := make([]error, len(prompts))
 	var answers sync.WaitGroup
 	for i, prompt := range prompts {

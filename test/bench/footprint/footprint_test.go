@@ -58,9 +58,9 @@ func kinds(d family.Dimensions) map[string]bool {
 	for i := range d.Layers {
 		switch b := d.Block(i); {
 		case b.Recurrent != nil:
-			out["recurrent state"] = true
+			out[fmt.Sprintf("the state of rule %d", b.Recurrent.Rule)] = true
 		case b.Latent != nil:
-			out["latent vectors"] = true
+			out[fmt.Sprintf("latent vectors, selected: %v", b.Latent.Indexer != nil)] = true
 		case b.Attention != nil && b.Attention.Window > 0:
 			out["keys and values of a window"] = true
 		case b.Attention != nil:
@@ -136,9 +136,8 @@ func small() []model {
 			write: func(path string) (string, error) { return models.Write(path, w.config, w.layout) },
 		})
 	}
-	for _, r := range described() {
-		r.model.Config = maps.Clone(r.model.Config)
-		r.model.Config["num_hidden_layers"], r.model.Config["vocab_size"] = 2, 512
+	for _, r := range described(1) {
+		r.model.Config["vocab_size"] = 512
 		out = append(out, model{
 			row:   row{name: r.model.Name, family: r.model.Config["model_type"].(string)},
 			write: func(path string) (string, error) { return models.WriteDescribed(path, r.model) },

@@ -43,7 +43,7 @@ func rows(e *scenario.Env) []row {
 		out = append(out, row{name: r.config.Name, family: string(r.config.Family), quick: r.quick, slow: r.slow,
 			ready: func(context.Context) (string, error) { return models.Write(path, r.config, r.layout) }})
 	}
-	for _, r := range described() {
+	for _, r := range described(7) {
 		path := filepath.Join(dir, r.model.Name)
 		out = append(out, row{name: r.model.Name, family: r.model.Config["model_type"].(string), quick: r.quick, slow: r.slow,
 			ready: func(context.Context) (string, error) { return models.WriteDescribed(path, r.model) }})
@@ -147,18 +147,26 @@ type config struct {
 	quick, slow promise
 }
 
-// described models have the cache of compressed keys and values of DeepSeek V2,
-// and experts.
-func described() []config {
+// described models have every kind of cache, four layers for each of periods, and large
+// caches next to their weights: long contexts where a cache grows, many requests where it
+// does not. That of DeepSeek V2 has experts and heads in 4 bits.
+func described(periods int) []config {
 	latent := tinymodel.Described{Name: "deepseek-v2-32000-latents-of-512-4-bit", Seed: 1, Matrices: models.Packed().Matrices, Config: map[string]any{
 		"model_type": "deepseek_v2", "architectures": []string{"DeepseekV2ForCausalLM"},
-		"hidden_size": 512, "num_hidden_layers": 28, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 8,
+		"hidden_size": 512, "num_hidden_layers": 4 * periods, "intermediate_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 8,
 		"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": false, "attention_bias": false,
 		"kv_lora_rank": 512, "q_lora_rank": nil, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
 		"moe_intermediate_size": 512, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "moe_layer_freq": 1,
 		"norm_topk_prob": false, "routed_scaling_factor": 1, "n_group": 1, "topk_group": 1, "topk_method": "greedy", "scoring_func": "softmax",
 	}}
-	return []config{{model: latent, quick: promise{1024, 1}, slow: promise{64, 1}}}
+	out := []config{{latent, promise{1024, 1}, promise{64, 1}}}
+	for _, m := range tinymodel.Growing(periods) {
+		out = append(out, config{m, promise{2048, 1}, promise{2048, 1}})
+	}
+	for _, m := range tinymodel.Constant(periods) {
+		out = append(out, config{m, promise{256, 8}, promise{256, 8}})
+	}
+	return out
 }
 
 // reader is a random embedding model or reranker.
