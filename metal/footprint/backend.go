@@ -105,8 +105,10 @@ func metalFusions() []Fusion {
 // (memory_test.go). A layer has about 25, a layer of an encoder, whose norms and
 // GELU consist of small operations, twice as many. Metal's queue depth was not
 // measured and is assumed to be the same. Eight sequences, whose states are 92 MB,
-// took 116 and 105 MB more than weights, caches, pool and process when the last one
-// joined, of which a step computes with 28 and 23 (bench footprint).
+// took 116 and 105 MB more than weights, caches, pool and process while the last prompt
+// was computed, of which a step computes with 28 and 23 (bench footprint): of
+// operations that wait for nothing, such as gathers, the framework computes those of all
+// layers first.
 func mlxKernels(fusions []Fusion, scoreCopies, windowSlack int64) Kernels {
 	return Kernels{
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,

@@ -171,7 +171,7 @@ func (b backend) step(f model.Facts, c Context) amount {
 	attention, one := k.attention(f, chunk, c.Tokens), k.attend(f, 1, c.CacheTokens)
 	a.over = a.over || attention.over || one.over
 	a.add(max(attention.bytes, one.bytes))
-	logits, states := k.logits(f, c.Sequences), k.joining(f, c.Sequences)
+	logits, states := k.logits(f, c.Sequences), k.gathered(f, c.Sequences)
 	a.over = a.over || logits.over || states.over
 	a.add(logits.bytes)
 	a.add(states.bytes)

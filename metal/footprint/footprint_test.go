@@ -164,8 +164,8 @@ func TestAdaptersAreCharged(t *testing.T) {
 	}
 }
 
-// With MLX a step in which a sequence joins holds the states of the others a second
-// time, and those of four layers a third time.
+// With MLX a step that computes a prompt holds the states of the other sequences a
+// second time, and those of four layers a third time.
 func TestStatesOfSequencesThatDecodeAreChargedTwice(t *testing.T) {
 	f, c := hybrid, Context{Tokens: 256, Sequences: 4, CacheTokens: 1024}
 	want := map[string]int64{Ref: 0, MLX: 3*30*MiB + 64*MiB, MLXCPU: 3*30*MiB + 3*4*MiB}

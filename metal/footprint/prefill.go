@@ -96,8 +96,9 @@ type Kernels struct {
 	// RecurrentCopies is how many times the width of a recurrent layer is
 	// written, in 4 bytes, while it computes; less than 2 counts as 2.
 	RecurrentCopies int64
-	// TwiceStates: when a sequence joins, the states of the others exist twice, and
-	// those of the layers that are written back a third time.
+	// TwiceStates: a step that computes a prompt gathers the states of the sequences
+	// that decode, of all layers before the first is done with, so that they exist
+	// twice, and those of the layers that are written back a third time.
 	TwiceStates bool
 	// LogitBytes is the size of one logit in all its copies.
 	LogitBytes int64
@@ -374,8 +375,8 @@ func (k Kernels) growth(f model.Facts, held, sequences int64) int64 {
 	return max(k.twice(before, layers, f.Layers), k.twice(states, max(1, f.RecurrentLayers), f.Layers))
 }
 
-// joining is what states take in addition while a sequence joins the others.
-func (k Kernels) joining(f model.Facts, sequences int64) amount {
+// gathered is what states take in addition while the prompt of one sequence is computed.
+func (k Kernels) gathered(f model.Facts, sequences int64) amount {
 	states := product(sequences-1, f.RecurrentStateBytes)
 	if !k.TwiceStates || states.over {
 		return amount{over: states.over}
