@@ -227,6 +227,7 @@ bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, 
 bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps);
 bridge_made bridge_gelu(uint64_t owner, bridge_array *x, int32_t tanh);
 bridge_made bridge_tanh(uint64_t owner, bridge_array *x);
+bridge_made bridge_clip(uint64_t owner, bridge_array *x, float low, float high);
 
 #ifdef __cplusplus
 }

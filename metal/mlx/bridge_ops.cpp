@@ -737,4 +737,11 @@ bridge_made bridge_tanh(uint64_t owner, bridge_array *x) {
   return making(owner, [&] { return mx::tanh(flat(x)); });
 }
 
+bridge_made bridge_clip(uint64_t owner, bridge_array *x, float low, float high) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    return mx::clip(in, mx::array(low, in.dtype()), mx::array(high, in.dtype()));
+  });
+}
+
 } // extern "C"

@@ -73,6 +73,13 @@ func (s *elementwise) Tanh(x tensor.Array) tensor.Array {
 	return s.single("Tanh", x, func(h handle) C.bridge_made { return C.bridge_tanh(s.b.token(), h) })
 }
 
+// Clip is min(max(x, low), high).
+func (s *elementwise) Clip(x tensor.Array, low, high float32) tensor.Array {
+	return s.single("Clip", x, func(h handle) C.bridge_made {
+		return C.bridge_clip(s.b.token(), h, C.float(low), C.float(high))
+	})
+}
+
 // single computes each element by itself.
 func (s *elementwise) single(op string, x tensor.Array, f func(handle) C.bridge_made) tensor.Array {
 	in, ok := s.operand(op, x, 0)

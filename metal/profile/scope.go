@@ -247,6 +247,10 @@ func (s *scope) Tanh(x tensor.Array) tensor.Array {
 	return s.one("Tanh", 0, func() tensor.Array { return s.Scope.Tanh(x) }, x)
 }
 
+func (s *scope) Clip(x tensor.Array, low, high float32) tensor.Array {
+	return s.one("Clip", 0, func() tensor.Array { return s.Scope.Clip(x, low, high) }, x)
+}
+
 func (s *scope) Mean(x tensor.Array, segments []tensor.Segment, mask []float32) tensor.Array {
 	return s.one("Mean", 0, func() tensor.Array { return s.Scope.Mean(x, segments, mask) }, x)
 }

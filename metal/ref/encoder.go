@@ -136,6 +136,11 @@ func (s *elementwise) Tanh(x tensor.Array) tensor.Array {
 	return s.unary("Tanh", x, func(v float32) float32 { return float32(math.Tanh(float64(v))) })
 }
 
+// Clip is min(max(x, low), high).
+func (s *elementwise) Clip(x tensor.Array, low, high float32) tensor.Array {
+	return s.unary("Clip", x, func(v float32) float32 { return min(max(v, low), high) })
+}
+
 // unary computes each element by itself.
 func (s *elementwise) unary(op string, x tensor.Array, f func(float32) float32) tensor.Array {
 	in, ok := s.operand(op, x, 0)

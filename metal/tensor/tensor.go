@@ -307,6 +307,8 @@ type Scope interface {
 	// XIELU is positive*x^2 + beta*x where x is more than 0, and
 	// negative*(e^min(x, eps) - 1 - x) + beta*x elsewhere (eps is 0 or less).
 	XIELU(x Array, positive, negative, beta, eps float32) Array
+	// Clip is min(max(x, low), high), element by element; bounds may be infinite.
+	Clip(x Array, low, high float32) Array
 	// ScaleShift is scale*x + shift, element by element.
 	ScaleShift(x Array, scale, shift float32) Array
 	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root

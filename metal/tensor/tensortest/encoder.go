@@ -112,6 +112,21 @@ func (s Suite) gelu(t *testing.T) {
 	s.near(t, "Tanh", x.read(x.s.Tanh(a)), tanh)
 }
 
+// clip bounds on both sides, on one and on none.
+func (s Suite) clip(t *testing.T) {
+	x := s.open(t)
+	none := float32(math.Inf(1))
+	for _, c := range []struct{ low, high float32 }{{-0.25, 0.5}, {-none, 0.125}, {0, none}, {-none, none}} {
+		v := x.random(3 * 2731)
+		v[0], v[1] = -100, 100
+		want := make([]float64, len(v))
+		for i, f := range v {
+			want[i] = math.Min(math.Max(float64(f), float64(c.low)), float64(c.high))
+		}
+		s.near(t, "Clip", x.read(x.s.Clip(x.s.From(v, 3, 2731), c.low, c.high)), want)
+	}
+}
+
 // encoderShapes are refused by name.
 func (s Suite) encoderShapes(t *testing.T) {
 	for name, run := range map[string]func(sc tensor.Scope){
@@ -160,6 +175,7 @@ func onOneArrayOfEncoders() map[string]func(sc tensor.Scope, a tensor.Array) ten
 		"GELU":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GELU(a, false) },
 		"GELU with tanh": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GELU(a, true) },
 		"Tanh":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Tanh(a) },
+		"Clip":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Clip(a, -1, 1) },
 	}
 }
 
@@ -168,6 +184,7 @@ func releasedOfEncoders() map[string]func(sc tensor.Scope, a tensor.Array) {
 	return map[string]func(sc tensor.Scope, a tensor.Array){
 		"GELU": func(sc tensor.Scope, a tensor.Array) { sc.GELU(a, false) },
 		"Tanh": func(sc tensor.Scope, a tensor.Array) { sc.Tanh(a) },
+		"Clip": func(sc tensor.Scope, a tensor.Array) { sc.Clip(a, -1, 1) },
 		"AttendAll": func(sc tensor.Scope, a tensor.Array) {
 			b := sc.From(make([]float32, 4), 1, 4)
 			sc.AttendAll(tensor.AttendAllSpec{Segments: []tensor.Segment{{Length: 1}}, Q: b, K: a, V: b, Heads: 1, Scale: 1})

@@ -216,6 +216,11 @@ func (s faultyScope) GELU(x tensor.Array, tanh bool) tensor.Array {
 	return s.Scope.GELU(x, tanh)
 }
 
+func (s faultyScope) Clip(x tensor.Array, low, high float32) tensor.Array {
+	defer s.in("Clip")()
+	return s.Scope.Clip(x, low, high)
+}
+
 func (s faultyScope) Tanh(x tensor.Array) tensor.Array {
 	defer s.in("Tanh")()
 	return s.Scope.Tanh(x)

@@ -53,7 +53,7 @@ func Run(t *testing.T, s Suite) {
 		{"SavedIsRestored", caches.savedIsRestored}, {"SavedRanges", caches.savedRanges}, {"SavedInCompany", caches.savedInCompany}, {"SavedWhileComputing", caches.savedWhileComputing},
 		{"SaveErrors", caches.saveErrors}, {"HalfAStepIsNotSaved", caches.halfAStepIsNotSaved}, {"RestoreUnderALimit", caches.restoreUnderALimit}, {"Staged", caches.staged}, {"Expected", caches.expected},
 		{"Split", caches.split}, {"Join", caches.join}, {"LinearEach", matrices.linearEach}, {"SigmoidGate", caches.sigmoidGate}, {"AddGated", caches.addGated}, {"RMSNormGate", caches.rmsNormGate},
-		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
+		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"Clip", s.clip}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
 		{"MemoryLimit", s.memoryLimit}, {"MemoryLimitOfEveryOperation", s.limits}, {"PeakOfAStep", s.peak}, {"Trim", s.trim},
 		{"CancelledContext", s.cancelled}, {"ThreadThatAttached", s.thread},
