@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/vision"
@@ -63,7 +64,7 @@ func TestTowersEqualTheReferences(t *testing.T) {
 	for _, b := range backends() {
 		for _, c := range seeingModels(t) {
 			t.Run(b.name+"/"+c.Name, func(t *testing.T) {
-				states, deep := c.encode(t, b.open(t))
+				states, deep, _ := c.encode(t, b.open(t))
 				var config struct {
 					Text struct {
 						Width int `json:"hidden_size"`
@@ -121,7 +122,7 @@ func off(t *testing.T, width int, got []float32, want []float64) (worst float64)
 
 // encode returns the tokens of all images, and those of deep layers, one image after
 // another.
-func (c seeing) encode(t *testing.T, b tensor.Backend) (states []float32, deep [][]float32) {
+func (c seeing) encode(t *testing.T, b tensor.Backend) (states []float32, deep [][]float32, of family.Tower) {
 	t.Helper()
 	f, err := weights.Open(c.write(t))
 	if err != nil {
@@ -165,7 +166,7 @@ func (c seeing) encode(t *testing.T, b tensor.Backend) (states []float32, deep [
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	return states, deep
+	return states, deep, *f.Dim.Tower
 }
 
 // imageToken takes the place of images in the record's prompts.
@@ -186,13 +187,20 @@ func (c seeing) prompt(merge int) (ids []int32, images []vision.Span) {
 	return ids, images
 }
 
-// sight gives tokens [first, first+n) of a prompt those of its images, which are on the
-// host.
-func sight(s tensor.Scope, images []vision.Span, first, n int, states []float32, deep [][]float32, mutual bool) (out nn.Sight) {
+// sighted are the images of a prompt, and their tokens on the host.
+type sighted struct {
+	images []vision.Span
+	states []float32
+	deep   [][]float32
+	mutual bool
+}
+
+// sight gives tokens [first, first+n) of a prompt those of its images.
+func (of sighted) sight(s tensor.Scope, first, n int) (out nn.Sight) {
 	from, at := -1, 0
 	var one nn.Sighted
-	for _, m := range images {
-		if mutual && m.At >= first && m.At < first+n {
+	for _, m := range of.images {
+		if of.mutual && m.At >= first && m.At < first+n {
 			out.Mutual = append(out.Mutual, tensor.Run{First: m.At - first, Length: m.Tokens()})
 		}
 		for i := range m.Tokens() {
@@ -206,15 +214,15 @@ func sight(s tensor.Scope, images []vision.Span, first, n int, states []float32,
 		}
 	}
 	if rows := len(one.Rows); rows > 0 {
-		width := len(states) / at
+		width := len(of.states) / at
 		part := func(v []float32) tensor.Array { return s.From(v[from*width:][:rows*width], rows, width) }
-		one.States = part(states)
-		for _, d := range deep {
+		one.States = part(of.states)
+		for _, d := range of.deep {
 			one.Deep = append(one.Deep, part(d))
 		}
 		out.Images = []nn.Sighted{one}
 	}
-	places, flat := vision.Places(images, first, n)
+	places, flat := vision.Places(of.images, first, n)
 	out.Turns = nn.TurnsOf(places, flat)
 	return out
 }
@@ -225,14 +233,14 @@ func TestLogitsOfImagesEqualTheReferences(t *testing.T) {
 	for _, b := range backends() {
 		for _, c := range seeingModels(t) {
 			chunks := []int{1000, 7}
-			if c.Name == "gemma3" {
+			if c.Name == "gemma3" || c.Name == "gemma4" {
 				chunks[1] = 16 // images are whole
 			}
 			for _, chunk := range chunks {
 				t.Run(fmt.Sprintf("%s/%s/%d tokens at a time", b.name, c.Name, chunk), func(t *testing.T) {
-					states, deep := c.encode(t, b.open(t))
+					states, deep, tower := c.encode(t, b.open(t))
 					n := loadOn(t, c.write(t), b.open(t))
-					ids, images := c.prompt(2)
+					ids, images := c.prompt(tower.Merge)
 					want := c.Records["transformers"]
 					ids = append(ids, want.Greedy...)
 					all := len(ids) - len(want.Greedy)
@@ -242,7 +250,7 @@ func TestLogitsOfImagesEqualTheReferences(t *testing.T) {
 						if at < all {
 							length = min(chunk, all-at)
 						}
-						got = append(got, n.see(t, ids[at:at+length], images, at, states, deep))
+						got = append(got, n.see(t, ids[at:at+length], at, sighted{images, states, deep, tower.Mutual}))
 						at += length
 					}
 					got = got[len(got)-len(want.Logits):]
@@ -264,12 +272,12 @@ func TestLogitsOfImagesEqualTheReferences(t *testing.T) {
 }
 
 // see runs tokens of request 1, and returns the logits after the last.
-func (n *network) see(t *testing.T, ids []int32, images []vision.Span, at int, states []float32, deep [][]float32) []float32 {
+func (n *network) see(t *testing.T, ids []int32, at int, of sighted) []float32 {
 	t.Helper()
 	s := n.b.NewScope(context.Background())
 	defer s.Close()
 	m := n.m.(arch.Seeing)
-	out := m.StepSeeing(s, n.cache, s.IDs(ids), []tensor.Segment{{Request: 1, Start: at, Length: len(ids)}}, []int{len(ids) - 1}, sight(s, images, at, len(ids), states, deep, n.family == "gemma3_text"))
+	out := m.StepSeeing(s, n.cache, s.IDs(ids), []tensor.Segment{{Request: 1, Start: at, Length: len(ids)}}, []int{len(ids) - 1}, of.sight(s, at, len(ids)))
 	if err := s.Err(); err != nil {
 		t.Fatal(err)
 	}

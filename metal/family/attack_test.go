@@ -70,7 +70,7 @@ func TestAttackNoValueOfAConfigurationEndsTheProcess(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".json")
 		configs[name] = configOf(t, name)
 	}
-	for _, name := range []string{"qwen3_vl", "qwen3_5", "gemma3"} {
+	for _, name := range []string{"qwen3_vl", "qwen3_5", "gemma3", "gemma4", "gemma4 small"} {
 		configs["tower of "+name] = seeing(t, name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(configs)) {

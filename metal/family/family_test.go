@@ -59,6 +59,7 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "gemma2", key: "query_pre_attn_scalar", want: family.ErrMissing},
 		{family: "gemma4", key: "num_kv_shared_layers", want: family.ErrMissing},
 		{family: "gemma4", key: "num_kv_shared_layers", value: json.Number("6"), want: family.ErrInvalid},
+		{family: "gemma4", key: "use_bidirectional_attention", value: "all", want: family.ErrUnsupported},
 		{family: "glm4", key: "attention_bias", want: family.ErrMissing},
 		{family: "glm4_moe", key: "topk_method", value: "greedy", want: family.ErrUnsupported},
 		{family: "granite", key: "residual_multiplier", want: family.ErrMissing},

@@ -1,11 +1,12 @@
 package family
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
 
-// gemma4 is the text part of Gemma 4. Layers that see everything have larger heads than
+// gemma4 is Gemma 4. Layers that see everything have larger heads than
 // those under the window, and their rotation leaves most pairs in place. Small models
 // (E2B, E4B) give each layer an embedding of its own, and let the last layers read the
 // keys and values of an earlier one; in the large ones keys are the values too, or a
@@ -63,6 +64,7 @@ func readGemma4(c *Config, d *Dimensions) {
 	d.LogitCap = c.numberOr(0, 1e-3, 1e6, "final_logit_softcapping")
 	c.borrowed(d, c.integer(0, 1<<12, "num_kv_shared_layers"))
 	d.WideLenders = c.flagOr(true, "use_double_wide_mlp")
+	c.seen(d)
 	if d.Inner = c.integerOr(0, 0, 1<<16, "hidden_size_per_layer_input"); d.Inner > 0 {
 		c.only("vocab_size_per_layer_input", float64(d.Vocabulary))
 	}
@@ -74,6 +76,24 @@ func readGemma4(c *Config, d *Dimensions) {
 		Count: c.integer(1, 1<<12, "num_experts"), PerToken: c.integer(1, 1<<12, "top_k_experts"), FeedForward: c.integer(1, 1<<22, "moe_intermediate_size"),
 		Normalized: true, Step: 1, Activation: GELUTanh, Aside: d.FeedForward,
 	}
+}
+
+// seen reads the vision tower, and what tokens of images see.
+func (c *Config) seen(d *Dimensions) {
+	mutual := false
+	switch v := c.value("use_bidirectional_attention"); v {
+	case nil, false:
+	case "vision":
+		mutual = true
+	default:
+		c.fail(fmt.Errorf("%suse_bidirectional_attention: %w", c.inside, &UnsupportedError{"attention", Shown(v), []string{"vision"}}))
+	}
+	blank := c.integerOr(0, 0, 1<<24, "pad_token_id")
+	c.tower(d, func(v *Config) Tower {
+		t := gatedTower(v)
+		t.Mutual, t.Blank = mutual, int32(blank)
+		return t
+	})
 }
 
 // borrowed sets which layers read the keys and values of another: the last of them,

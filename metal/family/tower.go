@@ -7,7 +7,7 @@ import (
 
 // Tower describes a vision tower: an encoder that turns the patches of an image
 // into tokens of a decoder. Its layers are attention and a plain feed-forward, each
-// on the normed input (LayerNorm) and added to it.
+// on the normed input (LayerNorm) and added to it, unless they are Gated.
 type Tower struct {
 	// Patch is the side of a patch in pixels, Merge the side of a block of patches that
 	// become one token, and Frames how many frames a patch has: a still image is a
@@ -15,12 +15,20 @@ type Tower struct {
 	Patch, Merge, Frames int
 	Layers, Hidden       int
 	FeedForward, Heads   int
-	Eps                  float64
-	Activation           Activation
+	// Size is the width of a head; 0 means Hidden/Heads.
+	Size       int
+	Eps        float64
+	Activation Activation
+	// Gated is set for the layers of Gemma 4: what enters and what leaves each half is
+	// normed (RMSNorm), and so are the heads of queries, keys and values; scores are not
+	// scaled, the feed-forward has a gate, and nothing has a bias. Patches have values from
+	// -1 to 1. If Clipped, the input and the output of each matrix have bounds of their own.
+	Gated, Clipped bool
 	// Side of the square table of learned places. Tables of another size than the image
-	// are Interpolated; otherwise an image has as many patches as the table.
-	Side         int
-	Interpolated bool
+	// are Interpolated; otherwise an image has as many patches as the table. If Crossed,
+	// there are two tables, of Side columns and Side rows, which are added up.
+	Side                  int
+	Interpolated, Crossed bool
 	// Theta is the base of the rotation of heads by row and column; 0 means that
 	// they are not rotated.
 	Theta float64
@@ -28,8 +36,10 @@ type Tower struct {
 	Joined bool
 	// FinalNorm is set where the last states are normed before they are merged.
 	FinalNorm bool
-	// Merger makes one token of a block.
-	Merger Merger
+	// Merger makes one token of a block. Standard is set where MergeScaled shifts and scales
+	// each column of it.
+	Merger   Merger
+	Standard bool
 	// Deep are the layers whose merged states are added to the image's tokens after the
 	// first layers of the decoder, one after another (DeepStack).
 	Deep []int
@@ -40,12 +50,17 @@ type Tower struct {
 	// turn as those of text do.
 	Axes []int
 	// Mutual is set where the tokens of an image see one another in all layers of the
-	// decoder. All of an image then has to be in one step.
-	Mutual bool
+	// decoder or, if Windowed, in those that have a window. All of an image then has to be
+	// in one step.
+	Mutual, Windowed bool
 	// Image is the token that a prompt has for each token of an image. If Begin and End
 	// are not 0, a chat template writes Begin alone for an image, and the processor makes
-	// of it a blank line, Begin, the image, End and a blank line.
+	// of it a blank line, Begin, the image, End and a blank line. If Bare, the template
+	// writes Image, and the processor makes of it Begin, the image and End.
 	Image, Begin, End int32
+	Bare              bool
+	// Blank is the token whose inputs of layers (Dimensions.Inner) those of images have.
+	Blank int32
 	// Prefixes are those that names of its tensors may have in folders, and Rename pairs
 	// of parts of names, as Layout.Rename has them.
 	Prefixes, Rename []string
@@ -61,13 +76,21 @@ const (
 	// MergeMean takes the mean, norms it (RMSNorm, stored less one), and projects it with
 	// a matrix that is stored with rows and columns exchanged.
 	MergeMean
+	// MergeScaled takes the mean times the root of the width, norms it (RMSNorm) without a
+	// weight, and projects it.
+	MergeScaled
 )
 
 // TowerPrefix is where the tensors of a tower lie among those of its model.
 const TowerPrefix = "vision."
 
 // HeadSize is the width of a head.
-func (t Tower) HeadSize() int { return t.Hidden / t.Heads }
+func (t Tower) HeadSize() int {
+	if t.Size > 0 {
+		return t.Size
+	}
+	return t.Hidden / t.Heads
+}
 
 // AttendedSize is the size to which heads are filled with zeros for attention, which change
 // nothing: of these sizes MLX has kernels on Metal that never write scores
@@ -93,6 +116,9 @@ func (t Tower) Block() int { return t.Merge * t.Merge }
 // queries, keys and values, what comes of them, and the feed-forward. Heads that are
 // rotated are cut and joined. Heads that are filled exist in both sizes.
 func (t Tower) Elements() int {
+	if t.Gated {
+		return t.gatedElements()
+	}
 	around := 11
 	if t.Theta != 0 {
 		around += 8
@@ -116,15 +142,15 @@ const maxTowerHead = 128
 // consistent checks the numbers against one another.
 func (t Tower) consistent(d Dimensions) error {
 	switch {
-	case t.Hidden%t.Heads != 0:
+	case t.Size == 0 && t.Hidden%t.Heads != 0:
 		return Invalidf("vision_config: a width of %d with %d heads", t.Hidden, t.Heads)
 	case t.Theta != 0 && t.HeadSize()%4 != 0:
 		return Invalidf("vision_config: heads of %d elements, which cannot be rotated by row and column", t.HeadSize())
 	case t.HeadSize() > maxTowerHead:
 		return fmt.Errorf("vision_config: %w", &UnsupportedError{"size of heads", fmt.Sprint(t.HeadSize()), []string{fmt.Sprintf("up to %d", maxTowerHead)}})
-	case max(t.Image, t.Begin, t.End) >= int32(d.Vocabulary):
-		return Invalidf("the tokens of images are %d, %d and %d, but the vocabulary has %d", t.Image, t.Begin, t.End, d.Vocabulary)
-	case !t.Interpolated && t.Side%t.Merge != 0:
+	case max(t.Image, t.Begin, t.End, t.Blank) >= int32(d.Vocabulary):
+		return Invalidf("the tokens of images are %d, %d, %d and %d, but the vocabulary has %d", t.Image, t.Begin, t.End, t.Blank, d.Vocabulary)
+	case !t.Interpolated && !t.Crossed && t.Side%t.Merge != 0:
 		return Invalidf("vision_config: %d patches on a side in blocks of %d", t.Side, t.Merge)
 	}
 	if len(t.Deep) > 0 && len(t.Deep) >= d.Layers {
@@ -141,6 +167,9 @@ func (t Tower) consistent(d Dimensions) error {
 // Slots lists the tensors of the tower.
 func (t Tower) Slots() []Slot {
 	var s slots
+	if t.Gated {
+		return t.gatedSlots()
+	}
 	norm := func(path string, width int) { s.norm(Norm{Path: TowerPrefix + path, Bias: true}, width) }
 	dense := func(path string, rows, columns int) { s.linear(TowerPrefix+path, rows, columns, true) }
 	dense("patch", t.Hidden, t.PatchWidth())
@@ -222,20 +251,13 @@ func qwenTower(c *Config) Tower {
 		},
 	}
 	t.Image = int32(c.integerAt(151655, 0, 1<<24, "image_token_id"))
+	t.Theta = c.axial(t.Theta)
 	places := c.integerOr(2304, 1, 1<<20, "num_position_embeddings")
 	if t.Side = int(math.Sqrt(float64(places))); t.Side*t.Side != places {
 		c.fail(Invalidf("vision_config.num_position_embeddings is %d, want the square of a number", places))
 	}
 	c.only("in_channels", 3)
 	c.gelu("hidden_act")
-	if p, ok := c.value("rope_parameters").(map[string]any); ok {
-		if v, ok := floatNumber(p["rope_theta"]); ok && v > 1 {
-			t.Theta = v
-		}
-		if kind := p["rope_type"]; kind != nil && kind != "axial" {
-			c.fail(fmt.Errorf("vision_config.rope_parameters: %w", &UnsupportedError{"rotation", Shown(kind), []string{"axial"}}))
-		}
-	}
 	list := c.list("deepstack_visual_indexes")
 	for _, v := range list {
 		n, ok := WholeNumber(v)
@@ -245,6 +267,22 @@ func qwenTower(c *Config) Tower {
 		t.Deep = append(t.Deep, int(n))
 	}
 	return t
+}
+
+// axial reads the base of the rotation by row and column. transformers takes the type
+// "default" of a tower for it (modeling_rope_utils.py, default_rope_type, 5.23).
+func (c *Config) axial(theta float64) float64 {
+	p, ok := c.value("rope_parameters").(map[string]any)
+	if !ok {
+		return theta
+	}
+	if kind := p["rope_type"]; kind != nil && kind != "axial" && kind != "default" {
+		c.fail(fmt.Errorf("vision_config.rope_parameters: %w", &UnsupportedError{"rotation", Shown(kind), []string{"axial"}}))
+	}
+	if v, ok := floatNumber(p["rope_theta"]); ok && v > 1 {
+		return v
+	}
+	return theta
 }
 
 // siglipTower reads the tower of Gemma 3, with the defaults of transformers

@@ -31,3 +31,19 @@ func TestAttackAnImageWritesNoScoresOnMetal(t *testing.T) {
 		t.Errorf("heads of 136: %v, %v, want that the model is for text alone", err, d.TowerFault)
 	}
 }
+
+// Large Gemma 4 models let images look ahead: their text is the same with and without a tower.
+func TestGemma4ReadsWhatImagesSee(t *testing.T) {
+	for value, want := range map[any]bool{nil: false, false: false, "vision": true} {
+		config := seeing(t, "gemma4")
+		config["text_config"].(map[string]any)["use_bidirectional_attention"] = value
+		d, err := family.NewConfig(config).Dimensions()
+		if err != nil || d.Tower == nil || d.Tower.Mutual != want || !d.Tower.Windowed {
+			t.Errorf("%v: %v, %v; tokens of an image see one another: %+v, want %v under the window", value, err, d.TowerFault, d.Tower, want)
+		}
+		delete(config, "vision_config")
+		if d, err := family.NewConfig(config).Dimensions(); err != nil || d.Tower != nil {
+			t.Errorf("%v, without a tower: %v, %v", value, d.Tower, err)
+		}
+	}
+}

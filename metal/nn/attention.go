@@ -62,6 +62,8 @@ type Attention struct {
 	// axes are what pairs turn by in images (family.Tower.Axes); nil where that makes no
 	// difference.
 	axes []int
+	// alone is set where the tokens of an image do not see those of it that follow them.
+	alone bool
 	AttentionSpec
 }
 
@@ -103,7 +105,7 @@ func (l *Loader) attention(path string, d family.Dimensions, f family.Attention,
 		a.Rope = l.rope(*f.Rope)
 	}
 	if d.Tower != nil {
-		a.axes = d.Tower.Axes
+		a.axes, a.alone = d.Tower.Axes, d.Tower.Windowed && f.Window == 0
 	}
 	l.Linear(path+".q_proj", &a.Q)
 	if !f.Shared {
@@ -202,9 +204,13 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 	if k != nil {
 		k = a.turned(s, k, p, a.Rope, false)
 	}
+	mutual := p.Mutual
+	if a.alone {
+		mutual = nil
+	}
 	seen := s.AppendAttend(tensor.AttendSpec{
 		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: v,
-		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap, Mutual: p.Mutual,
+		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap, Mutual: mutual,
 	})
 	switch {
 	case a.Gate.Matrix != nil && a.Softplus:

@@ -193,7 +193,7 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 		x = replaced(s, x, m.Rows, m.States)
 	}
 	if m.inner != nil {
-		pass.Inner = m.inner.of(s, ids, x)
+		pass.Inner = m.inner.of(s, ids, x, sight.Images)
 	}
 	for i, b := range m.blocks {
 		var want []int

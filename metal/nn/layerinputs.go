@@ -16,6 +16,8 @@ type layerInputs struct {
 	layers  int
 	width   int
 	scale   float32
+	// blank is the token whose rows those of images have.
+	blank int32
 }
 
 // layerInputs declares them.
@@ -25,15 +27,26 @@ func (l *Loader) layerInputs(d family.Dimensions) *layerInputs {
 	e.embed.Scale = float32(math.Sqrt(float64(d.Inner)))
 	l.Linear("model.per_layer_model_projection", &e.project)
 	l.RMSNorm("model.per_layer_projection_norm", d.NormEps, &e.norm)
+	if d.Tower != nil {
+		e.blank = d.Tower.Blank
+	}
 	return e
 }
 
 // of gives the input [T, width] of each layer for ids, whose embedding is x.
-func (e *layerInputs) of(s tensor.Scope, ids, x tensor.Array) []tensor.Array {
+func (e *layerInputs) of(s tensor.Scope, ids, x tensor.Array, images []Sighted) []tensor.Array {
 	inner := s.Child()
 	defer inner.Close()
+	own := e.embed.Lookup(inner, ids)
+	for _, m := range images {
+		blank := make([]int32, len(m.Rows))
+		for i := range blank {
+			blank[i] = e.blank
+		}
+		own = replaced(inner, own, m.Rows, e.embed.Lookup(inner, inner.IDs(blank)))
+	}
 	projected := e.norm.Apply(inner, inner.ScaleShift(e.project.Apply(inner, x), e.scale, 0))
-	all := inner.ScaleShift(inner.Add(projected, e.embed.Lookup(inner, ids)), math.Sqrt2/2, 0)
+	all := inner.ScaleShift(inner.Add(projected, own), math.Sqrt2/2, 0)
 	widths := make([]int, e.layers)
 	for i := range widths {
 		widths[i] = e.width

@@ -17,6 +17,8 @@ type Tower struct {
 	patch  Dense
 	places embedding
 	layers []towerLayer
+	// gated are the layers of a tower that is family.Tower.Gated.
+	gated  []gatedLayer
 	norm   LayerNorm
 	merger merger
 	deep   []merger
@@ -31,12 +33,14 @@ type towerLayer struct {
 }
 
 // merger makes tokens of patches. Those of mean have a norm without bias, and only
-// project.
+// project; offset and factor are for each column, if the tower has them.
 type merger struct {
 	norm     LayerNorm
 	mean     RMSNorm
 	up, down Dense
 	project  Linear
+	offset   tensor.Matrix
+	factor   tensor.Array
 }
 
 // Seen are the tokens of an image: States [T, hidden] take the place of the embedding,
@@ -49,10 +53,27 @@ type Seen struct {
 // LoadTower loads a vision tower from its part of a file (weights.File.Tower). After an error
 // nothing stays loaded.
 func LoadTower(ctx context.Context, l *Loader, d family.Tower) (*Tower, error) {
-	t := &Tower{loader: l, dims: d, layers: make([]towerLayer, d.Layers), deep: make([]merger, len(d.Deep))}
+	t := &Tower{loader: l, dims: d}
 	const at = family.TowerPrefix
-	l.Dense(at+"patch", &t.patch)
 	l.Linear(at+"places", &t.places.Linear)
+	if d.Gated {
+		t.declareGated()
+	} else {
+		t.declare()
+	}
+	if err := l.Load(ctx); err != nil {
+		l.Release()
+		return nil, err
+	}
+	return t, nil
+}
+
+// declare declares all but the places of a tower that is not gated.
+func (t *Tower) declare() {
+	const at = family.TowerPrefix
+	l, d := t.loader, t.dims
+	t.layers, t.deep = make([]towerLayer, d.Layers), make([]merger, len(d.Deep))
+	l.Dense(at+"patch", &t.patch)
 	for i := range t.layers {
 		l.towerLayer(fmt.Sprintf("%slayers.%d.", at, i), d, &t.layers[i])
 	}
@@ -69,11 +90,6 @@ func LoadTower(ctx context.Context, l *Loader, d family.Tower) (*Tower, error) {
 	for i := range t.deep {
 		l.merger(fmt.Sprintf("%sdeep.%d", at, i), d, &t.deep[i])
 	}
-	if err := l.Load(ctx); err != nil {
-		l.Release()
-		return nil, err
-	}
-	return t, nil
 }
 
 func (l *Loader) towerLayer(at string, d family.Tower, to *towerLayer) {
@@ -134,12 +150,16 @@ func (e *Encoding) Next() bool {
 		return false
 	}
 	e.within(func(s tensor.Scope) {
-		if e.layer == len(t.layers) {
+		if e.layer == t.dims.Layers {
 			last := before
 			if t.dims.FinalNorm {
 				last = t.norm.Apply(s, last)
 			}
 			e.out.States = s.Keep(t.merge(s, &t.merger, last, false))
+			return
+		}
+		if t.dims.Gated {
+			e.x = s.Keep(t.gatedLayer(s, &t.gated[e.layer], before, e.turn))
 			return
 		}
 		e.x = s.Keep(t.layer(s, &t.layers[e.layer], before, e.turn))
@@ -177,6 +197,9 @@ func (e *Encoding) within(do func(tensor.Scope)) {
 // embed projects patches and adds their places: [T, hidden].
 func (t *Tower) embed(s tensor.Scope, p *vision.Patches) tensor.Array {
 	rows := p.Rows * p.Columns
+	if t.dims.Gated {
+		return t.embedGated(s, p)
+	}
 	x := t.patch.Apply(s, s.From(p.Values, rows, p.Width))
 	ids, shares := t.taps(p)
 	places := s.Embed(t.places.Matrix, s.IDs(ids))
@@ -268,9 +291,11 @@ func (t *Tower) attend(s tensor.Scope, q, k, v tensor.Array) tensor.Array {
 		fill := func(x tensor.Array) tensor.Array { return s.Join([]tensor.Array{x, zeros}, size, more) }
 		q, k, v = fill(q), fill(k), fill(v)
 	}
-	seen := s.AttendAll(tensor.AttendAllSpec{
-		Segments: []tensor.Segment{{Length: rows}}, Q: q, K: k, V: v, Heads: d.Heads, Scale: float32(1 / math.Sqrt(float64(size))),
-	})
+	scale := float32(1 / math.Sqrt(float64(size)))
+	if d.Gated {
+		scale = 1
+	}
+	seen := s.AttendAll(tensor.AttendAllSpec{Segments: []tensor.Segment{{Length: rows}}, Q: q, K: k, V: v, Heads: d.Heads, Scale: scale})
 	if more > 0 {
 		seen = s.Split(seen, size, more)[0]
 	}
@@ -289,12 +314,16 @@ func (t *Tower) project(s tensor.Scope, l *towerLayer, x tensor.Array) []tensor.
 func (t *Tower) merge(s tensor.Scope, m *merger, x tensor.Array, deep bool) tensor.Array {
 	block := t.dims.Block()
 	tokens := x.Shape()[0] / block
-	if t.dims.Merger == family.MergeMean {
+	if t.dims.Merger != family.MergeMLP {
 		segments := make([]tensor.Segment, tokens)
 		for i := range segments {
 			segments[i].Length = block
 		}
-		return m.project.Apply(s, m.mean.Apply(s, s.Mean(x, segments, nil)))
+		x = s.Mean(x, segments, nil)
+		if t.dims.Merger == family.MergeScaled {
+			x = t.scaled(s, m, x)
+		}
+		return m.project.Apply(s, m.mean.Apply(s, x))
 	}
 	if !deep {
 		x = m.norm.Apply(s, x)

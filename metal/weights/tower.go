@@ -59,13 +59,18 @@ func towerNames(t family.Tower) func(name string) (path string, ok bool) {
 	}
 }
 
-// flatten gives the kernel of patches two dimensions. Hugging Face stores [out, 3,
+// flatten gives the kernel of patches two dimensions, and so two tables of places. Hugging Face stores [out, 3,
 // frames, side, side], mlx-vlm [out, frames, side, side, 3].
 func (c *collection) flatten(t family.Tower) (channelsLast bool, err error) {
 	const path = family.TowerPrefix + "patch.weight"
 	k, ok := c.tensors[path]
 	if !ok {
 		return false, fmt.Errorf("tensor %s: %w", path, ErrMissing)
+	}
+	if t.Gated { // its patches are stored as a matrix
+		c.reshape(family.TowerPrefix+"places.weight", int64(2*t.Side), int64(t.Hidden))
+		c.reshape(family.TowerPrefix+"merger.offset", 1, int64(t.Hidden))
+		return false, nil
 	}
 	out, frames, side := int64(t.Hidden), int64(t.Frames), int64(t.Patch)
 	first, last := []int64{out, 3, frames, side, side}, []int64{out, frames, side, side, 3}
@@ -79,6 +84,14 @@ func (c *collection) flatten(t family.Tower) (channelsLast bool, err error) {
 	k.shape = []int64{out, int64(t.PatchWidth())}
 	c.tensors[path] = k
 	return channelsLast, nil
+}
+
+// reshape gives a tensor with as many elements another shape.
+func (c *collection) reshape(name string, shape ...int64) {
+	if m, ok := c.tensors[name]; ok && elementsOf(m.shape) == elementsOf(shape) {
+		m.shape = shape
+		c.tensors[name] = m
+	}
 }
 
 // towerEntries are the tensors of all slots. Others are refused, but for those that have
@@ -152,7 +165,11 @@ func (f *File) Processor() (vision.Processor, error) {
 	}
 	p.ChannelsLast = p.ChannelsLast || f.tower.channelsLast
 	p = p.Limited(MaxImageTokens)
-	if most := p.MostTokens(); most > MaxImageTokens || !t.Interpolated && most*t.Block() != t.Side*t.Side {
+	most := p.MostTokens()
+	switch {
+	case t.Crossed && most <= MaxImageTokens && most*t.Merge > t.Side:
+		return p, family.Invalidf("an image of %d tokens has up to %d patches on a side, but the vision tower in config.json has places for %d", most, most*t.Merge, t.Side)
+	case most > MaxImageTokens || !t.Interpolated && !t.Crossed && most*t.Block() != t.Side*t.Side:
 		return p, family.Invalidf("an image has up to %d tokens, want at most %d and those of %d patches on a side", most, MaxImageTokens, t.Side)
 	}
 	return p, nil

@@ -136,3 +136,97 @@ func TestUnsupportedTowersLeaveTheText(t *testing.T) {
 		}
 	}
 }
+
+// gemmaSeeing is the configuration of a small Gemma 4, with pairs of parts replaced.
+func gemmaSeeing(changes ...string) string {
+	return strings.NewReplacer(changes...).Replace(`{"model_type":"gemma4","image_token_id":60,"boi_token_id":61,"eoi_token_id":62,"text_config":{"model_type":"gemma4_text","hidden_size":16,
+		"num_hidden_layers":2,"intermediate_size":32,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":8,"global_head_dim":16,"vocab_size":64,"rms_norm_eps":1e-6,"max_position_embeddings":64,
+		"sliding_window":8,"layer_types":["sliding_attention","full_attention"],"num_kv_shared_layers":0,"pad_token_id":0,"rope_parameters":{
+		"full_attention":{"rope_theta":1e6,"rope_type":"proportional","partial_rotary_factor":0.25},"sliding_attention":{"rope_theta":10000.0,"rope_type":"default"}}},
+		"vision_config":{"num_hidden_layers":1,"hidden_size":8,"num_attention_heads":2,"num_key_value_heads":2,"head_dim":4,"intermediate_size":12,"patch_size":4,"pooling_kernel_size":3,
+		"position_embedding_size":9,"use_clipped_linears":true,"standardize":true,"rope_parameters":{"rope_theta":100.0,"rope_type":"default"}}}`)
+}
+
+// gemmaTensors are those of its tower, under a prefix; bounds have a shape.
+func gemmaTensors(prefix string, bound []int64) map[string][]int64 {
+	out := map[string][]int64{
+		prefix + "vision_tower.patch_embedder.input_proj.weight": {8, 48}, prefix + "vision_tower.patch_embedder.position_embedding_table": {2, 9, 8},
+		prefix + "vision_tower.std_bias": {8}, prefix + "vision_tower.std_scale": {8}, prefix + "embed_vision.embedding_projection.weight": {16, 8},
+	}
+	layer := prefix + "vision_tower.encoder.layers.0."
+	for _, name := range []string{"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"} {
+		out[layer+name+".weight"] = []int64{8}
+	}
+	out[layer+"self_attn.q_norm.weight"], out[layer+"self_attn.k_norm.weight"] = []int64{4}, []int64{4}
+	for name, shape := range map[string][]int64{
+		"self_attn.q": {8, 8}, "self_attn.k": {8, 8}, "self_attn.v": {8, 8}, "self_attn.o": {8, 8}, "mlp.gate": {12, 8}, "mlp.up": {12, 8}, "mlp.down": {8, 12},
+	} {
+		out[layer+name+"_proj.linear.weight"] = shape
+		for _, end := range []string{"input_min", "input_max", "output_min", "output_max"} {
+			out[layer+name+"_proj."+end] = bound
+		}
+	}
+	return out
+}
+
+func TestTowersOfGemma4AreFoundAsConvertersStoreThem(t *testing.T) {
+	d, err := dimensionsOf(gemmaSeeing())
+	if err != nil || d.Tower == nil {
+		t.Fatalf("no tower: %v, %v", err, d.TowerFault)
+	}
+	cfg, err := readConfig([]byte(gemmaSeeing()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"model.", ""} {
+		for _, bound := range [][]int64{{}, {1}} {
+			all := gemmaTensors(prefix, bound)
+			entries, channelsLast, err := floats(all).tower(*d.Tower, cfg)
+			if err != nil || channelsLast || len(entries) != len(all) || len(entries) != len(d.Tower.Slots()) {
+				t.Errorf("%q, bounds of %v: %d tensors, want %d; channels last is %v (%v)", prefix, bound, len(entries), len(all), channelsLast, err)
+			}
+			if e := entries["vision.places.weight"]; e.Rows() != 18 || e.Columns() != 8 {
+				t.Errorf("%q: the places are a matrix of %v", prefix, e.Shape)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		without string
+		shape   []int64
+		want    error
+		says    string
+	}{
+		"a missing bound":          {"vision_tower.encoder.layers.0.mlp.up_proj.output_max", nil, ErrMissing, "up.output_max"},
+		"one bound for each value": {"vision_tower.encoder.layers.0.mlp.up_proj.output_max", []int64{12}, ErrInvalid, "up.output_max"},
+		"places of one side":       {"vision_tower.patch_embedder.position_embedding_table", []int64{9, 8}, ErrInvalid, "[18 8]"},
+		"no projection":            {"embed_vision.embedding_projection.weight", nil, ErrMissing, "merger.project"},
+	} {
+		all := gemmaTensors("", []int64{1})
+		if all[c.without] = c.shape; c.shape == nil {
+			delete(all, c.without)
+		}
+		if _, _, err := floats(all).tower(*d.Tower, cfg); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: error %v, want %v with %s", name, err, c.want, c.says)
+		}
+	}
+}
+
+func TestUnsupportedTowersOfGemma4LeaveTheText(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, now string
+		want     error
+		says     string
+	}{
+		"fewer keys than queries":   {`"num_key_value_heads":2`, `"num_key_value_heads":1`, ErrUnsupported, "num_key_value_heads"},
+		"another activation":        {`"patch_size":4`, `"patch_size":4,"hidden_activation":"silu"`, ErrUnsupported, "hidden_activation"},
+		"heads of two":              {`"head_dim":4`, `"head_dim":2`, ErrInvalid, "rotated"},
+		"another rotation":          {`"rope_theta":100.0,"rope_type":"default"`, `"rope_type":"yarn"`, ErrUnsupported, "rope_parameters"},
+		"a token not in vocabulary": {`"image_token_id":60`, `"image_token_id":64`, ErrInvalid, "vocabulary"},
+		"a blank beyond it":         {`"pad_token_id":0`, `"pad_token_id":70`, ErrInvalid, "vocabulary"},
+	} {
+		d, err := dimensionsOf(gemmaSeeing(c.old, c.now))
+		if err != nil || d.Tower != nil || !errors.Is(d.TowerFault, c.want) || !strings.Contains(d.TowerFault.Error(), c.says) {
+			t.Errorf("%s: %v; fault %v, want %v with %s", name, err, d.TowerFault, c.want, c.says)
+		}
+	}
+}

@@ -72,6 +72,8 @@ def spec(name, shape, kind, bits, mode="affine"):
         mean, spread = 1, 0.5
     elif last in ("layer_scalar", "per_expert_scale", "scale"):
         mean, spread = 1, 0.25
+    elif last in ("input_min", "output_min", "input_max", "output_max", "std_scale"):
+        mean, spread = -1.5 if "min" in last else 1.5, 0.5
     elif last in ("A_log", "dt_bias", "sinks"):
         spread = 1
     elif last in ("alpha_p", "alpha_n"):

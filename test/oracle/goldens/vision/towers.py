@@ -21,6 +21,11 @@ IMAGE, GREEDY = 90, 4
 TEXT = {"hidden_size": 96, "intermediate_size": 160, "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 104, "max_position_embeddings": 512, "rms_norm_eps": 1e-6}
 QWEN = {"depth": 3, "hidden_size": 48, "intermediate_size": 80, "num_heads": 2, "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2,
         "out_hidden_size": 96, "num_position_embeddings": 49, "in_channels": 3, "hidden_act": "gelu_pytorch_tanh"}
+GEMMA = {**TEXT, "model_type": "gemma4_text", "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32, "tie_word_embeddings": True,
+         "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"] * 3, "final_logit_softcapping": 30.0, "vocab_size_per_layer_input": 104, "pad_token_id": 3, "rope_parameters": {
+             "full_attention": {"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}}
+SIGHT = {"model_type": "gemma4_vision", "hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 20, "num_hidden_layers": 3, "patch_size": 4,
+         "pooling_kernel_size": 3, "position_embedding_size": 40, "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"}}
 IDS = {"image_token_id": IMAGE, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93, "tie_word_embeddings": False}
 CASES = {
     "qwen3_vl": {"grids": [[6, 10], [8, 4]], "config": {
@@ -41,6 +46,14 @@ CASES = {
                         "rope_local_base_freq": 10000.0, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
         "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 60, "intermediate_size": 72, "num_attention_heads": 3, "num_hidden_layers": 2, "image_size": 24, "patch_size": 4,
                           "layer_norm_eps": 1e-6, "vision_use_head": False}}},
+    "gemma4": {"grids": [[6, 15], [9, 6]], "config": {
+        "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "image_token_id": IMAGE, "boi_token_id": 92, "eoi_token_id": 93, "tie_word_embeddings": True,
+        "text_config": {**GEMMA, "use_bidirectional_attention": "vision", "attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0},
+        "vision_config": {**SIGHT, "standardize": True}}},
+    "gemma4 small": {"grids": [[6, 15], [9, 6]], "config": {
+        "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "image_token_id": IMAGE, "boi_token_id": 92, "eoi_token_id": 93, "tie_word_embeddings": True,
+        "text_config": {**GEMMA, "attention_k_eq_v": False, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "use_double_wide_mlp": True},
+        "vision_config": {**SIGHT, "use_clipped_linears": True}}},
 }
 
 
@@ -49,6 +62,8 @@ def geometry(config):
     v = config["vision_config"]
     if "spatial_merge_size" in v:
         return v["patch_size"], v["temporal_patch_size"], v["spatial_merge_size"]
+    if "pooling_kernel_size" in v:
+        return v["patch_size"], 1, v["pooling_kernel_size"]
     side = v["image_size"] // v["patch_size"]
     return v["patch_size"], 1, side // int(config["mm_tokens_per_image"] ** 0.5)
 
@@ -64,6 +79,14 @@ def picture(a, grid, patch, merge):
     h, w = grid
     a = a.reshape(h // merge, w // merge, merge, merge, 3, patch, patch)
     return a.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, h * patch, w * patch)
+
+
+def padded(case):
+    """Patches of all images as Gemma 4's processor pads them, and their columns and rows."""
+    most, (_, _, merge) = max(h * w for h, w in case["grids"]) + 9, geometry(case["config"])
+    fill = lambda a, value: np.pad(a, ((0, most - len(a)), (0, 0)), constant_values=value)
+    places = [[(x + j, y + i) for y in range(0, h, merge) for x in range(0, w, merge) for i in range(merge) for j in range(merge)] for h, w in case["grids"]]
+    return np.stack([fill(a, 0) for a in patches(case)]), np.stack([fill(np.array(p), -1) for p in places])
 
 
 def prompt(case):
@@ -102,6 +125,9 @@ def by_transformers(case, folder):
         inputs |= {"pixel_values": torch.tensor(np.concatenate(a)), "image_grid_thw": torch.tensor([[1, h, w] for h, w in grids])}
         out = model.model.visual(inputs["pixel_values"], grid_thw=inputs["image_grid_thw"])
         seen, deep = out.pooler_output, getattr(out, "deepstack_features", None) or []
+    elif "pooling_kernel_size" in case["config"]["vision_config"]:
+        inputs |= dict(zip(("pixel_values", "image_position_ids"), map(torch.tensor, padded(case))))
+        seen = model.model.get_image_features(inputs["pixel_values"], inputs["image_position_ids"]).pooler_output
     else:
         inputs = {"token_type_ids": inputs["mm_token_type_ids"], "pixel_values": torch.tensor(np.stack([picture(x, g, patch, merge) for x, g in zip(a, grids)]))}
         seen = model.model.get_image_features(inputs["pixel_values"])
@@ -133,6 +159,8 @@ def by_mlx_vlm(case, folder):
     if "spatial_merge_size" in case["config"]["vision_config"]:
         seen = model.vision_tower(mx.array(np.concatenate(a)), mx.array([[1, h, w] for h, w in case["grids"]]))
         seen, deep = seen if isinstance(seen, tuple) else (seen, [])
+    elif "pooling_kernel_size" in case["config"]["vision_config"]:
+        seen, deep = model.encode_image(*map(mx.array, padded(case))), []
     else:
         pixels = mx.array(np.stack([picture(x, g, patch, merge) for x, g in zip(a, case["grids"])]))
         seen, deep = model.multi_modal_projector(model.vision_tower(pixels.transpose(0, 2, 3, 1), output_hidden_states=True)[0]), []
