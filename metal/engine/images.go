@@ -157,6 +157,10 @@ func (p *imageProcessor) placeholders(written string, spell func(int32) []byte) 
 		return written
 	}
 	begin := string(spell(t.Begin))
+	if t.Bare {
+		image := string(spell(t.Image))
+		return strings.ReplaceAll(written, image, begin+image+string(spell(t.End)))
+	}
 	return strings.ReplaceAll(written, begin, "\n\n"+begin+string(spell(t.Image))+string(spell(t.End))+"\n\n")
 }
 

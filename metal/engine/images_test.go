@@ -156,7 +156,7 @@ func sighted(t *testing.T, b tensor.Backend, s tensor.Scope, f *weights.File, id
 // prompts with several images, in chunks that end inside and outside of them, alone and
 // in company.
 func TestAnswersAboutImagesEqualTheModelComputedDirectly(t *testing.T) {
-	for _, family := range []string{"qwen3_vl", "gemma3"} {
+	for _, family := range []string{"qwen3_vl", "gemma3", "gemma4"} {
 		for _, o := range []ref.Options{{}, {Ahead: true}} {
 			t.Run(family, func(t *testing.T) {
 				path := seeing(t, family)
@@ -192,6 +192,37 @@ func TestAnswersAboutImagesEqualTheModelComputedDirectly(t *testing.T) {
 	}
 }
 
+// TestImagesOfGemma4StandBetweenTheirTokens as its processor writes them: the template has
+// one token for an image.
+func TestImagesOfGemma4StandBetweenTheirTokens(t *testing.T) {
+	e := ready(t, engine.Options{ModelPath: seeing(t, "gemma4")}, ref.Options{})
+	r := about("ab", "c", picture(t, 90, 70, 3), picture(t, 33, 80, 4))
+	r.PromptOnly = true
+	s, err := e.Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, image, end = 507, 508, 509
+	var tokens []int
+	ids := s.Prompt()
+	for i := 0; i < len(ids); i++ {
+		if ids[i] != begin {
+			continue
+		}
+		first := i + 1
+		for i = first; ids[i] == image; i++ {
+		}
+		if ids[i] != end {
+			t.Fatalf("%d follows an image, want %d", ids[i], end)
+		}
+		tokens = append(tokens, i-first)
+	}
+	drain(t, s)
+	if want := []int{30, 27}; !slices.Equal(tokens, want) { // 72 x 60 and 36 x 108 pixels in blocks of 12
+		t.Errorf("images of %v tokens stand between their tokens, want %v: %v", tokens, want, ids)
+	}
+}
+
 func drain(t *testing.T, s *engine.Stream) {
 	t.Helper()
 	for {
@@ -205,7 +236,7 @@ func drain(t *testing.T, s *engine.Stream) {
 // TestImagesAreFoundInThePrefixCacheByTheirContent: prompts with the same tokens share
 // what they have in common only if their images are the same.
 func TestImagesAreFoundInThePrefixCacheByTheirContent(t *testing.T) {
-	for _, family := range []string{"qwen3_vl", "gemma3"} {
+	for _, family := range []string{"qwen3_vl", "gemma3", "gemma4"} {
 		t.Run(family, func(t *testing.T) {
 			path := seeing(t, family)
 			cold := ready(t, engine.Options{ModelPath: path}, ref.Options{})
@@ -268,7 +299,13 @@ func TestAPromptThatIsPreemptedSeesItsImagesAgain(t *testing.T) {
 }
 
 func TestImagesThatCannotBeUsedAreRefused(t *testing.T) {
-	e := ready(t, engine.Options{ModelPath: seeing(t, "qwen3_vl"), Sequences: 2}, ref.Options{})
+	for _, family := range []string{"qwen3_vl", "gemma4"} {
+		t.Run(family, func(t *testing.T) { refusesImages(t, family) })
+	}
+}
+
+func refusesImages(t *testing.T, family string) {
+	e := ready(t, engine.Options{ModelPath: seeing(t, family), Sequences: 2}, ref.Options{})
 	good := picture(t, 40, 40, 1)
 	damaged := slices.Clone(good)
 	damaged[len(damaged)/2] ^= 0xff
@@ -279,20 +316,24 @@ func TestImagesThatCannotBeUsedAreRefused(t *testing.T) {
 	twice := about("<|image_pad|>", "", good)
 	placed := about("", "", good)
 	placed.Chat.Messages[0].Role = "system"
-	for name, tc := range map[string]struct {
+	type refused struct {
 		request engine.Request
 		kind    engine.Kind
 		message string
-	}{
+	}
+	cases := map[string]refused{
 		"text":                    {about("", "", []byte("hello, this is no image")), engine.Invalid, "supported format"},
 		"a damaged image":         {about("", "", damaged), engine.Invalid, "damaged"},
 		"a huge image":            {about("", "", picture(t, 20000, 2, 1)), engine.Invalid, "too large"},
-		"a long image":            {about("", "", picture(t, 2000, 4, 1)), engine.Invalid, "shape"},
 		"many images":             {about("", "", many...), engine.Invalid, "at most 64"},
 		"tokens of images":        {twice, engine.Invalid, "places for 1 images"},
-		"more than the context":   {about("", "", slices.Repeat([][]byte{picture(t, 130, 130, 1)}, 20)...), engine.ContextLength, "context"},
+		"more than the context":   {about("", "", slices.Repeat([][]byte{picture(t, 130, 130, 1)}, 30)...), engine.ContextLength, "context"},
 		"the second of two is no": {about("", "", good, []byte("x")), engine.Invalid, "image 2"},
-	} {
+	}
+	if family == "qwen3_vl" { // others scale an image of any shape
+		cases["a long image"] = refused{about("", "", picture(t, 2000, 4, 1)), engine.Invalid, "shape"}
+	}
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			_, err := e.Generate(t.Context(), tc.request)
 			var r *engine.Refusal

@@ -16,7 +16,7 @@ const (
 	endOfImage       = seeingVocabulary - 3
 )
 
-// Seeing is a random model with a vision tower, of the model_type qwen3_vl or gemma3.
+// Seeing is a random model with a vision tower, of the model_type qwen3_vl, gemma3 or gemma4.
 func Seeing(modelType string) Described {
 	decoder := map[string]any{
 		"model_type": modelType + "_text", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -27,7 +27,8 @@ func Seeing(modelType string) Described {
 		Config: map[string]any{"model_type": modelType, "tie_word_embeddings": true, "text_config": decoder},
 		Images: map[string]any{"image_mean": []float64{0.5, 0.5, 0.5}, "image_std": []float64{0.5, 0.5, 0.5}, "patch_size": 4},
 	}
-	if modelType == "gemma3" {
+	switch modelType {
+	case "gemma3":
 		decoder["sliding_window"], decoder["query_pre_attn_scalar"], decoder["rope_local_base_freq"] = 48, 16, 10000.0
 		decoder["layer_types"] = []string{"sliding_attention", "full_attention", "sliding_attention"}
 		m.Config["image_token_index"], m.Config["boi_token_index"], m.Config["eoi_token_index"] = placeOfImage, beginOfImage, endOfImage
@@ -37,6 +38,9 @@ func Seeing(modelType string) Described {
 			"image_size": 48, "patch_size": 4, "vision_use_head": false,
 		}
 		m.Images["image_processor_type"], m.Images["size"] = "Gemma3ImageProcessor", map[string]any{"height": 48, "width": 48}
+		return m
+	case "gemma4":
+		m.seeingGemma4(decoder)
 		return m
 	}
 	decoder["rope_scaling"] = map[string]any{"rope_type": "default", "mrope_interleaved": true, "mrope_section": []int{4, 2, 2}}
@@ -50,11 +54,36 @@ func Seeing(modelType string) Described {
 	return m
 }
 
-// seeingTemplate writes images as templates of Qwen3-VL do or, with begin alone, as those
-// of Gemma 3.
+// seeingGemma4 makes a Gemma 4 of a model: its layers have inputs, and images look ahead
+// under the window.
+func (m *Described) seeingGemma4(decoder map[string]any) {
+	for key, v := range map[string]any{
+		"sliding_window": 48, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}, "global_head_dim": 32, "num_kv_shared_layers": 0,
+		"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": seeingVocabulary, "pad_token_id": 3, "use_bidirectional_attention": "vision",
+		"rope_parameters": map[string]any{
+			"full_attention":    map[string]any{"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25},
+			"sliding_attention": map[string]any{"rope_theta": 10000.0, "rope_type": "default"},
+		},
+	} {
+		decoder[key] = v
+	}
+	delete(decoder, "rope_theta")
+	m.Config["image_token_id"], m.Config["boi_token_id"], m.Config["eoi_token_id"] = placeOfImage, beginOfImage, endOfImage
+	m.Config["vision_config"] = map[string]any{
+		"model_type": "gemma4_vision", "hidden_size": 48, "intermediate_size": 64, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 16, "num_hidden_layers": 2,
+		"patch_size": 4, "pooling_kernel_size": 3, "position_embedding_size": 108, "standardize": true,
+	}
+	m.Images = map[string]any{"image_processor_type": "Gemma4ImageProcessor", "patch_size": 4, "pooling_kernel_size": 3, "max_soft_tokens": 36, "do_normalize": false}
+}
+
+// seeingTemplate writes images as templates of Qwen3-VL do, with begin alone as those of
+// Gemma 3, or with the place alone as those of Gemma 4.
 func seeingTemplate(t family.Tower) string {
 	image := "<|vision_start|><|image_pad|><|vision_end|>"
-	if t.Begin != 0 {
+	switch {
+	case t.Bare:
+		image = "<|image_pad|>"
+	case t.Begin != 0:
 		image = "<|vision_start|>"
 	}
 	return `{% for message in messages %}{{ '<|im_start|>' + message['role'] + '
@@ -87,7 +116,7 @@ func towerParts(t family.Tower, seed uint64) (out []part, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("write vision tower: %w", err)
 		}
-		if one.path == t.Prefixes[0]+"patch" && !one.bias {
+		if one.path == t.Prefixes[0]+"patch" && !one.bias && !t.Gated {
 			parts[0].shape = []int{t.Hidden, 3, t.Frames, t.Patch, t.Patch}
 			if t.Frames == 1 {
 				parts[0].shape = []int{t.Hidden, 3, t.Patch, t.Patch}
