@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -67,6 +68,33 @@ func TestImagesOfEveryDialectReachTheEngineAsBytes(t *testing.T) {
 		resp := p.do("POST", path, body)
 		if got := read(t, resp); resp.StatusCode != 400 || !strings.Contains(got, "other.example is not allowed") {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
+		}
+	}
+}
+
+// An image that the engine cannot use is the client's error in the form of each dialect, which
+// names the image and what is wrong with it.
+func TestImagesThatTheEngineRefusesAreErrorsOfEveryDialect(t *testing.T) {
+	for _, message := range []string{
+		"image 1 cannot be used: the image is too large: 20000 x 2 pixels, want at most 16384 on each side",
+		"image 2 cannot be used: not an image in a supported format (PNG, JPEG, WebP, GIF)",
+		"this model does not support image input; remove the images, or choose a model with vision",
+	} {
+		p := newPort(t, servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: message, Param: "messages"}))
+		for path, body := range withImage("data:image/png;base64,aGVsbG8h") {
+			var got struct {
+				Type  string
+				Error struct{ Type, Message, Param string }
+			}
+			resp := p.do("POST", path, body)
+			text := read(t, resp)
+			if err := json.Unmarshal([]byte(text), &got); err != nil {
+				t.Errorf("%s: %s: %v", path, text, err)
+			}
+			anthropic := path == dialect.PathMessages || path == dialect.PathCountTokens
+			if resp.StatusCode != 400 || got.Error.Type != "invalid_request_error" || got.Error.Message != message || (got.Type == "error") != anthropic {
+				t.Errorf("%s: %d %s", path, resp.StatusCode, text)
+			}
 		}
 	}
 }
