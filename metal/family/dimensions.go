@@ -62,7 +62,8 @@ type Dimensions struct {
 	// Bias: queries, keys and values have biases. OutBias: the output
 	// projection of attention has one. FeedBias: the products of the
 	// feed-forward have one.
-	Bias, OutBias, FeedBias bool
+	// HeadBias: the head that gives logits has one.
+	Bias, OutBias, FeedBias, HeadBias bool
 	// HeadNorm is the norm of queries and keys.
 	HeadNorm HeadNorm
 	// Still marks layers whose heads are not rotated (NoPE); nil means none.

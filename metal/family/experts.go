@@ -64,6 +64,8 @@ type Router struct {
 	Least float64
 	// Cap, unless 0, bounds scores: Cap*tanh(score/Cap).
 	Cap float64
+	// Jitter, unless 0, chooses experts by SparseMixer (tensor.RouteSpec.Jitter).
+	Jitter float64
 }
 
 // Plain reports whether the router is a softmax and nothing else.

@@ -76,6 +76,8 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "nemotron_h", key: "use_bias", value: true, want: family.ErrInvalid},
 		{family: "olmoe", key: "clip_qkv", value: json.Number("8"), want: family.ErrUnsupported},
 		{family: "phi3", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_factor": []any{}}, want: family.ErrInvalid},
+		{family: "phi3", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_mscale": json.Number("1.2")}, want: family.ErrUnsupported},
+		{family: "phimoe", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_factor": []any{json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1")}}, want: family.ErrMissing},
 		{family: "qwen2_moe", key: "use_sliding_window", value: true, want: family.ErrUnsupported},
 		{family: "seed_oss", key: "logits_scaling", value: json.Number("2"), want: family.ErrUnsupported},
 		{family: "smollm3", key: "no_rope_layers", value: []any{json.Number("1")}, want: family.ErrInvalid},

@@ -61,9 +61,13 @@ func (c *Config) ropeOf(f Family, d Dimensions, params any, key string) Rope {
 // known refuses by name the keys of an object that no rotation has.
 func (r *ropeReader) known(o ropeObject) {
 	values, _ := o.value.(map[string]any)
+	keys := ropeKeys()
+	if r.family.Name == "phimoe" {
+		keys = append(keys, "long_mscale", "short_mscale")
+	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !slices.Contains(ropeKeys(), name) && !neutral(values[name]) {
-			r.c.fail(fmt.Errorf("%s%s.%s: %w", r.c.inside, o.key, name, &UnsupportedError{"key of a rotation", name, ropeKeys()}))
+		if !slices.Contains(keys, name) && !neutral(values[name]) {
+			r.c.fail(fmt.Errorf("%s%s.%s: %w", r.c.inside, o.key, name, &UnsupportedError{"key of a rotation", name, keys}))
 		}
 	}
 }
@@ -310,13 +314,9 @@ func (r *ropeReader) proportional() {
 // longrope divides frequencies by the long factors, and scales the rotated part
 // by how far the context was extended.
 func (r *ropeReader) longrope() {
-	if r.family.Name != "phi3" {
+	if r.family.Name != "phi3" && r.family.Name != "phimoe" {
 		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", "longrope", supportedScalings()}))
 		return
-	}
-	before := float64(r.c.integerOr(0, 1, 1<<30, "original_max_position_embeddings"))
-	if before == 0 {
-		before = r.number("original_max_position_embeddings", nil, 1, 1<<30)
 	}
 	list, _ := r.values["long_factor"].([]any)
 	if len(list) != r.out.Size/2 {
@@ -330,6 +330,14 @@ func (r *ropeReader) longrope() {
 			return
 		}
 		r.out.Factors = append(r.out.Factors, float32(f))
+	}
+	if r.family.Name == "phimoe" { // whose files state how much
+		r.out.Magnitude = r.number("long_mscale", nil, 1e-6, 1e6)
+		return
+	}
+	before := float64(r.c.integerOr(0, 1, 1<<30, "original_max_position_embeddings"))
+	if before == 0 {
+		before = r.number("original_max_position_embeddings", nil, 1, 1<<30)
 	}
 	if by := float64(r.context) / before; by > 1 {
 		r.out.Magnitude = math.Sqrt(1 + math.Log(by)/math.Log(before))

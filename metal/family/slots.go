@@ -86,6 +86,9 @@ func (d Dimensions) globals(f Family) slots {
 	out.norm(d.FinalNorm(), d.Hidden)
 	head := Slot{Path: "lm_head.weight", Shape: []int64{int64(d.Vocabulary), int64(d.Hidden)}, Optional: true}
 	out = append(out, head)
+	if d.HeadBias {
+		out.add("lm_head.bias", int64(d.Vocabulary))
+	}
 	if d.LocalRope == nil && f.GGUF != nil { // all layers share one rotary embedding
 		out = append(out, Slot{Path: "model.rope_freqs.weight", Shape: []int64{int64(d.Rope.Size / 2)}, Optional: true, GGUFOnly: true})
 	}

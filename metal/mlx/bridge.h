@@ -108,6 +108,8 @@ typedef struct {
 } bridge_router;
 // Ids and shares by one kernel; no arrays where there is none for these scores.
 bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_router *router, bridge_made *out);
+// Ids and shares by SparseMixer.
+bridge_status bridge_mix(uint64_t owner, bridge_array *scores, int32_t k, float jitter, bridge_made *out);
 bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid);
 bridge_made bridge_wanted(uint64_t owner, bridge_array *weights, const bridge_router *router);
 bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);

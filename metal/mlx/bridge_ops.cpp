@@ -210,6 +210,25 @@ bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_ro
   });
 }
 
+// In the type of the scores, as mlx-lm computes it.
+bridge_status bridge_mix(uint64_t owner, bridge_array *scores, int32_t k, float jitter, bridge_made *out) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    auto x = flat(scores), left = x;
+    auto none = mx::array(-std::numeric_limits<float>::infinity(), x.dtype());
+    std::vector<mx::array> ids, shares;
+    for (int i = 0; i < k; i++) {
+      auto best = mx::max(left, -1, true);
+      auto id = mx::astype(mx::argmax(left, -1, true), mx::int32);
+      auto far = mx::greater(mx::divide(mx::subtract(best, x), mx::maximum(mx::abs(x), best)), mx::array(2 * jitter, x.dtype()));
+      shares.push_back(mx::take_along_axis(mx::softmax(mx::where(far, none, left), -1, true), id, -1));
+      left = mx::put_along_axis(left, id, none, -1);
+      ids.push_back(std::move(id));
+    }
+    out[0] = hand_over(mx::reshape(mx::concatenate(std::move(ids), -1), {x.shape(0) * k}));
+    out[1] = hand_over(mx::concatenate(std::move(shares), -1));
+  });
+}
+
 // In float32, in which mlx-lm and transformers route.
 bridge_made bridge_weights(uint64_t owner, bridge_array *scores, int32_t sigmoid) {
   return making(owner, [&] {

@@ -105,6 +105,11 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	if !s.begin(op) {
 		return none, none
 	}
+	if spec.Jitter > 0 {
+		var out [2]C.bridge_made
+		err := fault(C.bridge_mix(s.b.token(), in.h, how.k, C.float(spec.Jitter), &out[0]))
+		return s.both(op, in, out, spec.K, err)
+	}
 	if chosen, shares := s.routed(op, in, &how); chosen != nil || s.failed() {
 		return chosen, shares
 	}
@@ -142,14 +147,19 @@ func (s *mixture) routedByParts(op string, in *array, how *C.bridge_router, spec
 // routed is what one kernel chooses; nil where there is none for these scores.
 func (s *mixture) routed(op string, in *array, how *C.bridge_router) (chosen, shares tensor.Array) {
 	var out [2]C.bridge_made
-	if err := fault(C.bridge_route(s.b.token(), in.h, how, &out[0])); err != nil {
+	err := fault(C.bridge_route(s.b.token(), in.h, how, &out[0]))
+	if err == nil && out[0].array == nil {
+		return nil, nil
+	}
+	return s.both(op, in, out, int(how.k), err)
+}
+
+// both are the ids and shares of k experts that one call of the bridge made.
+func (s *mixture) both(op string, in *array, out [2]C.bridge_made, k int, err error) (chosen, shares tensor.Array) {
+	if err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 		return &array{}, &array{}
 	}
-	if out[0].array == nil {
-		return nil, nil
-	}
-	k := int(how.k)
 	ids := s.made(op, out[0], in.shape[0]*k)
 	ids.bound = in.shape[1]
 	return ids, s.made(op, out[1], in.shape[0], k)

@@ -105,11 +105,14 @@ func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
 	if !tied {
 		m.loader.Linear("lm_head", &m.head)
 	}
+	if d.HeadBias {
+		m.loader.Bias("lm_head", &m.head)
+	}
 	if err := m.loader.Load(ctx); err != nil {
 		return err
 	}
 	if tied {
-		m.head = m.embed.Linear
+		m.head.Matrix = m.embed.Matrix
 	}
 	return nil
 }

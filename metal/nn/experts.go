@@ -93,7 +93,7 @@ func (e *Experts) route(s tensor.Scope, scores tensor.Array) (chosen, shares ten
 	}
 	return s.RouteBy(scores, tensor.RouteSpec{
 		K: e.PerToken, Sigmoid: e.By.Sigmoid, Bias: e.Bias, Groups: e.By.Groups, TopGroups: e.By.TopGroups, Pairs: e.By.Pairs,
-		Normalized: e.Normalized, Scale: float32(e.By.Scale), Least: float32(e.By.Least), Each: e.Each,
+		Normalized: e.Normalized, Scale: float32(e.By.Scale), Least: float32(e.By.Least), Each: e.Each, Jitter: float32(e.By.Jitter),
 	})
 }
 

@@ -70,6 +70,10 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	}
 	r := router{spec: spec, bias: vectors[0], each: vectors[1], weights: make([]float32, experts), wanted: make([]float32, experts), groups: make([]float32, max(1, spec.Groups))}
 	for t := range in.shape[0] {
+		if spec.Jitter > 0 {
+			r.mix(in.row(t), ids.ids[t*spec.K:(t+1)*spec.K], out.row(t))
+			continue
+		}
 		r.route(in.row(t), ids.ids[t*spec.K:(t+1)*spec.K], out.row(t))
 	}
 	return ids, out
@@ -108,6 +112,23 @@ func (r *router) route(row []float32, ids []int32, shares []float32) {
 		if r.each != nil {
 			shares[j] *= r.each[i]
 		}
+	}
+}
+
+// mix chooses by SparseMixer.
+func (r *router) mix(row []float32, ids []int32, shares []float32) {
+	copy(r.wanted, row)
+	for j := range ids {
+		choose(r.wanted, ids[j:j+1])
+		best := r.wanted[ids[j]]
+		sum := float32(0)
+		for i, v := range row {
+			if !((best-v)/max(best, -v, v) > 2*r.spec.Jitter) {
+				sum += exp(r.wanted[i] - best)
+			}
+		}
+		shares[j] = 1 / sum
+		r.wanted[ids[j]] = float32(math.Inf(-1))
 	}
 }
 

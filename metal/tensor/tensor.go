@@ -175,6 +175,12 @@ type RouteSpec struct {
 	Least float32
 	// Each [E] multiplies the share of each expert; nil means 1.
 	Each Array
+	// Jitter, unless 0, chooses by SparseMixer (https://arxiv.org/abs/2409.12136): the
+	// best expert first, then the best of the others, and so on. The share of each is
+	// its softmax among those not chosen before it whose score lies at most 2*Jitter
+	// under its own, relative to the larger of its score and their magnitude. Nothing
+	// else changes such shares.
+	Jitter float32
 }
 
 // Check refuses a router that does not fit the number of experts.
@@ -186,6 +192,8 @@ func (s RouteSpec) Check(experts int) error {
 		return fmt.Errorf("%d of %d experts in %d of %d groups", s.K, experts, s.TopGroups, s.Groups)
 	case s.Groups > 1 && s.Pairs && experts/s.Groups < 2:
 		return fmt.Errorf("pairs in groups of %d experts", experts/s.Groups)
+	case s.Jitter < 0, s.Jitter > 0 && (s.Sigmoid || s.Normalized || s.Groups > 1 || s.Bias != nil || s.Each != nil || s.Scale != 0 || s.Least != 0):
+		return fmt.Errorf("a jitter of %v in %+v", s.Jitter, s)
 	}
 	return nil
 }

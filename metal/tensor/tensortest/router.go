@@ -30,6 +30,8 @@ func (s matrixSuite) routeBy(t *testing.T) {
 		{name: "all groups", tokens: 2, experts: 6, biased: true, spec: tensor.RouteSpec{K: 6, Sigmoid: true, Groups: 2, TopGroups: 2, Pairs: true}},
 		{name: "a factor for each expert", tokens: 5, experts: 7, each: true, spec: tensor.RouteSpec{K: 3, Normalized: true}},
 		{name: "a least sum", tokens: 5, experts: 7, spec: tensor.RouteSpec{K: 3, Sigmoid: true, Normalized: true, Least: 0.5, Scale: 1.5}},
+		{name: "SparseMixer", tokens: 33, experts: 7, spec: tensor.RouteSpec{K: 2, Jitter: 0.3}},
+		{name: "SparseMixer of three, nearly all apart", tokens: 17, experts: 9, spec: tensor.RouteSpec{K: 3, Jitter: 0.01}},
 		{name: "one expert", tokens: 4, experts: 1, spec: tensor.RouteSpec{K: 1, Sigmoid: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) { s.routesBy(t, c) })
@@ -37,6 +39,7 @@ func (s matrixSuite) routeBy(t *testing.T) {
 	for name, spec := range map[string]tensor.RouteSpec{
 		"no expert": {K: 0}, "more than there are": {K: 7}, "groups that do not divide": {K: 1, Groups: 4, TopGroups: 1},
 		"more groups than there are": {K: 1, Groups: 3, TopGroups: 4}, "more than the groups have": {K: 3, Groups: 3, TopGroups: 1}, "pairs of one": {K: 1, Groups: 6, TopGroups: 2, Pairs: true},
+		"a negative jitter": {K: 2, Jitter: -0.1}, "a jitter and normalized shares": {K: 2, Jitter: 0.1, Normalized: true},
 	} {
 		x := s.open(t)
 		x.s.RouteBy(x.s.From(x.random(12), 2, 6), spec)
@@ -93,6 +96,9 @@ func sortedByShare(shares map[int32]float64) []int32 {
 
 // routeOracle gives the shares of the experts that a row is routed to.
 func routeOracle(scores, bias []float32, spec tensor.RouteSpec) map[int32]float64 {
+	if spec.Jitter > 0 {
+		return mixOracle(scores, spec.K, float64(spec.Jitter))
+	}
 	weights, sum := make([]float64, len(scores)), 0.0
 	for i, v := range scores {
 		weights[i] = math.Exp(float64(v))
@@ -142,6 +148,28 @@ func routeOracle(scores, bias []float32, spec tensor.RouteSpec) map[int32]float6
 		if spec.Scale != 0 {
 			out[id] *= float64(spec.Scale)
 		}
+	}
+	return out
+}
+
+// mixOracle gives the shares of SparseMixer.
+func mixOracle(scores []float32, k int, jitter float64) map[int32]float64 {
+	out := map[int32]float64{}
+	for range k {
+		best, sum := int32(-1), 0.0
+		for i, v := range scores {
+			if _, chosen := out[int32(i)]; !chosen && (best < 0 || v > scores[best]) {
+				best = int32(i)
+			}
+		}
+		top := float64(scores[best])
+		for i, v := range scores {
+			v := float64(v)
+			if _, chosen := out[int32(i)]; !chosen && (top-v)/max(math.Abs(v), top) <= 2*jitter {
+				sum += math.Exp(v - top)
+			}
+		}
+		out[best] = 1 / sum
 	}
 	return out
 }
