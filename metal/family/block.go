@@ -77,6 +77,8 @@ type Attention struct {
 	// Window is the number of latest positions that a token attends to; 0 means
 	// all.
 	Window int
+	// Chunk, unless 0, cuts positions into chunks; a token attends to none before its own.
+	Chunk int
 	// Scale multiplies scores. Cap, unless 0, bounds them: Cap*tanh(score/Cap).
 	Scale, Cap float64
 }
@@ -173,6 +175,9 @@ func (d Dimensions) attention(i int) *Attention {
 	}
 	if d.LocalRope != nil && a.Window > 0 {
 		a.Rope = d.LocalRope
+	}
+	if d.Chunked {
+		a.Chunk = a.Window
 	}
 	if l := d.Local; a.Window > 0 && l != (Heads{}) {
 		a.Heads, a.KVHeads, a.HeadSize, a.ValueSize = l.Queries, l.KeyValues, l.Size, l.ValueSize

@@ -17,6 +17,9 @@ type Dimensions struct {
 	// all. Layers marked in Everywhere always see all.
 	Window     int
 	Everywhere []bool
+	// Chunked means that layers with a window see nothing before their chunk, which is as
+	// long.
+	Chunked bool
 	// LocalRope is the rotary embedding of layers with a window; nil means the
 	// same as in other layers.
 	LocalRope *Rope
@@ -95,11 +98,11 @@ type Dimensions struct {
 type Heads struct{ Queries, KeyValues, Size, ValueSize int }
 
 // Temper multiplies the query at a position by 1 + Beta*ln(1 +
-// floor(position/Every)), as in transformers' modeling_ministral3.py (version
-// 5).
+// floor((position+Lead)/Every)), as in transformers' modeling_ministral3.py and, with a
+// lead of 1, modeling_llama4.py (version 5).
 type Temper struct {
-	Beta  float64
-	Every int
+	Beta        float64
+	Every, Lead int
 }
 
 // Rope is a rotary position embedding: the pairs (i, i+Size/2) of the first

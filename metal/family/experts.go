@@ -66,6 +66,9 @@ type Router struct {
 	Cap float64
 	// Jitter, unless 0, chooses experts by SparseMixer (tensor.RouteSpec.Jitter).
 	Jitter float64
+	// Input means that the weight of the one expert of a token multiplies what the
+	// expert reads, not what it returns.
+	Input bool
 }
 
 // Plain reports whether the router is a softmax and nothing else.

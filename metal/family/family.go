@@ -83,6 +83,8 @@ type Layout struct {
 	Original string
 	// Blocks means that experts may be stored as mxfp4 blocks.
 	Blocks bool
+	// TurnedExperts means that experts in one tensor have rows and columns exchanged.
+	TurnedExperts bool
 	// Wide means that residuals exceed the range of float16.
 	Wide bool
 	// Ignored are prefixes of tensors that are not loaded: vision encoders and
@@ -129,7 +131,7 @@ type GGUF struct {
 func All() []Family {
 	all := []Family{
 		apertus(), bailingMoE(), bert(), cohere(), cohere2(), deepseekV2(), deepseekV3(), deepseekV32(), dots1(), ernie45(), ernie45MoE(), exaone4(), exaoneMoE(), gemma(), gemma2(), gemma3(), gemma4(), glm(), glm4(), glm4MoE(), glm4MoELite(), glmMoEDSA(), gptoss(),
-		granite(), graniteMoE(), graniteHybrid(), helium(), hunyuanDense(), internlm3(), kimiLinear(), laguna(), lfm2(), lfm2MoE(), llama(), mimoV2Flash(), minicpm(), minimaxM2(), mistral4(), mixtral(), nemotronH(), olmo2(), olmo3(), olmoe(), phi3(), phimoe(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), solarOpen(), stableLM(), starcoder2(), step3p5(), telechat3(), xlmRoberta(),
+		granite(), graniteMoE(), graniteHybrid(), helium(), hunyuanDense(), internlm3(), kimiLinear(), laguna(), lfm2(), lfm2MoE(), llama(), llama4(), mimoV2Flash(), minicpm(), minimaxM2(), mistral4(), mixtral(), nemotronH(), olmo2(), olmo3(), olmoe(), phi3(), phimoe(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), solarOpen(), stableLM(), starcoder2(), step3p5(), telechat3(), xlmRoberta(),
 	}
 	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })
 	return all

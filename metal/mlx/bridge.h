@@ -188,6 +188,8 @@ typedef struct {
   int32_t slot, start, length, how;
   // The segment consists of runs runs of the call, from first_run on.
   int32_t first_run, runs;
+  // It sees no token before first.
+  int32_t first;
 } bridge_segment;
 // Whether the kernel of ragged.h is for keys of a type and size; if so it is
 // compiled.
@@ -197,6 +199,8 @@ typedef struct {
   float scale, cap; // cap is 0 where scores have no bound
   // The indexer's heads, their size, and how many tokens it selects; 0 without one.
   int32_t index_heads, index_size, index_topk;
+  // Unless 0, segments were cut at the borders of chunks, so that a slot may have several.
+  int32_t chunk;
 } bridge_attend_spec;
 // k is null where the layer holds the tokens of the step already, v where values are
 // within keys.

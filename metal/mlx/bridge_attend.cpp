@@ -151,7 +151,7 @@ mx::array attend_by_products(const attention &a, const mx::array &q, const mx::a
 // One segment's queries against what its slot holds: [length, heads*size].
 mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segment &seg) {
   const auto *spec = a.spec;
-  int end = seg.start + seg.length, first = a.first_seen(seg.start);
+  int end = seg.start + seg.length, first = std::max(a.first_seen(seg.start), seg.first);
   auto &held = seg.slab->layers.at(static_cast<size_t>(spec->layer));
   auto keys = a.keys(held, seg.slot, seg.slot + 1, first, end), values = a.values(held, seg.slot, seg.slot + 1, first, end);
   auto attend = [&] {
@@ -163,7 +163,7 @@ mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segm
     if (seg.runs > 0) {
       mask = mask_of_runs(a, seg, first, end);
       mode = "array";
-    } else if (seg.length > 1 && spec->window > 0 && end > spec->window) {
+    } else if (seg.length > 1 && spec->window > 0 && end - first > spec->window) {
       mask = mask_of_piece(a, seg.start, first, end);
       mode = "array";
     }
@@ -326,7 +326,7 @@ mx::array attend_together(const attention &a, const mx::array &q, const together
   if (*low != *high && end - first > longest_masked) {
     std::vector<mx::array> parts;
     for (auto s : t.slots()) {
-      parts.push_back(attend_alone(a, by_slot(q, {t.rows[static_cast<size_t>(s - t.first)]}, spec->heads, spec->size), {t.slab, s, t.positions[static_cast<size_t>(s - t.first)], 1, BRIDGE_FUSED, 0, 0}));
+      parts.push_back(attend_alone(a, by_slot(q, {t.rows[static_cast<size_t>(s - t.first)]}, spec->heads, spec->size), {t.slab, s, t.positions[static_cast<size_t>(s - t.first)], 1, BRIDGE_FUSED, 0, 0, 0}));
     }
     return mx::concatenate(std::move(parts), 0);
   }
@@ -507,7 +507,7 @@ void write_all(const attention &a, std::optional<slab_array> slab_layer::*part, 
 // values are within keys.
 bool suits_latent_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n) {
   const auto *spec = a.spec;
-  return runs_kernels() && q.dtype() == mx::bfloat16 && spec->kv_heads == 1 && spec->size % 64 == 0 && spec->size <= 640 && spec->value_size % 64 == 0 && spec->value_size <= 512 && spec->window == 0 &&
+  return runs_kernels() && q.dtype() == mx::bfloat16 && spec->kv_heads == 1 && spec->size % 64 == 0 && spec->size <= 640 && spec->value_size % 64 == 0 && spec->value_size <= 512 && spec->window == 0 && spec->chunk == 0 &&
          spec->cap == 0 && spec->index_size == 0 && !a.sinks && std::all_of(segments, segments + n, [&](const bridge_segment &s) {
            return s.length == 1 && s.start < latent_step_longest && !s.slab->layers.at(static_cast<size_t>(spec->layer)).values && type_of(s.slab->shape.type) == q.dtype();
          });
@@ -568,7 +568,7 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
       a.sinks = mx::astype(mx::array(sinks, mx::Shape{spec->heads}, mx::float32), q->value.dtype());
     }
     auto groups = gather(segments, n);
-    if (spec->cap > 0 || spec->index_size > 0) { // each is attended by itself
+    if (spec->cap > 0 || spec->index_size > 0 || spec->chunk > 0) { // each is attended by itself
       groups.clear();
     }
     // Everything is written before anything is read: what reads an array that is

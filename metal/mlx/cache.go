@@ -360,7 +360,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	}
 	how := C.bridge_attend_spec{
 		layer: C.int32_t(c.index[spec.Layer]), heads: C.int32_t(wide), kv_heads: C.int32_t(heads.KVHeads),
-		size: C.int32_t(heads.HeadSize), value_size: C.int32_t(heads.ValueSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale), cap: C.float(spec.Cap),
+		size: C.int32_t(heads.HeadSize), value_size: C.int32_t(heads.ValueSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale), cap: C.float(spec.Cap), chunk: C.int32_t(spec.Chunk),
 	}
 	var indexQ, indexWeights *array
 	if x := spec.Indexer; x != nil {
@@ -406,9 +406,10 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 			h.lengths[spec.Layer] += g.Length
 			c.b.pending[in.slab] = struct{}{}
 		}
-		all = append(all, stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length, shift: start - g.Start, runs: mutual[i]})
+		whole := stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length, shift: start - g.Start, runs: mutual[i]}
+		all = append(all, whole.chunks(spec.Chunk)...)
 	}
-	if c.ragged && len(spec.Mutual) == 0 && spec.Window == 0 && spec.Sinks == nil && spec.Cap == 0 && spec.Indexer == nil {
+	if c.ragged && len(spec.Mutual) == 0 && spec.Window == 0 && spec.Chunk == 0 && spec.Sinks == nil && spec.Cap == 0 && spec.Indexer == nil {
 		c.b.ragged.Add(chooseRagged(all))
 	}
 	for _, g := range all {
@@ -425,7 +426,7 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C
 			how, written = c.b.attention(heads, g.length, g.seen)
 		}
 		scores = max(scores, written)
-		out = append(out, C.bridge_segment{slab: g.slab.row, slot: C.int32_t(g.slot), start: C.int32_t(g.start), length: C.int32_t(g.length), how: how, first_run: C.int32_t(len(runs) / 2), runs: C.int32_t(len(g.runs))})
+		out = append(out, C.bridge_segment{slab: g.slab.row, slot: C.int32_t(g.slot), start: C.int32_t(g.start), length: C.int32_t(g.length), how: how, first: C.int32_t(g.first), first_run: C.int32_t(len(runs) / 2), runs: C.int32_t(len(g.runs))})
 		for _, r := range g.runs {
 			runs = append(runs, C.int32_t(r[0]+g.shift), C.int32_t(r[1]+g.shift))
 		}
@@ -518,7 +519,7 @@ func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *arr
 	switch {
 	case spec.Layer < 0 || spec.Layer >= c.spec.Layers,
 		tokens != tensor.Tokens(spec.Segments), least < 0, misfit(k, heads.HeadSize), misfit(v, heads.ValueSize),
-		!spec.Indexer.Fits(*spec, heads), q.shape[1]%(heads.KVHeads*spec.QuerySize(heads)) != 0,
+		!spec.Indexer.Fits(*spec, heads), !spec.ChunksFit(), q.shape[1]%(heads.KVHeads*spec.QuerySize(heads)) != 0,
 		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/spec.QuerySize(heads), !mutual,
 		spec.Window < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		s.misfit(op, "q %v, k and v as %+v, %d rows in segments, layer %d of %+v", q.shape, heads, tensor.Tokens(spec.Segments), spec.Layer, c.spec)

@@ -12,6 +12,25 @@ type stretch struct {
 	// runs are positions of tokens that see one another, which the slot has at shift.
 	runs  [][2]int
 	shift int
+	// first is the token of the slot before which none is seen.
+	first int
+}
+
+// chunks cuts a stretch at the borders of chunks of n positions; 0 leaves it whole.
+func (g stretch) chunks(n int) []stretch {
+	if n == 0 {
+		return []stretch{g}
+	}
+	var out []stretch
+	for from, end := g.start-g.shift, g.start-g.shift+g.length; from < end; {
+		begin := from / n * n
+		part := g
+		part.start, part.length = from+g.shift, min(begin+n, end)-from
+		part.seen, part.first = from+part.length-begin, begin+g.shift
+		out = append(out, part)
+		from += part.length
+	}
+	return out
 }
 
 // In the kernel of ragged.h, one thread block reads the whole context of a

@@ -91,6 +91,8 @@ type AttentionSpec struct {
 	// Window is the number of latest positions that a token attends to,
 	// including itself; 0 means all.
 	Window int
+	// Chunk, unless 0, cuts positions into chunks; a token attends to none before its own.
+	Chunk int
 	// Cap bounds scores; 0 means that it does not.
 	Cap float32
 }
@@ -99,7 +101,7 @@ type AttentionSpec struct {
 // and the family's optional tensors.
 func (l *Loader) attention(path string, d family.Dimensions, f family.Attention, layer int) *Attention {
 	a := &Attention{Gated: f.Gated, NormLast: f.NormLast, AttentionSpec: AttentionSpec{
-		Layer: layer, HeadSize: f.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window, Cap: float32(f.Cap), ValueScale: float32(f.ValueScale),
+		Layer: layer, HeadSize: f.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window, Chunk: f.Chunk, Cap: float32(f.Cap), ValueScale: float32(f.ValueScale),
 	}}
 	if f.Rope != nil {
 		a.Rope = l.rope(*f.Rope)
@@ -210,7 +212,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
 		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments, Q: q, K: k, V: v,
-		Scale: a.Scale, Window: a.Window, Sinks: a.Sinks, Cap: a.Cap, Mutual: mutual,
+		Scale: a.Scale, Window: a.Window, Chunk: a.Chunk, Sinks: a.Sinks, Cap: a.Cap, Mutual: mutual,
 	})
 	switch {
 	case a.Gate.Matrix != nil && a.Softplus:
@@ -296,7 +298,7 @@ func (a *Attention) Output() Linear { return a.O }
 func (a *Attention) queries() tensor.RopeSpec {
 	spec := a.Rope
 	if a.Temper != nil {
-		spec.Beta, spec.Every = a.Temper.Beta, a.Temper.Every
+		spec.Beta, spec.Every, spec.Lead = a.Temper.Beta, a.Temper.Every, a.Temper.Lead
 	}
 	return spec
 }

@@ -63,13 +63,22 @@ func (e *Experts) of(s tensor.Scope, x, by tensor.Array) tensor.Array {
 	}
 	chosen, shares := e.route(s, scores)
 	s.Release(scores)
-	inner := e.inner(s, x, chosen)
-	down := s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0]
+	read := x
+	if e.By.Input {
+		read = s.Multiply(x, shares)
+	}
+	inner := e.inner(s, read, chosen)
+	out := s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0]
 	s.Release(inner)
 	s.Release(chosen)
-	out := s.Combine(down, shares)
+	if e.By.Input {
+		s.Release(read)
+	} else {
+		down := out
+		out = s.Combine(down, shares)
+		s.Release(down)
+	}
 	s.Release(shares)
-	s.Release(down)
 	if e.Shared == nil {
 		return out
 	}

@@ -262,17 +262,17 @@ func (t *tensors) host(name string, to *[]float32) {
 
 // turn loads a stack whose matrices lie with rows and columns exchanged.
 func (t *tensors) turn(reading *weights.Reading, e weights.Entry, set func(tensor.Matrix)) error {
-	stack, in, out := int(e.Shape[0]), int(e.Shape[1]), int(e.Shape[2])
-	size := e.Format.Type.Bytes()
+	stack, in, size := int(e.Shape[0]), int(e.Shape[1]), e.Format.Type.Bytes()
+	first, out := e.Taken()
 	if e.Format.Quantized() {
 		return fmt.Errorf("rows of quantised columns: %w", weights.ErrUnsupported)
 	}
 	all := make([]byte, stack*in*out*size)
 	err := reading.Rows(e, func(row int, r quant.Row) error {
-		t.progress(int64(len(r.Raw)))
+		t.progress(int64(out * size))
 		matrix, column := row/in, row%in
 		for i := range out {
-			copy(all[((matrix*out+i)*in+column)*size:], r.Raw[i*size:(i+1)*size])
+			copy(all[((matrix*out+i)*in+column)*size:], r.Raw[(first+i)*size:(first+i+1)*size])
 		}
 		return nil
 	})

@@ -100,7 +100,7 @@ func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache
 		tokens != tensor.Tokens(spec.Segments), misfit(k, heads.HeadSize), misfit(v, heads.ValueSize),
 		!spec.Indexer.Fits(spec, heads), q.shape[1]%(heads.KVHeads*spec.QuerySize(heads)) != 0,
 		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/spec.QuerySize(heads), !mutual,
-		spec.Window < 0, spec.Cap < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
+		spec.Window < 0, spec.Cap < 0, !spec.ChunksFit(), c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k and v as %+v, %d rows in segments, layer %d of %+v",
 			q.shape, heads, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
 	}
@@ -198,10 +198,7 @@ func (a *attention) begin(sc *scratch, q, out *array) {
 	for r := range a.look.rows {
 		for h := range a.look.heads {
 			head, position := a.look.head+h, a.look.position+r
-			first, end := 0, a.look.end(position)
-			if a.spec.Window > 0 {
-				first = max(0, position+1-a.spec.Window)
-			}
+			first, end := a.spec.First(position), a.look.end(position)
 			a.queries = append(a.queries, query{
 				q: q.row(a.look.row + r)[head*size : (head+1)*size], out: out.row(a.look.row + r)[head*wide : (head+1)*wide], scores: scores[:end-first],
 				first: first, end: end, head: head, row: a.look.row + r,

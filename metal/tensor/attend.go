@@ -33,15 +33,16 @@ type RopeSpec struct {
 	Factors []float32
 	// Interleaved pairs are (2i, 2i+1) instead.
 	Interleaved bool
-	// Beta multiplies whole heads by 1 + Beta*ln(1 + floor(position/Every)),
-	// even if Size is 0 and nothing is rotated. 0 means no scaling; Every is
-	// then ignored.
-	Beta  float64
-	Every int
+	// Beta multiplies whole heads by 1 + Beta*ln(1 + floor((position+Lead)/Every)),
+	// even if Size is 0 and nothing is rotated. 0 means no scaling; Every and Lead
+	// are then ignored.
+	Beta        float64
+	Every, Lead int
 }
 
 // Growth is the factor of a head at a position.
 func (s RopeSpec) Growth(position int) float64 {
+	position += s.Lead
 	if s.Beta == 0 || position < s.Every {
 		return 1
 	}
@@ -55,8 +56,8 @@ func (s RopeSpec) Check(headSize int) error {
 		return fmt.Errorf("%d of %d elements of a head", s.Size, headSize)
 	case s.Factors != nil && len(s.Factors) != s.Size/2:
 		return fmt.Errorf("%d factors for %d elements", len(s.Factors), s.Size)
-	case s.Beta != 0 && s.Every < 1:
-		return fmt.Errorf("growth every %d positions", s.Every)
+	case s.Beta != 0 && (s.Every < 1 || s.Lead < 0):
+		return fmt.Errorf("growth every %d positions from %d on", s.Every, s.Lead)
 	}
 	return nil
 }
@@ -76,6 +77,9 @@ type AttendSpec struct {
 	// itself; 0 means all. A rotating layer sees no more than the window of its
 	// cache.
 	Window int
+	// Chunk, unless 0, cuts the positions of a request into chunks of this many; a token
+	// sees none before its own. Such a step has no Mutual runs and no Indexer.
+	Chunk int
 	// Sinks is a score per query head that joins the softmax without a value;
 	// nil means none.
 	Sinks []float32
@@ -117,6 +121,23 @@ func (s AttendSpec) QuerySize(h HeadSpec) int {
 		return h.HeadSize
 	}
 	return max(1, h.HeadSize-s.Indexer.Size)
+}
+
+// First is the first position that a token sees.
+func (s AttendSpec) First(position int) int {
+	first := 0
+	if s.Window > 0 {
+		first = max(0, position+1-s.Window)
+	}
+	if s.Chunk > 0 {
+		first = max(first, position/s.Chunk*s.Chunk)
+	}
+	return first
+}
+
+// ChunksFit reports whether chunks fit the rest of a step, where none always do.
+func (s AttendSpec) ChunksFit() bool {
+	return s.Chunk == 0 || s.Chunk > 0 && len(s.Mutual) == 0 && s.Indexer == nil
 }
 
 // Run is rows [First, First+Length) of a step.

@@ -321,7 +321,7 @@ func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
 	if d.Layout().Blocks {
 		return nil
 	}
-	return c.fusedExperts()
+	return c.fusedExperts(d.Layout().TurnedExperts)
 }
 
 // unwrap names the tensors of a decoder that was saved without its head, as
@@ -463,6 +463,9 @@ func (c *collection) stacked(s family.Slot) (Entry, error) {
 		}
 		if t.turned {
 			e.turned, e.Shape = true, []int64{s.Shape[0], want[0], want[1]}
+			if t.wide > 0 {
+				e.Shape[2], e.first, e.taken = t.wide, int(t.first), int(want[1])
+			}
 		}
 		kind, err := t.kind.float()
 		if err != nil {

@@ -144,7 +144,8 @@ func (e Entry) wideBytes(precise quant.Type) int64 {
 	if precise == quant.Float32 && !f.BlockFloat() {
 		f.Type = quant.Float32
 	}
-	sizes, err := f.Sizes(e.Columns())
+	_, columns := e.Taken()
+	sizes, err := f.Sizes(columns)
 	if err != nil {
 		return e.Bytes
 	}

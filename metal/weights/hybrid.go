@@ -37,8 +37,8 @@ func (c *collection) kernels(ends []string) (asMLX bool, err error) {
 // fusedExperts cuts what transformers 5 stores as one tensor of all experts
 // into the stacks of mlx-lm: gates and what they gate, [experts, 2*inner, hidden],
 // expert after expert, and what comes back, which is as it should be but for its
-// name.
-func (c *collection) fusedExperts() error {
+// name. Where they are turned rows and columns of each matrix are exchanged.
+func (c *collection) fusedExperts(turned bool) error {
 	for _, name := range sortedKeys(c.tensors) {
 		layer, found := strings.CutSuffix(name, ".experts.gate_up_proj")
 		if !found {
@@ -48,6 +48,14 @@ func (c *collection) fusedExperts() error {
 		back, ok := c.tensors[down]
 		if !ok {
 			return fmt.Errorf("tensor %s: %w", down, ErrMissing)
+		}
+		if turned {
+			if err := c.turnedExperts(layer, t, back); err != nil {
+				return fmt.Errorf("tensor %s: %w", family.Quoted(name), err)
+			}
+			delete(c.tensors, name)
+			delete(c.tensors, down)
+			continue
 		}
 		if len(t.shape) != 3 || t.shape[0] < 1 || t.shape[1]%2 != 0 {
 			return family.Invalidf("tensor %s has shape %v, want [experts, twice their width, columns]", family.Quoted(name), t.shape)
@@ -65,6 +73,33 @@ func (c *collection) fusedExperts() error {
 		c.tensors[layer+".switch_mlp.down_proj.weight"] = back
 		delete(c.tensors, name)
 		delete(c.tensors, down)
+	}
+	return nil
+}
+
+// turnedExperts cuts experts of which each matrix is stored with rows and columns
+// exchanged: [experts, hidden, 2*inner] and [experts, inner, hidden].
+func (c *collection) turnedExperts(layer string, both, back shardTensor) error {
+	if len(both.shape) != 3 || len(back.shape) != 3 || both.shape[0] < 1 || both.shape[0] != back.shape[0] || both.shape[2]%2 != 0 {
+		return family.Invalidf("shape %v, and %v of down_proj, want [experts, columns, twice their width] and [experts, width, columns]", both.shape, back.shape)
+	}
+	of := func(t shardTensor, i, first, columns int64) shardTensor {
+		size := t.span.bytes / t.shape[0]
+		part := t
+		part.shape, part.turned, part.first = []int64{t.shape[1], columns}, true, first
+		if columns < t.shape[2] {
+			part.wide = t.shape[2]
+		}
+		part.span.offset += i * size
+		part.span.bytes = size
+		return part
+	}
+	inner := both.shape[2] / 2
+	for i := range both.shape[0] {
+		expert := fmt.Sprintf("%s.experts.%d.", layer, i)
+		c.tensors[expert+"gate_proj.weight"] = of(both, i, 0, inner)
+		c.tensors[expert+"up_proj.weight"] = of(both, i, inner, inner)
+		c.tensors[expert+"down_proj.weight"] = of(back, i, 0, back.shape[2])
 	}
 	return nil
 }

@@ -188,7 +188,7 @@ func TestExpertsInOneTensorAreCutApart(t *testing.T) {
 	const up, down = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"
 	c := gathered(map[string][]int64{down: {3, 8, 2}, up: {3, 4, 8}})
 	begin := c.tensors[up].span.offset
-	if err := c.fusedExperts(); err != nil {
+	if err := c.fusedExperts(false); err != nil {
 		t.Fatal(err)
 	}
 	for name, at := range map[string]int64{"0.gate_proj": 0, "0.up_proj": 1, "2.gate_proj": 4, "2.up_proj": 5} {
@@ -206,8 +206,43 @@ func TestExpertsInOneTensorAreCutApart(t *testing.T) {
 		"of two dimensions": {up: {4, 8}, down: {3, 8, 2}},
 		"nothing back":      {up: {3, 4, 8}},
 	} {
-		if err := gathered(shapes).fusedExperts(); !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrMissing) {
+		if err := gathered(shapes).fusedExperts(false); !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrMissing) {
 			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// TestExpertsWithRowsAndColumnsExchangedAreCutApart: gates are the first half of the
+// columns, what they gate the second.
+func TestExpertsWithRowsAndColumnsExchangedAreCutApart(t *testing.T) {
+	const up, down = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"
+	c := gathered(map[string][]int64{down: {3, 2, 8}, up: {3, 8, 4}})
+	for name, x := range c.tensors {
+		x.kind = element{"F32", 4}
+		c.tensors[name] = x
+	}
+	begin := c.tensors[up].span.offset
+	if err := c.fusedExperts(true); err != nil {
+		t.Fatal(err)
+	}
+	for name, first := range map[string]int{"gate_proj": 0, "up_proj": 2} {
+		e, err := c.stacked(family.Slot{Path: "model.layers.0.mlp.switch_mlp." + name + ".weight", Shape: []int64{3, 2, 8}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, columns := e.Taken(); !e.Turned() || at != first || columns != 2 || e.stack[2].offset != begin+2*8*4*4 || e.Held() != 3*2*8*4 {
+			t.Errorf("%s are %d columns from %d on, in %+v that hold %d bytes", name, columns, at, e, e.Held())
+		}
+	}
+	e, err := c.stacked(family.Slot{Path: "model.layers.0.mlp.switch_mlp.down_proj.weight", Shape: []int64{3, 8, 2}})
+	if at, columns := e.Taken(); err != nil || at != 0 || columns != 8 || !slices.Equal(e.Shape, []int64{3, 2, 8}) {
+		t.Errorf("what comes back is %+v: error %v", e, err)
+	}
+	for name, shapes := range map[string]map[string][]int64{
+		"half of a pair": {up: {3, 8, 5}, down: {3, 2, 8}}, "other experts back": {up: {3, 8, 4}, down: {2, 2, 8}}, "of two dimensions": {up: {8, 4}, down: {3, 2, 8}},
+	} {
+		if err := gathered(shapes).fusedExperts(true); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: error %v, want ErrInvalid", name, err)
 		}
 	}
 }

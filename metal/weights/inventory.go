@@ -31,6 +31,8 @@ type Entry struct {
 	stack []span
 	// turned entries hold each matrix of the stack with rows and columns exchanged.
 	turned bool
+	// first and taken are the columns of a turned entry that it means; taken 0 is all.
+	first, taken int
 	// block is the GGUF type of rows that are split on reading.
 	block Type
 	// drift is where conversions of this type are measured; nil where the rows
@@ -46,6 +48,14 @@ type Entry struct {
 // Turned reports whether the rows of each matrix of a stack are its columns.
 func (e Entry) Turned() bool { return e.turned }
 
+// Taken are the columns that a turned entry means: those from first on.
+func (e Entry) Taken() (first, columns int) {
+	if e.taken == 0 {
+		return 0, e.Columns()
+	}
+	return e.first, e.taken
+}
+
 // Stored names the type on disk ("Q4_1", "bfloat16", "affine 4-bit group 64
 // float16").
 func (e Entry) Stored() string { return e.stored }
@@ -59,9 +69,10 @@ func (e Entry) Rows() int {
 	return int(rows)
 }
 
-// Held is the bytes of all rows that File.Rows hands out.
+// Held is the bytes of all rows that File.Rows hands out, as far as they are meant.
 func (e Entry) Held() int64 {
-	sizes, err := e.Format.Sizes(e.Columns())
+	_, columns := e.Taken()
+	sizes, err := e.Format.Sizes(columns)
 	if err != nil {
 		return e.Bytes
 	}

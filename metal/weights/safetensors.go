@@ -54,8 +54,10 @@ type shardTensor struct {
 	kind  element
 	shape []int64
 	span  span
-	// turned matrices lie with rows and columns exchanged.
-	turned bool
+	// turned matrices lie with rows and columns exchanged. Where wide is not 0 they are
+	// the columns from first on of rows as long as that.
+	turned      bool
+	first, wide int64
 }
 
 // allowance is what the headers of a model may still hold.

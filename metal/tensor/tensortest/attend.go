@@ -26,8 +26,10 @@ type attendCase struct {
 	// shared attends a second time to what was appended.
 	shared bool
 	window int
-	sinks  bool
-	cap    float32
+	// chunk is the number of positions of a chunk, 0 means no chunks.
+	chunk int
+	sinks bool
+	cap   float32
 	// mutual steps have runs of rows that see one another.
 	mutual bool
 	// index is the size of the indexer's keys, which are the last of keys; 0 means
@@ -63,6 +65,11 @@ func (s cacheSuite) attend(t *testing.T) {
 		{name: "values within keys, bounded", heads: 4, kvHeads: 1, size: 16, values: 8, within: true, cap: 0.7},
 		{name: "read by another layer", heads: 6, kvHeads: 2, size: 8, shared: true},
 		{name: "read by another layer under a window", heads: 4, kvHeads: 2, size: 8, window: 4, shared: true},
+		{name: "chunks", heads: 6, kvHeads: 2, size: 8, chunk: 5},
+		{name: "chunks of one token", heads: 2, kvHeads: 2, size: 6, chunk: 1},
+		{name: "chunks under a window, sinks", heads: 4, kvHeads: 1, size: 4, chunk: 3, window: 3, sinks: true},
+		{name: "chunks, bounded scores", heads: 5, kvHeads: 1, size: 4, chunk: 4, cap: 0.7},
+		{name: "chunks that another layer reads", heads: 6, kvHeads: 2, size: 8, chunk: 4, shared: true},
 		{name: "tokens that an indexer selects", heads: 5, kvHeads: 1, size: 20, values: 8, within: true, index: 6},
 		{name: "window and sinks", heads: 2, kvHeads: 1, size: 4, window: 3, sinks: true},
 	} {
@@ -143,7 +150,7 @@ func (s cacheSuite) attendStep(x *bench, c attendCase, cache tensor.Cache, model
 	tokens, width, wide := tensor.Tokens(segments), c.kvHeads*c.size, c.kvHeads*c.wide()
 	q, k, v := x.random(tokens*c.heads*c.query()), x.random(tokens*width), x.random(tokens*wide)
 	spec := tensor.AttendSpec{
-		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Sinks: sinks, Cap: c.cap,
+		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Chunk: c.chunk, Sinks: sinks, Cap: c.cap,
 		Q: x.s.From(q, tokens, c.heads*c.query()), K: x.s.From(k, tokens, width),
 	}
 	if !c.within {
@@ -261,6 +268,9 @@ func attendOracle(c attendCase, q []float32, k, v [][]float32, position int, sin
 	first := 0
 	if c.window > 0 {
 		first = max(0, position+1-c.window)
+	}
+	if c.chunk > 0 {
+		first = max(first, position-position%c.chunk)
 	}
 	for h := range c.heads {
 		at := h / (c.heads / c.kvHeads)

@@ -13,9 +13,10 @@ import (
 // rotating runs requests for many windows, in parallel with a cache that keeps
 // all tokens: results are the same, and the memory does not grow.
 func (s cacheSuite) rotating(t *testing.T) {
-	for name, windows := range map[string][]int{"some": {6, 0, 6}, "all": {6, 6, 6}, "of one token": {1, 1, 0}} {
+	for name, windows := range map[string][]int{"some": {6, 0, 6}, "all": {6, 6, 6}, "of one token": {1, 1, 0}, "in chunks": {6, 0, 6}} {
 		t.Run(name, func(t *testing.T) {
 			w := s.openFor(t).saving(tensor.CacheSpec{Layers: 3, KVHeads: 2, HeadSize: 6, BlockTokens: 4, Windows: windows})
+			w.chunked = name == "in chunks"
 			rotates := w.cache()
 			whole, err := w.b.NewCache(tensor.CacheSpec{Layers: 3, KVHeads: 2, HeadSize: 6, BlockTokens: 4})
 			if err != nil {

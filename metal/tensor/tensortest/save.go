@@ -20,6 +20,8 @@ type saving struct {
 	weights []recurred
 	// q, k and v of attending layers by token, for any request.
 	q, k, v []float32
+	// chunked layers with a window have chunks as long.
+	chunked bool
 }
 
 // savedWidth is at least that of the queries of any layer.
@@ -85,6 +87,9 @@ func (w *saving) build(sc tensor.Scope, c tensor.Cache, segments ...tensor.Segme
 	var outs []tensor.Array
 	for layer := range w.spec.Layers {
 		spec := tensor.AttendSpec{Cache: c, Layer: layer, Segments: segments, Scale: 0.3, Window: w.spec.WindowOf(layer)}
+		if w.chunked {
+			spec.Chunk = spec.Window
+		}
 		heads := w.spec.HeadsOf(layer)
 		of := func(all []float32, width int) tensor.Array {
 			return sc.From(rowsOf(all[layer*savedTokens*savedWidth:], width, segments), tensor.Tokens(segments), width)

@@ -296,6 +296,7 @@ func (s Suite) rope(t *testing.T) {
 		{"interleaved", 8, tensor.RopeSpec{Theta: 1e4, Size: 8, Interleaved: true}},
 		{"interleaved part, factors and magnitude", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 0.75, Linear: 2, Factors: []float32{1, 1, 4, 4}, Interleaved: true}},
 		{"growth alone", 6, tensor.RopeSpec{Beta: 0.5, Every: 3}},
+		{"growth that leads", 6, tensor.RopeSpec{Beta: 0.5, Every: 3, Lead: 1}},
 		{"growth", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 1.25, Beta: 0.5, Every: 2}},
 	} {
 		segments := []tensor.Segment{{Request: 1, Start: 0, Length: 3}, {Request: 2, Start: 8000, Length: 2}}
@@ -319,7 +320,7 @@ func ropeOracle(dst []float64, src []float32, pos float64, spec tensor.RopeSpec)
 	}
 	grown := 1.0
 	if spec.Beta != 0 {
-		grown = 1 + spec.Beta*math.Log(1+math.Floor(pos/float64(spec.Every)))
+		grown = 1 + spec.Beta*math.Log(1+math.Floor((pos+float64(spec.Lead))/float64(spec.Every)))
 	}
 	defer func() {
 		for i := range dst {

@@ -201,7 +201,7 @@ def by_transformers(case, folder, adapter=None):
 
     def hidden(tokens):
         with torch.no_grad():
-            return model.get_decoder()(torch.tensor([tokens])).last_hidden_state[0].float().numpy()
+            return getattr(d := model.get_decoder(), "model", d)(torch.tensor([tokens])).last_hidden_state[0].float().numpy()
 
     return run(step, hidden, case["config"].get("text_config", case["config"])["vocab_size"])
 
