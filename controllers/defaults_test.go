@@ -115,7 +115,7 @@ func TestDefaultsFightNobody(t *testing.T) {
 		t.Errorf("the first owner applied again, and 5 s became %d", n)
 	}
 	if n := seconds(s.git("tuner", "{}")); n != v1alpha1.DefaultDrainSeconds {
-		t.Errorf("nobody sets it any more, and there are %d s", n)
+		t.Errorf("no owner sets it, and there are %d s", n)
 	}
 	// What depends on a default may come and go.
 	s.git("git", "{model: {source: 'file://a'}, residency: {policy: OnDemand, idleSeconds: 5}}")

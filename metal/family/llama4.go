@@ -7,8 +7,8 @@ import "fmt"
 // everything without rotation, and its queries grow with their position. The sigmoid of the
 // router multiplies what an expert reads, next to a shared expert. Where mlx-lm differs,
 // transformers is right, which computes what Meta published: mlx-lm's llama4 norms heads
-// with an epsilon of 1e-6 and takes every fourth layer for one without rotation, whatever
-// the file says; its llama4_text has no chunks, no growth, no experts, and norms heads that
+// with an epsilon of 1e-6 and takes every fourth layer for one without rotation, regardless
+// of the file; its llama4_text has no chunks, no growth, no experts, and norms heads that
 // are not rotated.
 func llama4() Family {
 	return Family{

@@ -4,7 +4,7 @@ package family
 // a mixture of experts in every layer that SparseMixer chooses from, LayerNorm, and biases in
 // attention and at the head. longrope uses the long factors at every length, as Phi-3's
 // does. transformers uses the short ones at every length, and always two experts; mlx-lm
-// wants the biases whatever the file says, and ignores a window.
+// wants the biases regardless of the file, and ignores a window.
 func phimoe() Family {
 	return Family{
 		Name: "phimoe", Models: "Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE", Types: []string{"phimoe"}, Context: 1 << 17,
