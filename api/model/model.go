@@ -320,7 +320,7 @@ type Facts struct {
 	// +kubebuilder:validation:Minimum=0
 	WindowElements int64 `json:"windowElements,omitempty"`
 	// layerInputSize is the width of the per-layer embeddings of all layers
-	// together. It is absent for models without them.
+	// together, and of parallel residuals. It is absent for models without them.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	LayerInputSize int64 `json:"layerInputSize,omitempty"`

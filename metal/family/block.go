@@ -25,6 +25,22 @@ type Block struct {
 	// embeddings of Gemma); 0 is none. Scaled layers end with a factor of their own.
 	Inner  int
 	Scaled bool
+	// Streams are several residuals next to one another; nil means one. The attention
+	// and the feed-forward then read and change one of them.
+	Streams *Streams
+}
+
+// Streams are the residuals of AltUp (https://arxiv.org/abs/2301.13310): each layer predicts
+// all of them, computes one, and corrects all by how far that is from its prediction.
+type Streams struct {
+	// Count of them, of which Active is computed.
+	Count, Active int
+	// Rank of a learned residual connection around the attention (LAuReL).
+	Rank int
+	// Clip bounds the weights of coefficients; 0 means no bound.
+	Clip float64
+	// Scaled means that the input of the layer reads the active one times a weight.
+	Scaled bool
 }
 
 // Norm is a norm of a layer, identified by its path. The zero value means no
@@ -117,6 +133,9 @@ type Feed struct {
 	Plain bool
 	// Bias is added to every product.
 	Bias bool
+	// Sparsity is the part of the gate that is left out, as if its elements were normally
+	// distributed; what is kept counts from there on. 0 keeps all.
+	Sparsity float64
 	// Limit bounds SiLU of the gate from above, and what it multiplies on both
 	// sides; 0 means no bound.
 	Limit float64

@@ -86,6 +86,15 @@ type Dimensions struct {
 	MeanNorm, NormBias bool
 	// Inner is the width of what each token brings to every layer besides; 0 is none.
 	Inner int
+	// InnerVocabulary is how many tokens bring something of their own; the others bring
+	// what token 0 does. 0 means all.
+	InnerVocabulary int
+	// Streams are the residuals of a layer; nil means one.
+	Streams *Streams
+	// Widths are those of the feed-forwards by layer, and Sparsities what their gates leave
+	// out (Feed.Sparsity); nil means that layers do not differ.
+	Widths     []int
+	Sparsities []float64
 	// Encoder is set for families with bidirectional attention.
 	Encoder *Encoder
 	// Tower is the vision tower; nil if the model has none, or if it is not

@@ -130,7 +130,7 @@ type GGUF struct {
 // All lists the families, sorted by name.
 func All() []Family {
 	all := []Family{
-		apertus(), bailingMoE(), bert(), cohere(), cohere2(), deepseekV2(), deepseekV3(), deepseekV32(), dots1(), ernie45(), ernie45MoE(), exaone4(), exaoneMoE(), gemma(), gemma2(), gemma3(), gemma4(), glm(), glm4(), glm4MoE(), glm4MoELite(), glmMoEDSA(), gptoss(),
+		apertus(), bailingMoE(), bert(), cohere(), cohere2(), deepseekV2(), deepseekV3(), deepseekV32(), dots1(), ernie45(), ernie45MoE(), exaone4(), exaoneMoE(), gemma(), gemma2(), gemma3(), gemma3n(), gemma4(), glm(), glm4(), glm4MoE(), glm4MoELite(), glmMoEDSA(), gptoss(),
 		granite(), graniteMoE(), graniteHybrid(), helium(), hunyuanDense(), internlm3(), kimiLinear(), laguna(), lfm2(), lfm2MoE(), llama(), llama4(), mimoV2Flash(), minicpm(), minimaxM2(), mistral4(), mixtral(), nemotronH(), olmo2(), olmo3(), olmoe(), phi3(), phimoe(), qwen2(), qwen2MoE(), qwen3(), qwen35(), qwen3MoE(), qwen3Next(), seedOSS(), smollm3(), solarOpen(), stableLM(), starcoder2(), step3p5(), telechat3(), xlmRoberta(),
 	}
 	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })

@@ -7,9 +7,8 @@ import "fmt"
 // everything without rotation, and its queries grow with their position. The sigmoid of the
 // router multiplies what an expert reads, next to a shared expert. Where mlx-lm differs,
 // transformers is right, which computes what Meta published: mlx-lm's llama4 norms heads
-// with an epsilon of 1e-6 and takes every fourth layer for one without rotation, regardless
-// of the file; its llama4_text has no chunks, no growth, no experts, and norms heads that
-// are not rotated.
+// with an epsilon of 1e-6, and reads neither no_rope_layers nor moe_layers; its llama4_text
+// has no chunks, no growth, no experts, and norms heads that are not rotated.
 func llama4() Family {
 	return Family{
 		Name: "llama4_text", Models: "Llama 4, text only; MobileLLM-R1", Types: []string{"llama4_text"}, Context: 1 << 17, Theta: 5e5, Interleaved: true,

@@ -1,10 +1,10 @@
 package family
 
-// phimoe is Phi-3.5-MoE and the models that Phi-mini-MoE and Phi-tiny-MoE were cut down to:
-// a mixture of experts in every layer that SparseMixer chooses from, LayerNorm, and biases in
-// attention and at the head. longrope uses the long factors at every length, as Phi-3's
+// phimoe is Phi-3.5-MoE, and Phi-mini-MoE and Phi-tiny-MoE, which were cut from it: a mixture
+// of experts in every layer, of which SparseMixer chooses, LayerNorm, and biases in attention
+// and at the head. longrope uses the long factors at every length, as Phi-3's
 // does. transformers uses the short ones at every length, and always two experts; mlx-lm
-// wants the biases regardless of the file, and ignores a window.
+// always wants the biases, and ignores a window.
 func phimoe() Family {
 	return Family{
 		Name: "phimoe", Models: "Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE", Types: []string{"phimoe"}, Context: 1 << 17,

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -79,9 +80,15 @@ func (d Dimensions) globals(f Family) slots {
 	var out slots
 	out.linear("model.embed_tokens", d.Vocabulary, d.Hidden, false)
 	if all := d.Layers * d.Inner; all > 0 {
-		out.linear("model.embed_tokens_per_layer", d.Vocabulary, all, false)
+		out.linear("model.embed_tokens_per_layer", cmp.Or(d.InnerVocabulary, d.Vocabulary), all, false)
 		out.linear("model.per_layer_model_projection", all, d.Hidden, false)
 		out.norm(rms("model.per_layer_projection_norm"), d.Inner)
+	}
+	if d.Streams != nil {
+		for i := range d.Streams.Count - 1 {
+			out.linear(fmt.Sprintf("model.altup_projections.%d", i), d.Hidden, d.Hidden, false)
+			out.linear(fmt.Sprintf("model.altup_unembed_projections.%d", i), d.Hidden, d.Hidden, false)
+		}
 	}
 	out.norm(d.FinalNorm(), d.Hidden)
 	head := Slot{Path: "lm_head.weight", Shape: []int64{int64(d.Vocabulary), int64(d.Hidden)}, Optional: true}
@@ -120,6 +127,9 @@ func (d Dimensions) layer(f Family, i int) slots {
 		out.linear("per_layer_projection", d.Hidden, b.Inner, false)
 		out.norm(rms("post_per_layer_input_norm"), d.Hidden)
 	}
+	if b.Streams != nil {
+		out.streams(*b.Streams, d.Hidden)
+	}
 	if b.Scaled {
 		out = append(out, Slot{Path: "layer_scalar", Shape: []int64{1}, AnyDims: true})
 	}
@@ -132,6 +142,19 @@ func (d Dimensions) layer(f Family, i int) slots {
 		out.feed(*b.Feed, d.Hidden)
 	}
 	return out
+}
+
+// streams lists what predicts and corrects the residuals of a layer.
+func (s *slots) streams(of Streams, hidden int) {
+	n := of.Count
+	s.add("altup.correct_output_scale", int64(hidden))
+	s.linear("altup.correction_coefs", n, n, false)
+	s.linear("altup.prediction_coefs", n*n, n, false)
+	s.linear("altup.modality_router", n, hidden, false)
+	s.norm(rms("altup.router_norm"), hidden)
+	s.linear("laurel.linear_left", of.Rank, hidden, false)
+	s.linear("laurel.linear_right", hidden, of.Rank, false)
+	s.norm(rms("laurel.post_laurel_norm"), hidden)
 }
 
 func (s *slots) attention(d Dimensions, f Family, a Attention) {

@@ -12,7 +12,7 @@ import (
 // default. Only the decoder is loaded, as in mlx-lm 0.32.2 (models/gemma3.py
 // and models/mistral3.py): its output for text does not depend on the encoder.
 func wrappers() map[string][]string {
-	return map[string][]string{"gemma3": {"gemma3_text"}, "gemma4": {"gemma4_text"}, "kimi_k25": {"deepseek_v3", "kimi_k2"}, "llama4": {"llama4_text"}, "mistral3": {"mistral", "ministral3", "mistral4"}, "qwen3_vl": {"qwen3_vl_text"}, "qwen3_vl_moe": {"qwen3_vl_moe_text"}}
+	return map[string][]string{"gemma3": {"gemma3_text"}, "gemma3n": {"gemma3n_text"}, "gemma4": {"gemma4_text"}, "kimi_k25": {"deepseek_v3", "kimi_k2"}, "llama4": {"llama4_text"}, "mistral3": {"mistral", "ministral3", "mistral4"}, "qwen3_vl": {"qwen3_vl_text"}, "qwen3_vl_moe": {"qwen3_vl_moe_text"}}
 }
 
 // textSection is the key of a wrapper's decoder configuration.
@@ -98,7 +98,7 @@ func Decoder(values map[string]any) map[string]any {
 	}
 	out["model_type"] = kind
 	out["architectures"] = []string{map[string]string{
-		"deepseek_v3": "DeepseekV3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gemma4_text": "Gemma4ForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM", "llama4_text": "Llama4ForCausalLM",
+		"deepseek_v3": "DeepseekV3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gemma3n_text": "Gemma3nForCausalLM", "gemma4_text": "Gemma4ForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM", "llama4_text": "Llama4ForCausalLM",
 		"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM", "mistral": "MistralForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 	}[kind]}
 	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {

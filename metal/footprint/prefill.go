@@ -291,7 +291,8 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 const adaptedCopies = 4
 
 // layerInputs is how often the inputs of all layers exist at once: as they are made
-// of embeddings and projections, or next to a layer once (metal/nn, layerInputs).
+// of embeddings and projections, or next to a layer once (metal/nn, layerInputs). Parallel
+// residuals do as well: read, predicted and corrected (metal/nn, altUp).
 const layerInputs = 3
 
 // hybrid is the memory of a block without its cached state (metal/family,

@@ -133,6 +133,9 @@ bridge_made bridge_limited_swiglu(uint64_t owner, bridge_array *gate, bridge_arr
 bridge_made bridge_softplus(uint64_t owner, bridge_array *x);
 bridge_made bridge_relu2(uint64_t owner, bridge_array *x);
 bridge_made bridge_xielu(uint64_t owner, bridge_array *x, float positive, float negative, float beta, float eps);
+bridge_made bridge_exceed(uint64_t owner, bridge_array *x, float by);
+bridge_made bridge_mix_runs(uint64_t owner, bridge_array *x, bridge_array *by, int32_t n, int32_t m);
+bridge_made bridge_level(uint64_t owner, bridge_array *x, bridge_array *like, float least);
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
 bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to);

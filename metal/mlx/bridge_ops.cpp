@@ -545,6 +545,35 @@ bridge_made bridge_relu2(uint64_t owner, bridge_array *x) {
   });
 }
 
+// In the type of x, as mlx-lm computes it (models/gemma3n.py, gelu_topk).
+bridge_made bridge_exceed(uint64_t owner, bridge_array *x, float by) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    auto from = mx::add(mx::mean(in, -1, true), mx::multiply(mx::std(in, -1, true), mx::array(by, in.dtype())));
+    return mx::maximum(mx::subtract(in, from), mx::array(0, in.dtype()));
+  });
+}
+
+// A product of float32 for each row.
+bridge_made bridge_mix_runs(uint64_t owner, bridge_array *x, bridge_array *by, int32_t n, int32_t m) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    int rows = in.shape(0), width = in.shape(1) / n;
+    auto factors = mx::reshape(mx::astype(flat(by), mx::float32), {rows, m, n});
+    auto out = mx::matmul(factors, mx::reshape(mx::astype(in, mx::float32), {rows, n, width}));
+    return mx::astype(mx::reshape(out, {rows, m * width}), in.dtype());
+  });
+}
+
+bridge_made bridge_level(uint64_t owner, bridge_array *x, bridge_array *like, float least) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    auto mean = [](const mx::array &a) { return mx::mean(mx::square(mx::astype(a, mx::float32)), -1, true); };
+    auto scale = mx::sqrt(mx::divide(mean(flat(like)), mx::maximum(mean(in), mx::array(least))));
+    return mx::astype(mx::multiply(in, scale), in.dtype());
+  });
+}
+
 bridge_made bridge_xielu(uint64_t owner, bridge_array *x, float positive, float negative, float beta, float eps) {
   return making(owner, [&] {
     auto in = flat(x);

@@ -17,10 +17,12 @@ type Decoder struct {
 	cache  tensor.CacheSpec
 	embed  embedding
 	// inner adds an input per token to each layer; nil means none.
-	inner  *layerInputs
-	blocks []Block
-	norm   *Norm
-	head   Linear
+	inner *layerInputs
+	// streams makes several residuals; nil means one.
+	streams *streams
+	blocks  []Block
+	norm    *Norm
+	head    Linear
 	// scale multiplies logits, and limit then bounds them; 0 means neither.
 	scale, limit float32
 }
@@ -98,7 +100,16 @@ func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
 		m.inner = m.loader.layerInputs(d)
 	}
 	for i, number := range numbers(d) {
-		m.blocks = append(m.blocks, m.loader.block(fmt.Sprintf("model.layers.%d", i), d, i, number))
+		path := fmt.Sprintf("model.layers.%d", i)
+		b := m.loader.block(path, d, i, number)
+		if d.Streams == nil {
+			m.blocks = append(m.blocks, b)
+		} else {
+			m.blocks = append(m.blocks, m.loader.altUp(path, b, d))
+		}
+	}
+	if d.Streams != nil {
+		m.streams = m.loader.streams(d)
 	}
 	m.norm = m.loader.norm("", d.FinalNorm(), d)
 	tied := !m.loader.Has("lm_head")
@@ -198,6 +209,9 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 	if m.inner != nil {
 		pass.Inner = m.inner.of(s, ids, x, sight.Images)
 	}
+	if m.streams != nil {
+		x = m.streams.spread(s, x)
+	}
 	for i, b := range m.blocks {
 		var want []int
 		if i == len(m.blocks)-1 {
@@ -219,6 +233,9 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 				x = replaced(s, x, m.Rows, s.Add(s.Rows(x, m.Rows), m.Deep[i]))
 			}
 		}
+	}
+	if m.streams != nil && x != nil && s.Err() == nil {
+		return m.streams.gather(only(s, rows), x)
 	}
 	return x
 }

@@ -23,7 +23,7 @@ type layerInputs struct {
 // layerInputs declares them.
 func (l *Loader) layerInputs(d family.Dimensions) *layerInputs {
 	e := &layerInputs{layers: d.Layers, width: d.Inner, scale: float32(1 / math.Sqrt(float64(d.Hidden)))}
-	l.table("model.embed_tokens_per_layer", &e.embed)
+	l.padded("model.embed_tokens_per_layer", d.Vocabulary, &e.embed)
 	e.embed.Scale = float32(math.Sqrt(float64(d.Inner)))
 	l.Linear("model.per_layer_model_projection", &e.project)
 	l.RMSNorm("model.per_layer_projection_norm", d.NormEps, &e.norm)

@@ -11,6 +11,8 @@
 package nn
 
 import (
+	"math"
+
 	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -90,11 +92,19 @@ type gatedMLP struct {
 	GELU           bool
 	// Limit bounds both factors (family.Feed.Limit); 0 means no bound.
 	Limit float32
+	// Sparse gates keep what exceeds their mean by Exceed deviations.
+	Sparse bool
+	Exceed float32
 }
 
 // Apply runs the block on x [T, D].
 func (m *gatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	gate, up := m.project(s, x)
+	if m.Sparse {
+		all := gate
+		gate = s.Exceed(all, m.Exceed)
+		s.Release(all)
+	}
 	switch {
 	case m.GELU:
 		return m.Down.Apply(s, s.GeGLU(gate, up))
@@ -155,7 +165,7 @@ func (l *Loader) feed(path string, f family.Feed) FeedForward {
 		linear("down_proj", &m.Down)
 		return m
 	}
-	m := &gatedMLP{GELU: f.Activation == family.GELUTanh, Limit: float32(f.Limit)}
+	m := &gatedMLP{GELU: f.Activation == family.GELUTanh, Limit: float32(f.Limit), Sparse: f.Sparsity > 0, Exceed: float32(math.Sqrt2 * math.Erfinv(2*f.Sparsity-1))}
 	linear("gate_proj", &m.Gate)
 	linear("up_proj", &m.Up)
 	linear("down_proj", &m.Down)

@@ -3,8 +3,10 @@ package nn
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -217,6 +219,15 @@ func (t *tensors) constant(n int, value float32) tensor.Array {
 	}
 	t.vectors = append(t.vectors, v)
 	return v
+}
+
+// rawFloats are values as a file has them.
+func rawFloats(values []float32) []byte {
+	raw := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+	}
+	return raw
 }
 
 // pair loads two matrices [out, in] at once, so that what both lie in is read

@@ -162,6 +162,18 @@ func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) ten
 	return s.one("XIELU", 0, func() tensor.Array { return s.Scope.XIELU(x, positive, negative, beta, eps) }, x)
 }
 
+func (s *scope) Exceed(x tensor.Array, by float32) tensor.Array {
+	return s.one("Exceed", 0, func() tensor.Array { return s.Scope.Exceed(x, by) }, x)
+}
+
+func (s *scope) MixRuns(x, by tensor.Array, n int) tensor.Array {
+	return s.one("MixRuns", 0, func() tensor.Array { return s.Scope.MixRuns(x, by, n) }, x, by)
+}
+
+func (s *scope) Level(x, like tensor.Array, least float32) tensor.Array {
+	return s.one("Level", 0, func() tensor.Array { return s.Scope.Level(x, like, least) }, x, like)
+}
+
 func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
 	return s.one("SwiGLU", 0, func() tensor.Array { return s.Scope.SwiGLU(gate, up) }, gate, up)
 }

@@ -212,6 +212,15 @@ func Multiplies(a, by []int) bool {
 	return len(by) == 2 && by[0] == a[0] && by[1] > 0 && a[1]%by[1] == 0
 }
 
+// CheckMix refuses operands that Scope.MixRuns cannot mix, and returns the number of runs
+// of the result.
+func CheckMix(x, by []int, n int) (m int, err error) {
+	if n < 1 || x[0] != by[0] || x[1]%n != 0 || by[1] == 0 || by[1]%n != 0 {
+		return 0, &ShapeError{Op: "MixRuns", Detail: fmt.Sprintf("%d runs of %v by %v", n, x, by)}
+	}
+	return by[1] / n, nil
+}
+
 // Scope is one computation. The first error sticks: later operations return
 // unusable arrays, and Err returns the error. All arrays made in a scope are
 // released when it closes, except those that Keep moved out.
@@ -317,6 +326,15 @@ type Scope interface {
 	XIELU(x Array, positive, negative, beta, eps float32) Array
 	// Clip is min(max(x, low), high), element by element; bounds may be infinite.
 	Clip(x Array, low, high float32) Array
+	// Exceed is max(0, x - mean - by*deviation), by the mean and the standard deviation of
+	// each row of x [T, D].
+	Exceed(x Array, by float32) Array
+	// MixRuns adds up the n equal runs of a row of x [T, n*D] with factors by [T, m*n]:
+	// [T, m*D]. The i-th run of the result takes the j-th of x times by[i*n+j].
+	MixRuns(x, by Array, n int) Array
+	// Level scales each row of x [T, D] to the root mean square of that row of like [T,
+	// D]. Mean squares of x that are less than least count as that.
+	Level(x, like Array, least float32) Array
 	// ScaleShift is scale*x + shift, element by element.
 	ScaleShift(x Array, scale, shift float32) Array
 	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root

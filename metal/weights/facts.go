@@ -120,6 +120,9 @@ func attending(f *model.Facts, d family.Dimensions) {
 		f.WindowElements = n
 	}
 	f.LayerInputSize = int64(d.Layers * d.Inner)
+	if d.Streams != nil {
+		f.LayerInputSize += int64(d.Streams.Count * d.Hidden)
+	}
 }
 
 // elementBytes is the width of an activation, and so of a key or value, where

@@ -218,14 +218,29 @@ func shapesOfExperts(m tensor.Matrix) map[string]func(sc tensor.Scope) {
 		"GeGLU":              func(sc tensor.Scope) { sc.GeGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
 		"LimitedSwiGLU":      func(sc tensor.Scope) { sc.LimitedSwiGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), 7) },
 		"ClampedSwiGLU":      func(sc tensor.Scope) { sc.ClampedSwiGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), 1, 7) },
-		"RouteTop of none":   func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 0) },
-		"RouteTop of more":   func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 5) },
-		"Route of none":      func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 0, true) },
-		"Route of more":      func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 5, true) },
-		"LinearOf width":     func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },
-		"LinearOf parts":     func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 2, m) },
-		"LinearOf none":      func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 0, m) },
-		"LinearOf ids":       func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 16), 2, 8), sc.IDs([]int32{0, 1, 2}), 3, m) },
+		"Level": func(sc tensor.Scope) {
+			sc.Level(sc.From(make([]float32, 4), 2, 2), sc.From(make([]float32, 4), 1, 4), 0)
+		},
+		"MixRuns rows": func(sc tensor.Scope) {
+			sc.MixRuns(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 2), 1, 2), 2)
+		},
+		"MixRuns of a part": func(sc tensor.Scope) {
+			sc.MixRuns(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 6), 2, 3), 3)
+		},
+		"MixRuns by a part": func(sc tensor.Scope) {
+			sc.MixRuns(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 6), 2, 3), 2)
+		},
+		"MixRuns of none": func(sc tensor.Scope) {
+			sc.MixRuns(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 6), 2, 3), 0)
+		},
+		"RouteTop of none": func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 0) },
+		"RouteTop of more": func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 5) },
+		"Route of none":    func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 0, true) },
+		"Route of more":    func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 5, true) },
+		"LinearOf width":   func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },
+		"LinearOf parts":   func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 2, m) },
+		"LinearOf none":    func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 0, m) },
+		"LinearOf ids":     func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 16), 2, 8), sc.IDs([]int32{0, 1, 2}), 3, m) },
 		"LinearOf a stranger": func(sc tensor.Scope) {
 			sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{3}), 3, m)
 		},
@@ -255,6 +270,11 @@ func releasedOfExperts(m, gone tensor.Matrix) map[string]func(sc tensor.Scope, a
 		"Softplus":      func(sc tensor.Scope, a tensor.Array) { sc.Softplus(a) },
 		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) { sc.ClampedSwiGLU(a, sc.From(make([]float32, 4), 1, 4), 1, 7) },
 		"RouteTop":      func(sc tensor.Scope, a tensor.Array) { sc.RouteTop(a, 1) },
+		"Exceed":        func(sc tensor.Scope, a tensor.Array) { sc.Exceed(a, 1) },
+		"MixRuns":       func(sc tensor.Scope, a tensor.Array) { sc.MixRuns(a, sc.From([]float32{1}, 1, 1), 1) },
+		"MixRuns by":    func(sc tensor.Scope, a tensor.Array) { sc.MixRuns(sc.From(make([]float32, 4), 1, 4), a, 1) },
+		"Level":         func(sc tensor.Scope, a tensor.Array) { sc.Level(a, sc.From(make([]float32, 4), 1, 4), 0) },
+		"Level like":    func(sc tensor.Scope, a tensor.Array) { sc.Level(sc.From(make([]float32, 4), 1, 4), a, 0) },
 		"ScaleShift":    func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },
 		"Route":         func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
 		"Combine":       func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },

@@ -126,6 +126,21 @@ func (s faultyScope) Multiply(a, b tensor.Array) tensor.Array {
 	return s.Scope.Multiply(a, b)
 }
 
+func (s faultyScope) Exceed(x tensor.Array, by float32) tensor.Array {
+	defer s.in("Exceed")()
+	return s.Scope.Exceed(x, by)
+}
+
+func (s faultyScope) MixRuns(x, by tensor.Array, n int) tensor.Array {
+	defer s.in("MixRuns")()
+	return s.Scope.MixRuns(x, by, n)
+}
+
+func (s faultyScope) Level(x, like tensor.Array, least float32) tensor.Array {
+	defer s.in("Level")()
+	return s.Scope.Level(x, like, least)
+}
+
 func (s faultyScope) SiLU(x tensor.Array) tensor.Array {
 	defer s.in("SiLU")()
 	return s.Scope.SiLU(x)

@@ -110,8 +110,13 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 			_, shares := sc.RouteBy(a, tensor.RouteSpec{K: limitWidth, Sigmoid: true})
 			return shares
 		},
-		"ReLU2":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ReLU2(a) },
-		"XIELU":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.XIELU(a, 1, 1, 0.5, 0) },
+		"ReLU2":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ReLU2(a) },
+		"XIELU":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.XIELU(a, 1, 1, 0.5, 0) },
+		"Exceed": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Exceed(a, 1) },
+		"MixRuns": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.MixRuns(a, sc.From(make([]float32, limitRows), limitRows, 1), 1)
+		},
+		"Level":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Level(a, a, 0) },
 		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
 		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
 		"Split":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },

@@ -41,7 +41,7 @@ func Run(t *testing.T, s Suite) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"LimitedSwiGLU", s.limitedSwiGLU}, {"Softplus", s.softplus}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
+		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"LimitedSwiGLU", s.limitedSwiGLU}, {"Softplus", s.softplus}, {"Exceed", s.exceed}, {"MixRuns", s.mixRuns}, {"Level", s.level}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Place", s.place}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"JoinIDs", s.joined}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
 		{"LinearBias", matrices.linearBias}, {"Route", matrices.route}, {"RouteTop", matrices.routeTop}, {"RouteBy", matrices.routeBy}, {"ReLU2AndXIELU", matrices.curves}, {"LinearOf", matrices.linearOf}, {"LinearOfRowsAreIndependent", matrices.independentOf}, {"Combine", matrices.combine},

@@ -241,7 +241,13 @@ def by_mlx_lm(case, folder, adapter=None):
 
     decoder = getattr(model, "language_model", model)
     decoder = getattr(decoder, "model", None) or decoder.backbone
-    return run(step, lambda tokens: np.array(decoder(mx.array([tokens]), cache=make_prompt_cache(model))[0]), case["config"].get("text_config", case["config"])["vocab_size"])
+
+    def hidden(tokens):
+        if inner := getattr(decoder, "language_model", None):  # that of Gemma 3n includes its head
+            inner.final_logit_softcapping, inner.embed_tokens.as_linear = None, lambda x: x
+        return np.array(decoder(mx.array([tokens]), cache=make_prompt_cache(model))[0])
+
+    return run(step, hidden, case["config"].get("text_config", case["config"])["vocab_size"])
 
 
 def shown(v, depth=0):

@@ -1,0 +1,253 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+
+	"metalfleet.dev/metalfleet/metal/family"
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// leastSquare is the least mean square that a stream is divided by
+// (transformers' modeling_gemma3n.py).
+const leastSquare = 1e-5
+
+// streams makes several residuals of an embedding, and one of them after the last layer
+// (family.Streams). They lie next to one another: [T, count*hidden].
+type streams struct {
+	spreads, gathers []Linear
+	widths           []int
+}
+
+// streams declares their projections.
+func (l *Loader) streams(d family.Dimensions) *streams {
+	n := d.Streams.Count
+	m := &streams{spreads: make([]Linear, n-1), gathers: make([]Linear, n-1), widths: make([]int, n)}
+	for i := range n {
+		m.widths[i] = d.Hidden
+	}
+	for i := range n - 1 {
+		l.Linear(fmt.Sprintf("model.altup_projections.%d", i), &m.spreads[i])
+		l.Linear(fmt.Sprintf("model.altup_unembed_projections.%d", i), &m.gathers[i])
+	}
+	return m
+}
+
+// spread gives each token its residuals, all as large as the first, x, which is released.
+func (m *streams) spread(s tensor.Scope, x tensor.Array) tensor.Array {
+	inner := s.Child()
+	defer inner.Close()
+	all := []tensor.Array{x}
+	for _, p := range m.spreads {
+		all = append(all, inner.Level(p.Apply(inner, x), x, leastSquare))
+	}
+	out := inner.Keep(inner.Join(all, m.widths...))
+	s.Release(x)
+	return out
+}
+
+// gather is the mean of the residuals, all as large as the first. x is released.
+func (m *streams) gather(s tensor.Scope, x tensor.Array) tensor.Array {
+	inner := s.Child()
+	defer inner.Close()
+	all := inner.Split(x, m.widths...)
+	sum := all[0]
+	for i, p := range m.gathers {
+		sum = inner.Add(sum, inner.Level(p.Apply(inner, all[i+1]), all[0], leastSquare))
+	}
+	out := inner.Keep(inner.ScaleShift(sum, 1/float32(len(all)), 0))
+	s.Release(x)
+	return out
+}
+
+// altUp is a layer of several residuals, of which it computes one.
+type altUp struct {
+	*block
+	shape           family.Streams
+	hidden          int
+	router          Linear
+	routerNorm      RMSNorm
+	predict, adjust Linear
+	scale           tensor.Array
+	left, right     Linear
+	aroundNorm      RMSNorm
+}
+
+// altUp declares what the layer b, under path, does besides.
+func (l *Loader) altUp(path string, b *block, d family.Dimensions) *altUp {
+	a := &altUp{block: b, shape: *d.Streams, hidden: d.Hidden}
+	l.Linear(path+".altup.modality_router", &a.router)
+	l.RMSNorm(path+".altup.router_norm", d.NormEps, &a.routerNorm)
+	l.bounded(path+".altup.prediction_coefs", float32(a.shape.Clip), &a.predict)
+	l.bounded(path+".altup.correction_coefs", float32(a.shape.Clip), &a.adjust)
+	l.vector(path+".altup.correct_output_scale", func(v tensor.Array) { a.scale = v })
+	l.Linear(path+".laurel.linear_left", &a.left)
+	l.Linear(path+".laurel.linear_right", &a.right)
+	l.RMSNorm(path+".laurel.post_laurel_norm", d.NormEps, &a.aroundNorm)
+	return a
+}
+
+// Apply runs the layer on the residuals x [T, count*hidden].
+func (a *altUp) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor.Array {
+	if len(rows) == 0 && rows != nil { // only what the cache keeps of them counts
+		a.mixer.Attend(s, a.before.apply(s, a.active(s, a.predicted(s, x))), p)
+		return nil
+	}
+	guess := a.predicted(s, x)
+	now := a.active(s, guess)
+	normed := a.before.apply(s, now)
+	seen := a.mixer.Attend(s, normed, p)
+	input := p.Inner[a.layer]
+	if rows != nil {
+		guess, now, normed, seen, input = s.Rows(guess, rows), s.Rows(now, rows), s.Rows(normed, rows), s.Rows(seen, rows), s.Rows(input, rows)
+		s = only(s, rows)
+	}
+	around := s.Add(normed, a.aroundNorm.Apply(s, a.right.Apply(s, a.left.Apply(s, normed))))
+	s.Release(normed)
+	mixed := a.normed(s, a.after, a.mixer.Output().Apply(s, seen))
+	s.Release(seen)
+	h := s.ScaleShift(s.Add(s.Add(now, mixed), around), math.Sqrt2/2, 0)
+	s.Release(around)
+	s.Release(mixed)
+	fed := a.normed(s, a.afterFeed, a.feed.Apply(s, a.beforeFeed.apply(s, h)))
+	computed := s.Add(h, fed)
+	s.Release(fed)
+	return a.others(s, a.corrected(s, guess, now, computed), input)
+}
+
+// active is the residual that the layer computes.
+func (a *altUp) active(s tensor.Scope, x tensor.Array) tensor.Array {
+	at := a.shape.Active
+	var widths []int
+	for _, n := range []int{at, 1, a.shape.Count - at - 1} {
+		if n > 0 {
+			widths = append(widths, n*a.hidden)
+		}
+	}
+	parts := s.Split(x, widths...)
+	which := min(at, 1)
+	for i, p := range parts {
+		if i != which {
+			s.Release(p)
+		}
+	}
+	return parts[which]
+}
+
+// modes are numbers of a token, by which coefficients are made of it.
+func (a *altUp) modes(s tensor.Scope, x tensor.Array) tensor.Array {
+	normed := a.routerNorm.Apply(s, x)
+	scaled := s.ScaleShift(normed, 1/float32(a.hidden), 0)
+	s.Release(normed)
+	defer s.Release(scaled)
+	return s.Tanh(a.router.Apply(s, scaled))
+}
+
+// predicted are the residuals as the layer expects them.
+func (a *altUp) predicted(s tensor.Scope, x tensor.Array) tensor.Array {
+	was := a.active(s, x)
+	more := s.MixRuns(x, a.predict.Apply(s, a.modes(s, was)), a.shape.Count)
+	s.Release(was)
+	defer s.Release(more)
+	return s.Add(x, more)
+}
+
+// corrected adds to the residuals how far the computed one is from what was expected.
+// guess and now are released.
+func (a *altUp) corrected(s tensor.Scope, guess, now, computed tensor.Array) tensor.Array {
+	new := s.Add(computed, s.ScaleShift(now, -1, 0))
+	s.Release(now)
+	factors := s.ScaleShift(a.adjust.Apply(s, a.modes(s, computed)), 1, 1)
+	more := s.MixRuns(new, factors, 1)
+	s.Release(new)
+	out := s.Add(guess, more)
+	s.Release(guess)
+	s.Release(more)
+	return out
+}
+
+// others adds to all residuals but the first what the active one and the input of the
+// layer make. x is released.
+func (a *altUp) others(s tensor.Scope, x, input tensor.Array) tensor.Array {
+	from := a.active(s, x)
+	if a.shape.Scaled {
+		from = s.Multiply(from, a.scale)
+	}
+	add := a.input.apply(s, from, input)
+	widths := make([]int, a.shape.Count)
+	for i := range widths {
+		widths[i] = a.hidden
+	}
+	parts := s.Split(x, widths...)
+	s.Release(x)
+	for i := 1; i < len(parts); i++ {
+		part := parts[i]
+		parts[i] = s.Add(part, add)
+		s.Release(part)
+	}
+	out := s.Join(parts, widths...)
+	for _, p := range parts {
+		s.Release(p)
+	}
+	return out
+}
+
+// bounded declares the matrix path+".weight" of floats, whose values lie within by of 0; 0
+// is no bound. They are kept in float32.
+func (l *Loader) bounded(path string, by float32, to *Linear) {
+	l.declare(path+".weight", 2, func(reading *weights.Reading, e weights.Entry) error {
+		values := make([]float32, e.Columns())
+		m, err := l.backend.LoadMatrix(quant.DenseOf(quant.Float32), e.Rows(), e.Columns(), func(put func(int, quant.Row) error) error {
+			return reading.Rows(e, func(row int, r quant.Row) error {
+				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
+				if err := e.Format.Dequantize(r, values); err != nil {
+					return err
+				}
+				for i, v := range values {
+					if by > 0 {
+						values[i] = min(max(v, -by), by)
+					}
+				}
+				return put(row, quant.Row{Raw: rawFloats(values)})
+			})
+		})
+		if err != nil {
+			return err
+		}
+		l.matrices = append(l.matrices, m)
+		to.Matrix = m
+		return nil
+	})
+}
+
+// padded declares the matrix path+".weight" of an embedding for this many tokens: those
+// that it has no row for have the first.
+func (l *Loader) padded(path string, tokens int, to *embedding) {
+	l.declare(path+".weight", 2, func(reading *weights.Reading, e weights.Entry) error {
+		m, err := l.backend.LoadMatrix(e.Format, max(tokens, e.Rows()), e.Columns(), func(put func(int, quant.Row) error) error {
+			sizes, err := e.Format.Sizes(e.Columns())
+			if err != nil {
+				return err
+			}
+			return reading.Place(e, func(first int, r quant.Row) error {
+				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
+				if first == 0 {
+					for row := e.Rows(); row < tokens; row++ {
+						if err := put(row, r.At(0, sizes)); err != nil {
+							return err
+						}
+					}
+				}
+				return put(first, r)
+			})
+		})
+		if err != nil {
+			return err
+		}
+		l.matrices = append(l.matrices, m)
+		to.Matrix = m
+		return nil
+	})
+}
