@@ -39,7 +39,7 @@ type Server struct {
 	mac     string
 	roots   func() []*x509.Certificate
 	weights Weights
-	slots   chan struct{}
+	slots   *slots
 	limit   *rate.Limiter // never nil
 	given   func(n int)
 	log     logr.Logger
@@ -47,7 +47,7 @@ type Server struct {
 	revoked func(uid string) bool
 }
 
-// ServerConfig is what a giver is made of.
+// ServerConfig configures a Server.
 type ServerConfig struct {
 	// Mac is the name of this Mac, and Roots returns the trusted roots.
 	Mac     string
@@ -55,7 +55,8 @@ type ServerConfig struct {
 	Weights Weights
 	// Revoked reports whether the MacNode with a UID was deleted.
 	Revoked func(uid string) bool
-	// AtOnce is how many peers may copy at a time; 0 means none.
+	// AtOnce is how many peers may copy at a time; 0 means none. Of several, one peer
+	// has at most all but one.
 	AtOnce int
 	// Rate bounds all copies together, in bytes per second; 0 means no bound.
 	Rate int64
@@ -66,7 +67,7 @@ type ServerConfig struct {
 
 // NewServer returns a Server.
 func NewServer(c ServerConfig) *Server {
-	s := &Server{mac: c.Mac, roots: c.Roots, weights: c.Weights, slots: make(chan struct{}, c.AtOnce), given: c.Given, log: c.Log, revoked: c.Revoked}
+	s := &Server{mac: c.Mac, roots: c.Roots, weights: c.Weights, slots: &slots{most: c.AtOnce}, given: c.Given, log: c.Log, revoked: c.Revoked}
 	s.limit = rate.NewLimiter(rate.Inf, pieceBytes)
 	s.SetRate(c.Rate)
 	return s
@@ -94,7 +95,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "weights are read-only", http.StatusMethodNotAllowed)
 		return
 	}
-	if cap(s.slots) == 0 {
+	if s.slots.most == 0 {
 		http.Error(w, "this Mac does not share weights", http.StatusNotFound)
 		return
 	}
@@ -110,20 +111,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer file.Close()
-	if r.Method == http.MethodHead {
+	client, head := grant.ClientUID, r.Method == http.MethodHead
+	switch {
+	case head && s.slots.free(client):
 		w.WriteHeader(http.StatusOK)
 		return
-	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
-		http.Error(w, "this Mac is already serving as many peers as it may", http.StatusServiceUnavailable)
+	case head || !s.slots.take(client):
+		http.Error(w, "this Mac is already serving as many peers, or this one as often, as it may", http.StatusServiceUnavailable)
 		return
 	}
+	defer s.slots.end(client)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("ETag", `"`+sum+`"`)
-	http.ServeContent(w, r, "", time.Time{}, &paced{file, s, r.Context(), grant.ClientUID})
+	http.ServeContent(w, r, "", time.Time{}, &paced{file, s, r.Context(), client})
 }
 
 // entitled verifies the grant of a request against the name in the client's

@@ -29,6 +29,10 @@ const (
 	pathCompletions = dialect.PathCompletions
 )
 
+// weightsRate is how many bytes per second a peer has to read of weights: it has one of
+// few slots.
+const weightsRate = 1 << 20
+
 // errCancelled is the cause of cancellation if the client cancels a response by
 // its id.
 var errCancelled = errors.New("response was cancelled")
@@ -97,6 +101,7 @@ func (h *handler) weights(plain http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w := front.NewWriter(plain, r.ProtoMajor, h.WriteTimeout)
+	w.MinRate = weightsRate
 	h.Weights.ServeHTTP(w, r)
 	if err := w.FlushError(); err != nil {
 		h.Log.V(1).Info("a Mac disconnected before its copy was complete", "address", r.RemoteAddr)
