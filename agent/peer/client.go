@@ -5,9 +5,11 @@
 // port with a TLS handshake of its own, and the Client, which the store asks
 // before the source. The Server refuses requests without the operator's grant for
 // that Mac, as its certificate names it, and those weights, and bounds the number
-// of copies and their bytes per second. The Client does not wait for a peer that
-// makes no progress. Data of a peer is trusted no more than a hub's: the store
-// verifies its digest, and a peer that sent wrong bytes is avoided for a day.
+// of copies, in total and of one client, and their bytes per second. The Client
+// gives up a peer that is slower than Pace allows, whether it sends bytes or reports
+// progress, and avoids it for a time that doubles with each failure. Data of a peer
+// is trusted no more than a hub's: the store verifies its digest, and a peer that
+// sent wrong bytes is avoided for a day or more.
 //
 // Start reading at Client.Of and Server.ServeHTTP.
 package peer
@@ -41,9 +43,13 @@ type Pace struct {
 	// Begin is how long a peer may take to start its download: its assignment may
 	// arrive later than ours. 0 means 10 s.
 	Begin time.Duration
-	// Most is how long peers that download are waited for in all, also if they report
-	// progress. 0 means an hour.
-	Most time.Duration
+	// A copy of a record may take Grace, and the time in which its bytes pass at Fair
+	// bytes per second: a source is probably not slower. Time in which this Mac does not
+	// read does not count. Peers that download or are busy are waited for as long, but at
+	// most for Most. 0 means a minute, 10 MB/s and half an hour.
+	Grace time.Duration
+	Fair  int64
+	Most  time.Duration
 }
 
 func (p Pace) withDefaults() Pace {
@@ -59,16 +65,27 @@ func (p Pace) withDefaults() Pace {
 	if p.Begin <= 0 {
 		p.Begin = 10 * time.Second
 	}
+	if p.Grace <= 0 {
+		p.Grace = time.Minute
+	}
+	if p.Fair <= 0 {
+		p.Fair = 10_000_000
+	}
 	if p.Most <= 0 {
-		p.Most = time.Hour
+		p.Most = 30 * time.Minute
 	}
 	return p
+}
+
+// allows is how long a peer may take for some bytes.
+func (p Pace) allows(bytes int64) time.Duration {
+	return p.Grace + time.Duration(float64(bytes)/float64(p.Fair)*float64(time.Second))
 }
 
 // least is how many bytes must arrive in a window.
 func (p Pace) least() int64 { return int64(float64(p.Floor) * p.Window.Seconds()) }
 
-// ClientConfig is what an asker is made of.
+// ClientConfig configures a Client.
 type ClientConfig struct {
 	// Assigned returns the peers that assignments name for a record now.
 	Assigned func(model.Record) []v1alpha1.Peer
@@ -85,10 +102,8 @@ type Client struct {
 	ClientConfig
 	http *http.Client
 
-	mu sync.Mutex
-	// avoided is the time until which a Mac is not asked, by its name; guarded by
-	// mu.
-	avoided map[string]time.Time
+	mu      sync.Mutex
+	avoided map[string]avoided // by the Mac's name; guarded by mu
 }
 
 // Timeouts to connect to a peer and to receive its response header.
@@ -102,7 +117,7 @@ type addressKey struct{}
 // NewClient returns a Client.
 func NewClient(c ClientConfig) *Client {
 	c.Pace = c.Pace.withDefaults()
-	client := &Client{ClientConfig: c, avoided: map[string]time.Time{}}
+	client := &Client{ClientConfig: c, avoided: map[string]avoided{}}
 	client.http = &http.Client{
 		Transport: &http.Transport{
 			DialTLSContext: client.dial, ResponseHeaderTimeout: answerLimit, DisableCompression: true,
@@ -135,36 +150,39 @@ func (c *Client) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 
 // state is what a peer reports about weights.
 type state struct {
-	has, fetches, lacks bool
-	done                int64
+	has, busy, fetches, lacks bool
+	done                      int64
+}
+
+// sight is what all peers report about weights.
+type sight struct {
+	have    []store.Peer
+	waitFor []string // Macs that download the weights or are busy
+	busy    bool     // one of them is
+	lacks   bool     // one may begin its download later
+	done    int64    // the most that a peer has downloaded
 }
 
 // Of returns the peers that have the weights, in the order in which they are
-// assigned. It waits for peers that download them while they keep the pace.
-func (c *Client) Of(ctx context.Context, rec model.Record) []store.Peer {
+// assigned. It waits for peers that download them while they keep the pace, or that
+// are busy, within the time that Pace allows, of which waited has passed already.
+func (c *Client) Of(ctx context.Context, rec model.Record, waited time.Duration) []store.Peer {
 	var w wait
+	most := min(c.Pace.allows(rec.Bytes()), c.Pace.Most) - waited
 	for began := time.Now(); ; {
-		var have []store.Peer
-		most, fetches, lacks := int64(0), false, false
-		for _, n := range c.Assigned(rec) {
-			if c.avoids(n.Mac, time.Now()) {
-				continue
-			}
-			switch s := c.look(ctx, n, rec); {
-			case s.has:
-				have = append(have, store.Peer{Mac: n.Mac, Get: c.getter(n)})
-			case s.fetches:
-				fetches, most = true, max(most, min(s.done, rec.Bytes()))
-			case s.lacks:
-				lacks = true
-			}
+		s := c.see(ctx, rec)
+		waits := s.lacks && waited == 0 && time.Since(began) < c.Pace.Begin
+		if len(s.waitFor) > 0 {
+			waits = (s.busy || w.continues(s.done, time.Now(), c.Pace)) && time.Since(began) < most
 		}
-		waits := lacks && time.Since(began) < c.Pace.Begin
-		if fetches {
-			waits = w.continues(most, time.Now(), c.Pace) && time.Since(began) < c.Pace.Most
+		if len(s.have) > 0 || ctx.Err() != nil {
+			return s.have
 		}
-		if len(have) > 0 || !waits || ctx.Err() != nil {
-			return have
+		if !waits {
+			for _, mac := range s.waitFor {
+				c.Failed(mac, fmt.Errorf("wait for Mac %s: %w", mac, errSlow))
+			}
+			return nil
 		}
 		timer := time.NewTimer(c.Pace.Look)
 		select {
@@ -174,6 +192,37 @@ func (c *Client) Of(ctx context.Context, rec model.Record) []store.Peer {
 			return nil
 		}
 	}
+}
+
+// see asks the peers that are not avoided.
+func (c *Client) see(ctx context.Context, rec model.Record) (out sight) {
+	for _, n := range c.Assigned(rec) {
+		if c.avoids(n.Mac, time.Now()) {
+			continue
+		}
+		switch s := c.look(ctx, n, rec); {
+		case s.has:
+			out.have = append(out.have, store.Peer{Mac: n.Mac, Get: c.getter(n, &progress{pace: c.Pace})})
+		case s.busy:
+			out.waitFor, out.busy = append(out.waitFor, n.Mac), true
+		case s.fetches:
+			out.waitFor, out.done = append(out.waitFor, n.Mac), max(out.done, min(s.done, rec.Bytes()))
+		case s.lacks:
+			out.lacks = true
+		}
+	}
+	return out
+}
+
+// Slow returns the peers that were slow lately. A copy from one of them has to keep only
+// the minimum rate.
+func (c *Client) Slow(rec model.Record) (out []store.Peer) {
+	for _, n := range c.Assigned(rec) {
+		if c.wasSlow(n.Mac, time.Now()) {
+			out = append(out, store.Peer{Mac: n.Mac, Get: c.getter(n, nil)})
+		}
+	}
+	return out
 }
 
 // wait is the progress of a download that is waited for, and when it was made.
@@ -210,15 +259,24 @@ func (c *Client) look(ctx context.Context, n v1alpha1.Peer, rec model.Record) st
 	case http.StatusNotFound:
 		return state{lacks: true}
 	}
-	done, err := strconv.ParseInt(resp.Header.Get(agentapi.HeaderFetched), 10, 64)
-	return state{fetches: resp.StatusCode == http.StatusServiceUnavailable && err == nil && done >= 0, done: done}
+	said := resp.Header.Get(agentapi.HeaderFetched)
+	if resp.StatusCode != http.StatusServiceUnavailable || said == "" {
+		return state{busy: resp.StatusCode == http.StatusServiceUnavailable}
+	}
+	done, err := strconv.ParseInt(said, 10, 64)
+	return state{fetches: err == nil && done >= 0, done: done}
 }
 
-// getter returns a download.Target's Get that requests files from one peer.
-func (c *Client) getter(n v1alpha1.Peer) func(context.Context, string, http.Header) (*http.Response, error) {
+// getter returns a download.Target's Get that requests files from one peer. Its
+// responses have to keep the minimum rate and, unless so is nil, the pace of so.
+func (c *Client) getter(n v1alpha1.Peer, so *progress) func(context.Context, string, http.Header) (*http.Response, error) {
 	return func(ctx context.Context, url string, header http.Header) (*http.Response, error) {
+		if so.run(time.Now()); so.late(time.Now()) {
+			return nil, slowly(n.Mac)
+		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		resp, err := c.ask(ctx, n, http.MethodGet, url, header)
+		so.pause(time.Now(), 0)
 		if err != nil {
 			cancel(nil)
 			return nil, err
@@ -232,7 +290,7 @@ func (c *Client) getter(n v1alpha1.Peer) func(context.Context, string, http.Head
 				Message:   fmt.Sprintf("Mac %s returned HTTP %d", n.Mac, resp.StatusCode),
 			}
 		}
-		resp.Body = newWatched(resp.Body, n.Mac, c.Pace, cancel)
+		resp.Body = newWatched(resp.Body, n.Mac, c.Pace, so, cancel)
 		return resp, nil
 	}
 }

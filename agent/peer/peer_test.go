@@ -14,10 +14,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -289,7 +287,7 @@ func until(t *testing.T, so func() bool) {
 
 func TestCopyIsComplete(t *testing.T) {
 	s := newStand(t, nil)
-	peers := s.client(nil).Of(t.Context(), record)
+	peers := s.client(nil).Of(t.Context(), record, 0)
 	if len(peers) != 1 {
 		t.Fatalf("peers: %v", peers)
 	}
@@ -304,7 +302,7 @@ func TestDownloadOfAPeerIsWaitedFor(t *testing.T) {
 	s.weights.set(&store.Fetching{Done: 1})
 	asking := make(chan []store.Peer)
 	a := s.client(nil)
-	go func() { asking <- a.Of(t.Context(), record) }()
+	go func() { asking <- a.Of(t.Context(), record, 0) }()
 	until(t, func() bool {
 		s.weights.mu.Lock()
 		defer s.weights.mu.Unlock()
@@ -315,28 +313,8 @@ func TestDownloadOfAPeerIsWaitedFor(t *testing.T) {
 		t.Errorf("after its download: %v", peers)
 	}
 	s.weights.set(&store.Fetching{Done: 1})
-	if peers := s.client(func(c *ClientConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record); len(peers) != 0 {
+	if peers := s.client(func(c *ClientConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record, 0); len(peers) != 0 {
 		t.Errorf("a download that stands still: %v", peers)
-	}
-}
-
-// TestAttackAPeerThatClaimsProgress: it reports the pace for as long as the model has bytes.
-func TestAttackAPeerThatClaimsProgress(t *testing.T) {
-	s := newStand(t, nil)
-	var done atomic.Int64
-	s.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set(agentapi.HeaderFetched, strconv.FormatInt(done.Add(1), 10))
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}))
-	large := record
-	large.Files = []model.File{{Path: "model.gguf", Bytes: 1 << 40, SHA256: record.Files[0].SHA256}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
-	defer cancel()
-	a := s.client(func(c *ClientConfig) {
-		c.Pace.Window, c.Pace.Floor, c.Pace.Most = patience.Of(t), 1, 50*time.Millisecond
-	})
-	if peers := a.Of(ctx, large); len(peers) != 0 || ctx.Err() != nil || done.Load() == 0 {
-		t.Errorf("%v after %d requests, %v", peers, done.Load(), ctx.Err())
 	}
 }
 
@@ -347,7 +325,7 @@ func TestPeerMayStartLater(t *testing.T) {
 	s.weights.set(store.ErrNotHere)
 	asking := make(chan []store.Peer)
 	a := s.client(func(c *ClientConfig) { c.Pace.Begin = patience.Of(t) })
-	go func() { asking <- a.Of(t.Context(), record) }()
+	go func() { asking <- a.Of(t.Context(), record, 0) }()
 	until(t, func() bool {
 		s.weights.mu.Lock()
 		defer s.weights.mu.Unlock()
@@ -358,7 +336,7 @@ func TestPeerMayStartLater(t *testing.T) {
 		t.Errorf("after it began: %v", peers)
 	}
 	s.weights.set(store.ErrNotHere)
-	if peers := s.client(nil).Of(t.Context(), record); len(peers) != 0 {
+	if peers := s.client(nil).Of(t.Context(), record, 0); len(peers) != 0 {
 		t.Errorf("one that never begins: %v", peers)
 	}
 }
@@ -399,7 +377,7 @@ func TestAttackLyingPeer(t *testing.T) {
 	}))
 	var blamed []string
 	a := s.client(func(c *ClientConfig) { c.Blamed = func(r string) { blamed = append(blamed, r) } })
-	peers := a.Of(t.Context(), record)
+	peers := a.Of(t.Context(), record, 0)
 	if len(peers) != 1 {
 		t.Fatal(peers)
 	}
@@ -408,7 +386,7 @@ func TestAttackLyingPeer(t *testing.T) {
 		t.Fatalf("other bytes: %v", err)
 	}
 	a.Failed(peers[0].Mac, err)
-	if peers := a.Of(t.Context(), record); len(peers) != 0 || len(blamed) != 1 || blamed[0] != reasonLied {
+	if peers := a.Of(t.Context(), record, 0); len(peers) != 0 || len(blamed) != 1 || blamed[0] != reasonLied {
 		t.Errorf("after it lied: %v, blamed %q", peers, blamed)
 	}
 }
@@ -431,7 +409,7 @@ func TestAttackImpostorAtAPeersAddress(t *testing.T) {
 	go srv.ServeTLS(l, "", "")
 	t.Cleanup(func() { srv.Close() })
 	s.addr.Port = int32(l.Addr().(*net.TCPAddr).Port)
-	if peers := s.client(nil).Of(t.Context(), record); len(peers) != 0 {
+	if peers := s.client(nil).Of(t.Context(), record, 0); len(peers) != 0 {
 		t.Errorf("peers: %v", peers)
 	}
 	if len(seen) > 0 {
@@ -446,7 +424,7 @@ func TestSlowPeerIsAbandoned(t *testing.T) {
 			r, w := io.Pipe()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			context.AfterFunc(ctx, func() { r.CloseWithError(context.Cause(ctx)) })
-			body := newWatched(r, "giver", Pace{}.withDefaults(), cancel)
+			body := newWatched(r, "giver", Pace{}.withDefaults(), nil, cancel)
 			var writing sync.WaitGroup
 			writing.Go(func() {
 				for piece > 0 && ctx.Err() == nil {
@@ -472,7 +450,7 @@ func TestServerBoundsCopies(t *testing.T) {
 	client, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	peers := s.client(nil).Of(ctx, record)
+	peers := s.client(nil).Of(ctx, record, 0)
 	resp, err := peers[0].Get(ctx, "https://giver"+path, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -21,9 +21,12 @@ const FromPeer = "neighbour"
 // Peers are the Macs that weights may be copied from.
 type Peers interface {
 	// Of returns the peers that have the weights of a record now, the best first.
-	// It waits for peers that download them and make progress. If there are none,
-	// the source is used.
-	Of(ctx context.Context, rec model.Record) []Peer
+	// It waits for peers that download them and make progress, or that are busy, for a
+	// limited time, of which waited has passed. If there are none, the source is used.
+	Of(ctx context.Context, rec model.Record, waited time.Duration) []Peer
+	// Slow returns the peers that were too slow lately. They are asked if the source
+	// cannot be reached.
+	Slow(rec model.Record) []Peer
 	// Failed records why a copy from a peer failed.
 	Failed(mac string, err error)
 }
@@ -35,64 +38,151 @@ type Peer struct {
 	Get func(ctx context.Context, url string, header http.Header) (*http.Response, error)
 }
 
-// peers returns the Macs to copy from. They are asked before the download takes a
-// slot, so that two Macs that wait for each other's downloads do not block.
-func (s *Store) peers(ctx context.Context, rec model.Record) []Peer {
-	if s.opt.Peers == nil {
-		return nil
-	}
-	return s.opt.Peers.Of(ctx, rec)
-}
-
-// A busy peer is asked again, for a limited time.
+// A busy peer is asked again, while another has the weights without a slot, and after
+// the first file of a turn within its slot. busyLimit bounds that for all peers of a
+// download together.
 const (
 	busyPause = 2 * time.Second
-	busyLimit = 10 * time.Minute
+	busyLimit = 30 * time.Second
 )
 
-// copyFromPeers fetches a file from one of the peers, and reports whether one had
-// it: after any failure of a peer the source is used. A peer that failed is not
-// asked for other files: each could take as long. left are the others. A file whose
-// download began at the source is resumed there.
-func (s *Store) copyFromPeers(ctx context.Context, rec model.Record, t download.Target, peers []Peer, show func(download.Progress)) (copied bool, left []Peer, err error) {
-	if download.Begun(t) {
-		return false, peers, nil
-	}
-	for ; len(peers) > 0; peers = peers[1:] {
-		n, t := peers[0], t
-		t.URL = "https://" + agentapi.MacServerName(n.Mac) + agentapi.WeightsPath(rec.Digest, t.SHA256)
-		t.Get, t.Header, t.Tries, t.Gained = n.Get, nil, 1, nil
-		if fetched := s.opt.Fetched; fetched != nil {
-			t.Gained = func(k int) { fetched(FromPeer, k) }
-		}
-		err := s.copyFrom(ctx, t, show)
-		switch {
-		case err == nil:
-			return true, peers, nil
-		case ctx.Err() != nil, ours(err):
-			return false, peers, err
-		}
-		s.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "peer", n.Mac, "digest", rec.Digest, "cause", err.Error())
-		s.opt.Peers.Failed(n.Mac, err)
-	}
-	return false, nil, nil
+// errBusy ends the turn of a download whose peers are all busy; it continues in another
+// one.
+var errBusy = errors.New("all peers are busy")
+
+// copies are the copies of a download's files from peers.
+type copies struct {
+	*Store
+	rec model.Record
+
+	waited time.Duration // for peers, without a slot
+	busy   time.Duration // for peers that turned out to be busy
+
+	// The peers to ask and the slot of this turn, and whether it has a file already.
+	peers []Peer
+	turn  *turn
+	begun bool
 }
 
-// copyFrom fetches a file from one peer once it is not busy.
-func (s *Store) copyFrom(ctx context.Context, t download.Target, show func(download.Progress)) error {
-	for began := time.Now(); ; {
-		err := s.opt.Fetch.Fetch(ctx, t, show)
-		var e *download.Error
-		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || time.Since(began) > busyLimit {
-			return err
+// ask finds the Macs to copy from. They are asked before the download takes a slot, so
+// that two Macs that wait for each other's downloads do not block.
+func (c *copies) ask(ctx context.Context) {
+	if c.opt.Peers == nil {
+		return
+	}
+	began := time.Now()
+	c.peers, c.begun = c.opt.Peers.Of(ctx, c.rec, c.waited), false
+	c.waited += time.Since(began)
+}
+
+// file fetches a file from a peer or from its source, or from a slow peer if the source
+// cannot be reached.
+func (c *copies) file(ctx context.Context, t download.Target, show func(download.Progress)) error {
+	defer func() { c.begun = true }()
+	copied, err := c.copy(ctx, t, show)
+	if err != nil || copied {
+		return err
+	}
+	if err = c.opt.Fetch.Fetch(ctx, t, show); err == nil || ctx.Err() != nil || !download.IsTransient(err) {
+		return err
+	}
+	copied, failed := c.lastly(ctx, t, show)
+	if copied || failed != nil {
+		return failed
+	}
+	return err
+}
+
+// copy fetches a file from one of the peers, and reports whether one had it: after any
+// failure of a peer the source is used. A peer that failed is not asked for other files:
+// each could take as long. A file whose download began at the source is resumed there.
+func (c *copies) copy(ctx context.Context, t download.Target, show func(download.Progress)) (copied bool, err error) {
+	if download.Begun(t) {
+		return false, nil
+	}
+	began := time.Now()
+	for busy := 0; len(c.peers) > 0; {
+		p := c.peers[0]
+		c.peers = c.peers[1:]
+		err := c.from(ctx, p, t, show)
+		switch {
+		case err == nil:
+			c.peers = append([]Peer{p}, c.peers...)
+			return true, nil
+		case ctx.Err() != nil, ours(err):
+			return false, err
+		case isBusy(err) && c.busy < busyLimit:
+			c.peers = append(c.peers, p)
+			if busy++; busy < len(c.peers) {
+				continue
+			}
+			c.busy += time.Since(began) + busyPause
+			if !c.begun {
+				return false, errBusy
+			}
+			if err := pause(ctx); err != nil {
+				return false, err
+			}
+			busy, began = 0, time.Now()
+		default:
+			c.failed(p, t, err)
+			busy, began = 0, time.Now()
 		}
-		timer := time.NewTimer(busyPause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("copy from a peer: %w", context.Cause(ctx))
+	}
+	return false, nil
+}
+
+// failed records the failure of a peer.
+func (c *copies) failed(p Peer, t download.Target, err error) {
+	c.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "peer", p.Mac, "digest", c.rec.Digest, "cause", err.Error())
+	c.opt.Peers.Failed(p.Mac, err)
+}
+
+// lastly fetches a file whose source cannot be reached from a peer that is slow, and
+// reports whether one had it. What came from the source stays for it.
+func (c *copies) lastly(ctx context.Context, t download.Target, show func(download.Progress)) (copied bool, err error) {
+	if c.opt.Peers == nil || download.Begun(t) {
+		return false, nil
+	}
+	for _, p := range c.opt.Peers.Slow(c.rec) {
+		err := c.from(ctx, p, t, show)
+		if err == nil || ctx.Err() != nil || ours(err) {
+			return err == nil, err
 		}
+		c.failed(p, t, err)
+	}
+	return false, nil
+}
+
+// from fetches a file from one peer. Its bytes count for the turn like those of a
+// source.
+func (c *copies) from(ctx context.Context, p Peer, t download.Target, show func(download.Progress)) error {
+	t.URL = "https://" + agentapi.MacServerName(p.Mac) + agentapi.WeightsPath(c.rec.Digest, t.SHA256)
+	t.Get, t.Header, t.Tries = p.Get, nil, 1
+	t.Gained = func(n int) {
+		c.turn.gained(n)
+		if c.opt.Fetched != nil {
+			c.opt.Fetched(FromPeer, n)
+		}
+	}
+	return c.opt.Fetch.Fetch(ctx, t, show)
+}
+
+// isBusy reports whether a peer may serve the file later.
+func isBusy(err error) bool {
+	var e *download.Error
+	return errors.As(err, &e) && e.Status == http.StatusServiceUnavailable
+}
+
+// pause waits before busy peers are asked again.
+func pause(ctx context.Context) error {
+	timer := time.NewTimer(busyPause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("copy from a peer: %w", context.Cause(ctx))
 	}
 }
 

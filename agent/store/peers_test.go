@@ -85,7 +85,9 @@ func TestDownloadIsReportedToPeersThatWait(t *testing.T) {
 // lyingPeers name one Mac that claims to have everything, and gives nothing.
 type lyingPeers struct{ asked, failed atomic.Int64 }
 
-func (p *lyingPeers) Of(context.Context, model.Record) []Peer {
+func (p *lyingPeers) Slow(model.Record) []Peer { return nil }
+
+func (p *lyingPeers) Of(context.Context, model.Record, time.Duration) []Peer {
 	return []Peer{{Mac: "liar", Get: func(context.Context, string, http.Header) (*http.Response, error) {
 		p.asked.Add(1)
 		return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Status: http.StatusNotFound, Message: "it is not there"}

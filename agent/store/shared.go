@@ -254,26 +254,34 @@ func changed(rec model.Record, how string) error {
 }
 
 // fetch downloads the record's files, one after another, and adds them to the
-// object store. It takes several turns if its source is slow and others wait.
+// object store. It takes several turns if its source is slow and others wait, or if
+// its peers are busy.
 func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string, error) {
+	c := &copies{Store: s, rec: rec.Record}
 	for {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
-		peers := s.peers(ctx, rec.Record)
+		c.ask(ctx)
 		within, turn, err := s.slots.acquire(ctx, s.namespace(rec))
 		if err != nil {
 			return "", err
 		}
-		path, err := s.fetchInTurn(within, f, rec, peers, turn)
+		c.turn = turn
+		path, err := s.fetchInTurn(within, f, rec, c)
 		yielded := err != nil && errors.Is(context.Cause(within), errYielded)
 		turn.end()
-		if !yielded || ctx.Err() != nil {
+		switch busy := errors.Is(err, errBusy); {
+		case ctx.Err() != nil || !yielded && !busy:
 			return path, err
+		case busy:
+			if err := pause(ctx); err != nil {
+				return "", err
+			}
 		}
 	}
 }
 
-func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, peers []Peer, turn *turn) (string, error) {
-	targets, missing, err := s.stage(ctx, rec, turn)
+func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c *copies) (string, error) {
+	targets, missing, err := s.stage(ctx, rec, c.turn)
 	if err != nil {
 		return "", err
 	}
@@ -281,7 +289,11 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, pe
 		return "", errors.Join(err, s.objects.dropPartial(f.partial()))
 	}
 	defer f.awaits.Store(0)
-	if err := s.transfer(ctx, f, rec, targets, peers); err != nil {
+	err = s.transfer(ctx, f, rec, targets, c)
+	if errors.Is(err, errBusy) {
+		return "", err
+	}
+	if err != nil {
 		err = s.sources.explain(rec, err)
 		if ctx.Err() == nil && !download.IsTransient(err) && !s.sources.mayYet(rec, err) {
 			err = errors.Join(err, s.objects.dropPartial(f.partial()))
@@ -334,7 +346,7 @@ func (s *Store) stage(ctx context.Context, rec want, turn *turn) (targets []down
 
 // transfer fetches files one after another and reports the progress of all files,
 // with those that are complete already.
-func (s *Store) transfer(ctx context.Context, f *sharedDownload, rec want, targets []download.Target, peers []Peer) error {
+func (s *Store) transfer(ctx context.Context, f *sharedDownload, rec want, targets []download.Target, c *copies) error {
 	total := rec.Bytes()
 	before := total
 	for _, t := range targets {
@@ -346,11 +358,7 @@ func (s *Store) transfer(ctx context.Context, f *sharedDownload, rec want, targe
 			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
 			f.report(downloading(within))
 		}
-		copied, left, err := s.copyFromPeers(ctx, rec.Record, t, peers, show)
-		if peers = left; err == nil && !copied {
-			err = s.opt.Fetch.Fetch(ctx, t, show)
-		}
-		if err != nil {
+		if err := c.file(ctx, t, show); err != nil {
 			return err
 		}
 		before += t.Bytes
