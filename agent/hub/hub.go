@@ -14,6 +14,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,7 @@ const DefaultEndpoint = "https://huggingface.co"
 const (
 	maxPages   = 50
 	maxEntries = 20_000
+	maxNodes   = 5 * maxEntries // files of other paths and folders are dropped
 	maxPage    = 8 << 20
 )
 
@@ -59,6 +61,7 @@ type Listing struct {
 	// Commit that the source's revision means, 40 hex digits.
 	Commit string
 	Files  []Entry
+	nodes  int // lines that were read
 }
 
 // Entry is one file of a repository.
@@ -110,7 +113,8 @@ func (h *Hub) List(ctx context.Context, s Source, token download.Bearer) (Listin
 		SHA string `json:"sha"`
 	}
 	api := h.endpoint() + "/api/models/" + s.Repo
-	if _, err := h.get(ctx, api+"/revision/"+url.PathEscape(s.Revision), s, token, &info); err != nil {
+	inform := func(d *json.Decoder) error { return d.Decode(&info) }
+	if _, err := h.get(ctx, api+"/revision/"+url.PathEscape(s.Revision), s, token, inform); err != nil {
 		return Listing{}, err
 	}
 	if !IsCommit(info.SHA) || IsCommit(s.Revision) && info.SHA != s.Revision {
@@ -119,18 +123,12 @@ func (h *Hub) List(ctx context.Context, s Source, token download.Bearer) (Listin
 	l := Listing{Commit: info.SHA}
 	next := api + "/tree/" + l.Commit + "?recursive=true"
 	for page := 0; next != ""; page++ {
-		if page == maxPages || len(l.Files) > maxEntries {
-			return Listing{}, fail("repository %s has more than %d pages or %d files; use a smaller one", s.Repo, maxPages, maxEntries)
+		if page == maxPages {
+			return Listing{}, tooMany(s)
 		}
-		var nodes []node
-		link, err := h.get(ctx, next, s, token, &nodes)
+		link, err := h.get(ctx, next, s, token, func(d *json.Decoder) error { return l.read(d, s) })
 		if err != nil {
 			return Listing{}, err
-		}
-		for _, n := range nodes {
-			if err := l.add(n, s); err != nil {
-				return Listing{}, err
-			}
 		}
 		if next, err = h.follow(next, link, s); err != nil {
 			return Listing{}, err
@@ -149,6 +147,34 @@ type node struct {
 		OID  string `json:"oid"`
 		Size int64  `json:"size"`
 	} `json:"lfs"`
+}
+
+// read takes the lines of one page, one after another: an 8 MiB page of empty ones would
+// take hundreds of MiB as a whole.
+func (l *Listing) read(d *json.Decoder, s Source) error {
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return cmp.Or(err, errNoList)
+	}
+	for d.More() {
+		if l.nodes++; l.nodes > maxNodes || len(l.Files) > maxEntries {
+			return tooMany(s)
+		}
+		var n node
+		if err := d.Decode(&n); err != nil {
+			return err
+		}
+		if err := l.add(n, s); err != nil {
+			return err
+		}
+	}
+	_, err := d.Token()
+	return err
+}
+
+var errNoList = errors.New("the listing is no JSON array")
+
+func tooMany(s Source) error {
+	return fail("repository %s has more than %d pages or %d files; use a smaller one", s.Repo, maxPages, maxEntries)
 }
 
 // add takes a file of the source's path.
@@ -174,23 +200,51 @@ func (l *Listing) add(n node, s Source) error {
 	return nil
 }
 
-// get reads one answer of the hub's API and returns its Link header.
-func (h *Hub) get(ctx context.Context, address string, s Source, token download.Bearer, into any) (link string, err error) {
+// get reads one answer of the hub's API, of which read takes the only value, and returns
+// its Link header.
+func (h *Hub) get(ctx context.Context, address string, s Source, token download.Bearer, read func(*json.Decoder) error) (link string, err error) {
 	resp, err := h.Client.Get(ctx, address, token.Header(nil))
 	if err != nil {
 		return "", Explain(err, s, token != "")
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	body := &answer{LimitedReader: io.LimitedReader{R: resp.Body, N: maxPage + 1}}
+	d := json.NewDecoder(body)
+	if err = read(d); err == nil {
+		if _, err = d.Token(); err == nil {
+			err = errTrailing
+		} else if errors.Is(err, io.EOF) {
+			err = nil
+		}
+	}
+	var typed *download.Error
 	switch {
-	case err != nil:
-		return "", err
-	case len(raw) > maxPage:
+	case body.failed != nil:
+		return "", body.failed
+	case body.N <= 0:
 		return "", strange(s, fmt.Sprintf("sent a listing of more than %d MiB", maxPage>>20))
-	case json.Unmarshal(raw, into) != nil:
+	case errors.As(err, &typed):
+		return "", err
+	case err != nil:
 		return "", strange(s, "did not return JSON")
 	}
 	return resp.Header.Get("Link"), nil
+}
+
+var errTrailing = errors.New("there is more than one JSON value")
+
+// answer is a bounded response body that remembers its failure.
+type answer struct {
+	io.LimitedReader
+	failed error
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.LimitedReader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		a.failed = err
+	}
+	return n, err
 }
 
 // follow reads the address of the next page, which lies on the same host.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -395,6 +396,25 @@ func TestWhatTheHubRefusesIsSaid(t *testing.T) {
 	cancel()
 	if _, err := h.List(ctx, Source{Repo: "org/public", Revision: "main"}, ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestAttackAListingOfEmptyLines: each costs a few bytes to send, and many to keep.
+func TestAttackAListingOfEmptyLines(t *testing.T) {
+	page := []byte("[" + strings.Repeat("{},", maxPage/3-1) + "{}]")
+	h := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/revision/") {
+			fmt.Fprintf(w, `{"sha":%q}`, strings.Repeat("a", 40))
+			return
+		}
+		_, _ = w.Write(page)
+	}))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	l, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}, "")
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > 48<<20 {
+		t.Errorf("%d files, %v, with %d MiB of memory", len(l.Files), err, took>>20)
 	}
 }
 

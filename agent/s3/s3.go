@@ -109,7 +109,7 @@ func (c *Client) page(ctx context.Context, s Source, below, next string, keys Ke
 		return page{}, err
 	}
 	var p page
-	if xml.Unmarshal(raw, &p) != nil {
+	if !plain(raw) || xml.Unmarshal(raw, &p) != nil {
 		return page{}, strange(s, "does not implement the S3 API")
 	}
 	return p, nil

@@ -4,11 +4,13 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/xml"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -235,6 +237,53 @@ func TestAttackAListingThatIsNone(t *testing.T) {
 				t.Errorf("%v, %v after %d requests", got, err, n)
 			}
 		})
+	}
+}
+
+// TestAttackAListingThatCostsMuch: 8 MiB of it would take hundreds of MiB.
+func TestAttackAListingThatCostsMuch(t *testing.T) {
+	fill := func(before, each, after string) string {
+		return before + strings.Repeat(each, (maxPage-len(before)-len(after))/len(each)) + after
+	}
+	for name, answer := range map[string]string{
+		"attributes":                 fill("<ListBucketResult ", `a="" `, "></ListBucketResult>"),
+		"attributes after a quote":   fill(`<ListBucketResult x='>' `, `a="" `, "></ListBucketResult>"),
+		"attributes of an inner tag": fill("<ListBucketResult><Contents ", `a="" `, "></Contents></ListBucketResult>"),
+		"files":                      fill("<ListBucketResult>", "<Contents/>", "</ListBucketResult>"),
+		"levels":                     fill("<ListBucketResult>", "<a>", ""),
+		"levels in a comment":        fill("<ListBucketResult><!-- <a/> -->", "<a>", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
+			defer srv.Close()
+			pool := x509.NewCertPool()
+			pool.AddCert(srv.Certificate())
+			c := &Client{Client: download.NewClient(download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Roots: pool})}
+			defer c.Client.Close()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := c.List(t.Context(), parse(t, "s3://models/m?endpoint="+srv.URL), Keys{})
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > 80<<20 {
+				t.Errorf("%v, with %d MiB of memory", err, took>>20)
+			}
+		})
+	}
+}
+
+// TestAListingOfManyFilesIsRead, with what servers put into each entry.
+func TestAListingOfManyFilesIsRead(t *testing.T) {
+	entry := `<Contents><Key>m/%05d.bin</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&#34;d41d8&#34;</ETag><Size>1</Size>` +
+		`<Owner><ID>a</ID><DisplayName>a > "b"</DisplayName></Owner><StorageClass>STANDARD</StorageClass><ChecksumAlgorithm/></Contents>`
+	var b strings.Builder
+	b.WriteString(`<?xml version="1.0" encoding="UTF-8"?>` + "\n" + `<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>m</Name><KeyCount>1</KeyCount>`)
+	for i := range 20_000 {
+		fmt.Fprintf(&b, entry, i)
+	}
+	b.WriteString("<IsTruncated>false</IsTruncated></ListBucketResult>")
+	var p page
+	if raw := []byte(b.String()); !plain(raw) || xml.Unmarshal(raw, &p) != nil || len(p.Contents) != 20_000 {
+		t.Errorf("it is plain: %v, with %d files", plain(raw), len(p.Contents))
 	}
 }
 
