@@ -85,7 +85,7 @@ type Fetcher struct {
 // After an interruption another attempt resumes at the last byte; bytes that are
 // on disk already are hashed again. After several attempts without a new byte
 // Fetch gives up, and the partial file stays for a later call, as it does when
-// ctx ends. After a failure that a retry cannot fix (wrong digest, wrong length,
+// ctx ends; a complete one is not fetched again. After a failure that a retry cannot fix (wrong digest, wrong length,
 // full disk) the partial file is removed.
 func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) error {
 	if report == nil {
@@ -211,7 +211,8 @@ func (a *attempt) open() (File, error) {
 	return a.t.Root.OpenFile(a.t.Name, os.O_RDWR|os.O_CREATE, 0o600)
 }
 
-// resumeFrom hashes the file of an earlier attempt, if it was for this target.
+// resumeFrom hashes the file of an earlier attempt, if it was for this target, or of an
+// earlier call that completed it, which left no notes.
 func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	a.sum = sha256.New()
 	n := readNotes(a.t)
@@ -219,7 +220,8 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	if err != nil {
 		return n, DiskError(err, "read")
 	}
-	if !n.match(a.t) || size > a.t.Bytes {
+	whole := n == notes{} && size == a.t.Bytes
+	if !whole && !n.match(a.t) || size > a.t.Bytes {
 		return newNotes(a.t), a.restart()
 	}
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
@@ -237,6 +239,9 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 			return n, DiskError(err, "read")
 		}
 		a.show(false)
+	}
+	if whole && hex.EncodeToString(a.sum.Sum(nil)) != a.t.SHA256 {
+		return newNotes(a.t), a.restart()
 	}
 	a.meter.reset()
 	return n, nil

@@ -131,6 +131,29 @@ func TestFetchDropsAPartOfAnotherTarget(t *testing.T) {
 	}
 }
 
+// The files of a model that are complete stay so while others of it are fetched later.
+func TestFetchKeepsACompleteFile(t *testing.T) {
+	o := newOrigin(t, blob(1<<20))
+	f, tg := fetcher(t, o)
+	for range 2 {
+		if err := f.Fetch(t.Context(), tg, nil); err != nil {
+			t.Fatal(err)
+		}
+		wantFile(t, tg, o.content)
+	}
+	if n := len(o.seen()); n != 1 {
+		t.Errorf("%d requests for a file that was complete after the first", n)
+	}
+	if err := tg.Root.WriteFile(tg.Name, make([]byte, tg.Bytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tg.Tries = 1
+	if err := f.Fetch(t.Context(), tg, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantFile(t, tg, o.content)
+}
+
 func TestFetchStartsAnewWhenTheFileChanged(t *testing.T) {
 	o := newOrigin(t, blob(1<<20))
 	f, tg := fetcher(t, o)
