@@ -4,6 +4,8 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // State is the state of an engine.
@@ -73,8 +75,10 @@ func (l *lifecycle) drain() (before State) {
 	return before
 }
 
-// fail makes the engine Failed.
+// fail makes the engine Failed. A model's file, or its template, can make the text of
+// err long; it is cut.
 func (l *lifecycle) fail(err error) {
+	err = excerpt.Error(err)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = err

@@ -9,6 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -51,8 +52,10 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Message }
 
+// invalid is the refusal of a malformed request. What its message repeats of the request,
+// or what a chat template says of it, is cut.
 func invalid(param, format string, args ...any) *Refusal {
-	return &Refusal{Kind: Invalid, Param: param, Message: fmt.Sprintf(format, args...)}
+	return &Refusal{Kind: Invalid, Param: param, Message: excerpt.Message(fmt.Sprintf(format, args...))}
 }
 
 // outOfMemory is the refusal of a prompt that does not fit under the memory limit.

@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // Sentinels that callers branch on.
@@ -133,7 +135,7 @@ func (f *Folder) JSON(name string, limit int64, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%s: %w: %w", name, ErrInvalid, err)
+		return fmt.Errorf("%s: %w: %w", name, ErrInvalid, excerpt.Error(err)) // it may repeat a number of the file
 	}
 	return nil
 }

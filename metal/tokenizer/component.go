@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // Components of a tokenizer.json nest in sequences; both are bounded.
@@ -21,7 +23,7 @@ type component struct {
 // into reads the fields of the component; absent ones keep their value.
 func (c component) into(fields any) error {
 	if err := json.Unmarshal(c.raw, fields); err != nil {
-		return fmt.Errorf("%s: %w: %w", c.kind, ErrInvalid, err)
+		return fmt.Errorf("%s: %w: %w", c.kind, ErrInvalid, excerpt.Error(err))
 	}
 	return nil
 }
@@ -36,7 +38,7 @@ func flatten(raw json.RawMessage, what, inner string) ([]component, error) {
 			Type string `json:"type"`
 		}
 		if err := json.Unmarshal(raw, &head); err != nil {
-			return fmt.Errorf("%s: %w: %w", what, ErrInvalid, err)
+			return fmt.Errorf("%s: %w: %w", what, ErrInvalid, excerpt.Error(err))
 		}
 		if head.Type != "Sequence" {
 			out = append(out, component{head.Type, raw})
@@ -50,11 +52,11 @@ func flatten(raw json.RawMessage, what, inner string) ([]component, error) {
 		}
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &fields); err != nil {
-			return fmt.Errorf("%s: %w: %w", what, ErrInvalid, err)
+			return fmt.Errorf("%s: %w: %w", what, ErrInvalid, excerpt.Error(err))
 		}
 		var members []json.RawMessage
 		if err := json.Unmarshal(fields[inner], &members); err != nil {
-			return fmt.Errorf("%s of a Sequence: %w: %w", inner, ErrInvalid, err)
+			return fmt.Errorf("%s of a Sequence: %w: %w", inner, ErrInvalid, excerpt.Error(err))
 		}
 		for _, m := range members {
 			if err := walk(m, depth+1); err != nil {

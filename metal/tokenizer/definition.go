@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // definition is what a tokenizer.json says: its lists read, its components
@@ -79,7 +81,7 @@ func readLimited(in io.Reader, most limits) (*definition, error) {
 	case errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported):
 		return nil, err
 	}
-	return nil, fmt.Errorf("tokenizer.json: %w: %w", ErrInvalid, err)
+	return nil, fmt.Errorf("tokenizer.json: %w: %w", ErrInvalid, excerpt.Error(err)) // it may repeat a number of the file
 }
 
 type definitionReader struct {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/folder"
 )
@@ -101,7 +102,7 @@ func read(f *folder.Folder) (s settings, file string, err error) {
 		return s, jointFile, fmt.Errorf("%s: %s: %w", jointFile, imageSection, family.ErrMissing)
 	}
 	if err := json.Unmarshal(section, &s); err != nil {
-		return s, jointFile, family.Invalidf("%s: %s: %v", jointFile, imageSection, err)
+		return s, jointFile, family.Invalidf("%s: %s: %v", jointFile, imageSection, excerpt.Error(err))
 	}
 	return s, jointFile, nil
 }

@@ -29,6 +29,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // ProtocolVersion is the newest version this package speaks.
@@ -243,8 +245,11 @@ func dial(path string, uid int) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Refuse makes the gRPC error that carries r to the agent.
+// Refuse makes the gRPC error that carries r to the agent. It cuts the texts of r:
+// gRPC sends the error in a header list, and a list that is too long ends the
+// connection with all its calls.
 func Refuse(r *Refusal) error {
+	r = r.Bounded()
 	s, err := status.New(grpcCode(r.GetCode()), r.GetMessage()).WithDetails(r)
 	if err != nil {
 		return status.Error(codes.Internal, r.GetMessage())
@@ -252,8 +257,24 @@ func Refuse(r *Refusal) error {
 	return s.Err()
 }
 
-// RefusalOf finds the typed refusal in an error of a call; nil means that the
-// engine did not say one (it died, or the connection broke).
+// maxParam bounds the name of the field at fault, in bytes.
+const maxParam = 256
+
+// Bounded returns r with texts that are short enough to be sent and shown: r itself if
+// they are, else a copy. nil stays nil.
+func (r *Refusal) Bounded() *Refusal {
+	message, param := excerpt.Message(r.GetMessage()), excerpt.Of(r.GetParam(), maxParam)
+	if message == r.GetMessage() && param == r.GetParam() {
+		return r
+	}
+	return &Refusal{
+		Code: r.Code, Message: message, Param: param, UsedBytes: r.UsedBytes, NeededBytes: r.NeededBytes,
+		LimitBytes: r.LimitBytes, RetryAfterMilliseconds: r.RetryAfterMilliseconds,
+	}
+}
+
+// RefusalOf finds the typed refusal in an error of a call, with its texts cut; nil means
+// that the engine did not say one (it died, or the connection broke).
 func RefusalOf(err error) *Refusal {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -261,7 +282,7 @@ func RefusalOf(err error) *Refusal {
 	}
 	for _, d := range s.Details() {
 		if r, ok := d.(*Refusal); ok {
-			return r
+			return r.Bounded()
 		}
 	}
 	return nil

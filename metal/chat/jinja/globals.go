@@ -2,6 +2,8 @@ package jinja
 
 import (
 	"strings"
+
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // globals are the functions that every template sees.
@@ -139,7 +141,7 @@ func raise(r *run, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, &Error{Kind: ErrRaised, Message: message}
+	return nil, &Error{Kind: ErrRaised, Message: excerpt.Message(message)}
 }
 
 // cycler iterates over its arguments again and again.

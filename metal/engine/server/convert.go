@@ -130,8 +130,9 @@ func toRefusal(r *engine.Refusal) *wire.Refusal {
 		engine.QueueFull: wire.Code_CODE_QUEUE_FULL, engine.NotReady: wire.Code_CODE_NOT_READY, engine.Cancelled: wire.Code_CODE_CANCELLED,
 		engine.Internal: wire.Code_CODE_INTERNAL, engine.Aborted: wire.Code_CODE_ABORTED,
 	}
-	return &wire.Refusal{Code: code[r.Kind], Message: r.Message, Param: r.Param,
+	out := &wire.Refusal{Code: code[r.Kind], Message: r.Message, Param: r.Param,
 		UsedBytes: r.Used, NeededBytes: r.Needed, LimitBytes: r.Limit, RetryAfterMilliseconds: r.RetryAfter.Milliseconds()}
+	return out.Bounded()
 }
 
 // refuse turns an error of the engine into one of the wire.

@@ -25,6 +25,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -283,7 +284,7 @@ func unable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	return status.Error(codes.Internal, err.Error())
+	return status.Error(codes.Internal, excerpt.Message(err.Error()))
 }
 
 // Shutdown drains and stops the engine; the process exits after the response.
