@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -180,7 +181,7 @@ func (w weights) Ensure(ctx context.Context, r model.Record, tokenRef string, pr
 			Reason: typed.Reason, Message: download.Sentence(typed), RetryAfter: typed.RetryAfter, Final: final(typed),
 		}
 	}
-	return path, err
+	return path, excerpt.Error(err)
 }
 
 // final reports whether trying again is useless: the bytes differ from the

@@ -66,12 +66,13 @@ func IsTransient(err error) bool {
 // Sentence formats an error for a condition's message: valid text without control
 // characters, at most 1,000 characters.
 func Sentence(err error) string {
+	text := err.Error()
 	s := strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || unicode.IsControl(r) {
 			return '?'
 		}
 		return r
-	}, err.Error())
+	}, text[:min(len(text), 4*1001)]) // no character has more than four bytes
 	if utf8.RuneCountInString(s) > 1000 {
 		s = string([]rune(s)[:999]) + "…"
 	}

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -168,6 +169,15 @@ type Refusal struct {
 	Message string `json:"message"`
 }
 
+// maxReason bounds a reason, as the API does.
+const maxReason = 64
+
+// Bounded returns r with texts that are short enough to be kept. An engine, a model's
+// file or a source may have made them.
+func (r Refusal) Bounded() Refusal {
+	return Refusal{Reason: excerpt.Of(r.Reason, maxReason), Message: excerpt.Message(r.Message)}
+}
+
 // Journal holds the state in memory and on disk.
 type Journal struct {
 	path     string
@@ -210,6 +220,9 @@ func decode(b []byte) (State, error) {
 	}
 	if s.Version > Version {
 		return State{}, fmt.Errorf("%w: %d, this program supports up to %d", errVersion, s.Version, Version)
+	}
+	for i := range s.Replicas {
+		s.Replicas[i].bound()
 	}
 	if s.Version < 1 || s.FreedBytesTotal < 0 || s.IndeterminateReclaims < 0 {
 		return State{}, fmt.Errorf("decode journal: version %d, %d bytes freed", s.Version, s.FreedBytesTotal)

@@ -106,3 +106,31 @@ func TestOnlyTheNewestReclaimsAreKept(t *testing.T) {
 		t.Errorf("%d kept, newest %d", len(r), r[0].Load)
 	}
 }
+
+// TestAttackALongMessageThatAnEarlierAgentKept: a Mac whose journal holds one heals when
+// its agent starts again.
+func TestAttackALongMessageThatAnEarlierAgentKept(t *testing.T) {
+	long := strings.Repeat("1", 1<<20)
+	dir := t.TempDir()
+	if err := open(t, dir).Update(func(s *State) {
+		r := s.Replica("u", 1)
+		r.Refused = &Refusal{Reason: long, Message: long}
+		r.LastFailure = &v1alpha1.EngineFailure{Reason: long, Message: long}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	j := open(t, dir)
+	s := j.Snapshot()
+	r := s.Replica("u", 1)
+	for _, text := range []string{r.Refused.Reason, r.Refused.Message, r.LastFailure.Reason, r.LastFailure.Message} {
+		if text == "" || len(text) > 1024 {
+			t.Errorf("a text of %d bytes is kept", len(text))
+		}
+	}
+	if err := j.Update(func(*State) {}); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, fileName)); err != nil || info.Size() > 1<<14 {
+		t.Errorf("the file has %d bytes, %v", info.Size(), err)
+	}
+}

@@ -41,3 +41,14 @@ func (s *State) Replica(uid string, epoch int64) *Replica {
 func (s *State) DropReplica(uid string, epoch int64) {
 	s.Replicas = slices.DeleteFunc(s.Replicas, func(r Replica) bool { return r.ReplicaUID == uid && r.Epoch == epoch })
 }
+
+// bound cuts texts that an earlier agent kept at any length.
+func (r *Replica) bound() {
+	if r.Refused != nil {
+		*r.Refused = r.Refused.Bounded()
+	}
+	if f := r.LastFailure; f != nil {
+		short := Refusal{Reason: f.Reason, Message: f.Message}.Bounded()
+		f.Reason, f.Message = short.Reason, short.Message
+	}
+}

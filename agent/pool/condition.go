@@ -3,12 +3,12 @@ package pool
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 func named(c metav1.Condition, kind string) metav1.Condition {
@@ -29,6 +29,9 @@ func asReason(s string) string {
 	return v1alpha1.ReasonLoadFailed
 }
 
+// maxReason bounds a reason, in bytes.
+const maxReason = 64
+
 // isReason reports whether the API accepts s as a reason: any other value would
 // make it refuse the whole report. It is called for every condition of every
 // snapshot, so it uses no regular expression:
@@ -42,15 +45,7 @@ func isReason(s string) bool {
 			return false
 		}
 	}
-	return 1 <= len(s) && len(s) <= 64
-}
-
-// bounded fits a message into a condition.
-func bounded(s string) string {
-	if s = strings.ToValidUTF8(s, "?"); len(s) > 1024 {
-		s = strings.ToValidUTF8(s[:1021], "") + "..."
-	}
-	return s
+	return 1 <= len(s) && len(s) <= maxReason
 }
 
 // transition keeps the time of the last change of each condition's status.
@@ -61,7 +56,7 @@ func transition(old, next []metav1.Condition, now time.Time) []metav1.Condition 
 		if j := slices.IndexFunc(old, func(o metav1.Condition) bool { return o.Type == c.Type }); j >= 0 && old[j].Status == c.Status {
 			c.LastTransitionTime = old[j].LastTransitionTime
 		}
-		c.Message = bounded(c.Message)
+		c.Message = excerpt.Message(c.Message)
 		c.Reason = asReason(c.Reason)
 	}
 	return next

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 )
@@ -25,14 +26,14 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 	for {
 		err := stream.Follow(ctx, g.client, func(o kv.Origin) (CacheLease, error) {
 			if o.Model != g.config.ModelDigest {
-				return nil, fmt.Errorf("the engine's cache blocks are of model %q, want %q", o.Model, g.config.ModelDigest)
+				return nil, fmt.Errorf("the engine's cache blocks are of model %.80q, want %q", o.Model, g.config.ModelDigest)
 			}
 			return lc.Cache(o, func() int64 { return lc.diskOf(e) })
 		})
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if why := err.Error(); why != said {
+		if why := excerpt.Message(err.Error()); why != said {
 			said = why
 			lc.Log.Info("The engine does not use the disk cache for now", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why)
 		}

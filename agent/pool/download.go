@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // download runs Ensure in a goroutine.
@@ -25,7 +26,7 @@ func (rs *replicas) download(e *entry) {
 			e.download.finished(path, err, time.Now())
 		})
 		if err != nil && ctx.Err() == nil {
-			rs.log.Info("Download failed", "ModelReplica", order.Namespace+"/"+order.Name, "reason", err.Error())
+			rs.log.Info("Download failed", "ModelReplica", order.Namespace+"/"+order.Name, "reason", excerpt.Message(err.Error()))
 		}
 		rs.replan()
 	})

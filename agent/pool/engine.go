@@ -12,6 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -149,13 +150,13 @@ func (g *engine) child(proc process.Handle) {
 func (g *engine) hello(ctx context.Context) (*wire.HelloResponse, error) {
 	h, err := g.client.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
 	if err != nil {
-		return nil, fmt.Errorf("engine does not answer: %w", err)
+		return nil, fmt.Errorf("engine does not answer: %w", excerpt.Error(err))
 	}
 	switch {
 	case h.GetProtocolVersion() != wire.ProtocolVersion:
 		return nil, fmt.Errorf("engine speaks protocol %d, this agent speaks %d", h.GetProtocolVersion(), wire.ProtocolVersion)
 	case h.GetReplicaUid() != g.key.UID || h.GetEpoch() != g.key.Epoch:
-		return nil, fmt.Errorf("engine serves replica %s epoch %d, want %s epoch %d", h.GetReplicaUid(), h.GetEpoch(), g.key.UID, g.key.Epoch)
+		return nil, fmt.Errorf("engine serves replica %.64s epoch %d, want %s epoch %d", h.GetReplicaUid(), h.GetEpoch(), g.key.UID, g.key.Epoch)
 	case h.GetConfigHash() != g.config.Hash():
 		return nil, fmt.Errorf("engine was started with another configuration (hash %.12s, want %.12s)", h.GetConfigHash(), g.config.Hash())
 	case h.GetPid() != int64(g.pid):

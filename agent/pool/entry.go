@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -230,7 +231,7 @@ func (d *download) finished(path string, err error, now time.Time) {
 		return
 	}
 	if !errors.As(err, &d.failure) {
-		d.failure = &DownloadError{Reason: v1alpha1.ReasonDownloadFailed, Message: err.Error()}
+		d.failure = &DownloadError{Reason: v1alpha1.ReasonDownloadFailed, Message: excerpt.Message(err.Error())}
 	}
 	d.notBefore = now.Add(max(d.failure.RetryAfter, downloadPause(d.attempts)))
 }

@@ -120,7 +120,7 @@ func (mt *meter) reading(known map[*engine]bool, hostKnown bool) memory.Reading 
 }
 
 // accounted is what an engine can account for: weights, the KV of requests, and
-// its prefix cache.
+// its prefix cache. The sum of accepted figures does not overflow.
 func accounted(m *wire.Memory) int64 {
 	return m.GetWeightsBytes() + m.GetKvInUseBytes() + m.GetPrefixCacheBytes()
 }
@@ -132,14 +132,14 @@ func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, 
 	m := g.status.GetMemory()
 	r := memory.EngineReading{
 		Key: e.key, Footprint: g.footprint, FootprintKnown: known,
-		Active: m.GetActiveBytes(), Pooled: m.GetPooledBytes(), Accounted: accounted(m),
-		Cached:   m.GetPrefixCacheBytes(),
+		Active: mt.figure(m.GetActiveBytes()), Pooled: mt.figure(m.GetPooledBytes()), Accounted: mt.figure(accounted(m)),
+		Cached:   mt.figure(m.GetPrefixCacheBytes()),
 		Reserved: reserved, Limit: g.config.LimitBytes, Loading: g.state == Starting || g.state == Loading,
 		Stopping: g.leaving(), Stuck: g.stop != nil && !g.stop.killed.IsZero() && now.Sub(g.stop.killed) > mt.timing.Killed,
 		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: requestsOf(g.status),
 		BusyKnown: g.status != nil && now.Sub(g.statusAt) <= silentPolls*mt.timing.Poll,
 		Priority:  e.assignment.Residency.EvictionPriority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
-		HeadroomWanted: g.wanted(),
+		HeadroomWanted: mt.figure(g.wanted()),
 	}
 	if r.Holds+r.Requests > 0 {
 		g.use(now) // an engine in use does not age
@@ -151,6 +151,15 @@ func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, 
 		r.Priority = anyPriority // an always-resident replica may take any idle engine's memory
 	}
 	return r
+}
+
+// figure is a figure of an engine as far as it is possible: at most this Mac's memory,
+// which may have been unknown when the status came; the caller holds mu.
+func (mt *meter) figure(n int64) int64 {
+	if mt.host.Total > 0 {
+		return within(n, mt.host.Total)
+	}
+	return count(n)
 }
 
 // measure reads the footprint of one engine. It reports false where it cannot

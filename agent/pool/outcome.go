@@ -29,6 +29,7 @@ func (rs *replicas) gaveUp(e *entry, why journal.Refusal, now time.Time) {
 // failed counts a crash or failed load and decides on a restart; no process is
 // there.
 func (rs *replicas) failed(e *entry, why journal.Refusal, now time.Time) {
+	why = why.Bounded()
 	defer func() { e.failWaiters(e.failedLoad(why, now)) }()
 	f := e.failed(why, now)
 	e.failure, e.crashes, e.lastFailure = &why, f.crashes, f.last

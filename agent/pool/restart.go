@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // failure of an engine, as it is counted.
@@ -23,10 +24,11 @@ type failure struct {
 func (e *entry) failed(why journal.Refusal, now time.Time) failure {
 	recent, wait, again := afterCrash(e.crashes, now)
 	f := failure{crashes: recent, wait: wait, last: &v1alpha1.EngineFailure{
-		Reason: asReason(why.Reason), Message: bounded(why.Message), Time: metav1.NewTime(now.Truncate(time.Second))}}
+		Reason: asReason(why.Reason), Message: excerpt.Message(why.Message), Time: metav1.NewTime(now.Truncate(time.Second))}}
 	switch {
 	case !again:
-		f.refused = &journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and will not be restarted; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}
+		final := journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and will not be restarted; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}.Bounded()
+		f.refused = &final
 	case hopeless(why.Reason):
 		f.refused = &why
 	}
@@ -46,6 +48,7 @@ const (
 // setBack delays the next load of an entry; the caller holds registry.mu, and
 // there is no process.
 func (e *entry) setBack(why journal.Refusal, now time.Time) {
+	why = why.Bounded()
 	recent := slices.DeleteFunc(e.setBacks, func(t time.Time) bool { return now.Sub(t) >= pressureWindow })
 	e.setBacks = append(recent, now)
 	e.restart = now.Add(min(maxPressurePause, pressurePause<<min(len(recent), 10)))

@@ -10,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -130,6 +131,7 @@ func (lc *lifecycle) neverStarted(e *entry, g *engine, err error) {
 		lc.putOff(e, g)
 		return
 	}
+	err = excerpt.Error(err)
 	lc.Log.Error(err, "Engine does not start", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
 	if g.client != nil {
 		_ = g.client.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -74,7 +75,9 @@ func (s *Stream) Recv() (*wire.GenerateEvent, error) {
 	ev, err := s.grpc.Recv()
 	switch {
 	case err == nil:
-		s.finished = s.finished || ev.GetFinished() != nil
+		if end := ev.GetFinished(); end != nil {
+			s.finished, end.Error = true, end.GetError().Bounded()
+		}
 		return ev, nil
 	case err == io.EOF && s.finished:
 		s.stop()
@@ -96,5 +99,5 @@ func (s *Stream) explain(err error) error {
 	if over := s.over(); over != nil {
 		return over
 	}
-	return fmt.Errorf("%w: %w", ErrEngineLost, err)
+	return fmt.Errorf("%w: %w", ErrEngineLost, excerpt.Error(err))
 }

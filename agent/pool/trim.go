@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -20,7 +21,7 @@ func (p *pressure) ask(g *engine, what string, call func(context.Context) error,
 		err := call(ctx)
 		p.read(func() { done(err) })
 		if err != nil && ctx.Err() != nil && p.life.Err() == nil {
-			p.log.Error(err, "Engine does not answer", "call", what, "pid", g.pid)
+			p.log.Error(excerpt.Error(err), "Engine does not answer", "call", what, "pid", g.pid)
 		}
 	})
 }
@@ -73,10 +74,10 @@ func (p *pressure) clearCaches(ctx context.Context) (all []v1alpha1.EngineCleare
 			r, err := g.client.Trim(ctx, &wire.TrimRequest{PrefixCache: true})
 			c := v1alpha1.EngineCleared{ReplicaUID: g.record.ReplicaUID}
 			if err == nil {
-				bytes := max(0, r.GetBytesReclaimed())
+				bytes := count(r.GetBytesReclaimed())
 				c.Bytes = &bytes
 			} else {
-				p.log.Error(err, "Engine did not clear its cache", "pid", g.pid)
+				p.log.Error(excerpt.Error(err), "Engine did not clear its cache", "pid", g.pid)
 			}
 			mu.Lock()
 			defer mu.Unlock()

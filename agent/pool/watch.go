@@ -6,6 +6,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -48,7 +49,7 @@ func (lc *lifecycle) follow(ctx context.Context, e *entry, g *engine) {
 		}
 		return
 	}
-	lc.change(func() { lc.backend = h.GetBackend() })
+	lc.change(func() { lc.backend = excerpt.Of(h.GetBackend(), maxBackend) })
 	lc.tasks.Go(func() { lc.leaseDisk(ctx, e, g) }) // not waited for: a slow disk must not delay the end of a process
 	for {
 		lc.watch(ctx, e, g)
@@ -59,6 +60,9 @@ func (lc *lifecycle) follow(ctx context.Context, e *entry, g *engine) {
 		}
 	}
 }
+
+// maxBackend bounds the name of a back end, in bytes.
+const maxBackend = 64
 
 // exitsSoon waits a moment for the end of an engine whose connection failed. A
 // process that dies closes its socket before the agent learns its exit status,
@@ -97,7 +101,7 @@ func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine) {
 	}
 }
 
-// observe takes one status message.
+// observe takes one status message, as far as it is accepted.
 func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 	became := false
 	if s.GetState() == wire.State_STATE_READY && lc.expected(g) {
@@ -107,6 +111,7 @@ func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 	asks := false
 	lc.change(func() {
 		now := time.Now()
+		s = accepted(s, lc.mac.last().Total)
 		first := g.status == nil
 		worked := requestsOf(g.status) > 0
 		if g.status, g.statusAt = s, now; worked && requestsOf(s) == 0 && len(g.holds) == 0 {
@@ -151,6 +156,7 @@ func (lc *lifecycle) expected(g *engine) (yes bool) {
 // giveUp ends an engine that cannot serve. Requests that wait for it get the
 // reason at once.
 func (lc *lifecycle) giveUp(e *entry, g *engine, as v1alpha1.ReclaimReason, why journal.Refusal) {
+	why = why.Bounded()
 	first := false
 	lc.unload(e, as, func(current *engine) bool {
 		if first = current == g && g.failure == nil; first {
