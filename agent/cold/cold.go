@@ -222,11 +222,15 @@ func (l *Lease) Report(r blocks.Report) blocks.Lease {
 	return l.current()
 }
 
+// maxPersisted bounds the sizes that an engine reports, and their sum.
+const maxPersisted = 1 << 60
+
 // persisted records blocks by the names that the engine reports and the sizes
-// that the disk reports.
+// that the disk reports. The engine's own sizes count as far as they are possible.
 func (w *Owner) persisted(a *account, files []blocks.File) {
 	for _, f := range files {
-		a.persisted += f.Bytes
+		f.Bytes = min(max(0, f.Bytes), maxPersisted)
+		a.persisted = min(a.persisted+f.Bytes, maxPersisted)
 		path := blocks.Path(w.dir(a.namespace), a.namespace, f.Key)
 		w.books.used(blocks.ID{Namespace: a.namespace, Key: f.Key}, w.opt.Now())
 		w.books.index.RemoveForeign(path) // it was replaced
@@ -235,7 +239,7 @@ func (w *Owner) persisted(a *account, files []blocks.File) {
 		case err == nil:
 			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, blocks.Takes(info.Bytes))
 		case !errors.Is(err, fs.ErrNotExist):
-			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, f.Bytes)
+			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, min(f.Bytes, a.granted))
 		}
 	}
 	if a.persisted > a.granted {

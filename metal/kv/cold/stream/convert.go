@@ -23,10 +23,10 @@ func toReport(r cold.Report, sequence int64, last bool) *wire.CacheReport {
 	return m
 }
 
-// fromReport refuses keys that are none.
+// fromReport refuses keys that are none, and takes figures as far as they are possible.
 func fromReport(m *wire.CacheReport) (cold.Report, error) {
 	r := cold.Report{
-		Epoch: m.GetEpoch(), SpentBytes: m.GetSpentBytes(), WantedBytes: m.GetWantedBytes(), LeastBytes: m.GetLeastBytes(),
+		Epoch: m.GetEpoch(), SpentBytes: figure(m.GetSpentBytes()), WantedBytes: figure(m.GetWantedBytes()), LeastBytes: figure(m.GetLeastBytes()),
 		Counters: fromCounters(m.GetCounters()),
 	}
 	for _, f := range m.GetPersisted() {
@@ -34,7 +34,7 @@ func fromReport(m *wire.CacheReport) (cold.Report, error) {
 		if err != nil {
 			return r, err
 		}
-		r.Persisted = append(r.Persisted, cold.File{Key: key, Bytes: max(0, f.GetBytes())})
+		r.Persisted = append(r.Persisted, cold.File{Key: key, Bytes: figure(f.GetBytes())})
 	}
 	var err error
 	if r.Touched, err = fromKeys(m.GetTouched()); err != nil {
@@ -83,14 +83,20 @@ func toCounters(c cold.Counters) *wire.CacheCounters {
 	return m
 }
 
+// maxFigure bounds what an engine reports: sums of such figures do not overflow.
+const maxFigure = 1 << 50
+
+// figure is a figure of an engine as far as it is possible.
+func figure(n int64) int64 { return min(max(0, n), maxFigure) }
+
 func fromCounters(m *wire.CacheCounters) cold.Counters {
 	c := cold.Counters{
-		Accepted: m.GetAccepted(), Queued: m.GetQueued(), QueuedBytes: m.GetQueuedBytes(), Persisted: m.GetPersisted(), PersistedBytes: m.GetPersistedBytes(),
-		PayloadBytes: m.GetPayloadBytes(), Failed: m.GetFailed(), FullDisk: m.GetFullDisk(), WrittenBytes: m.GetWrittenBytes(),
-		CopiedBytes: m.GetCopiedBytes(), Known: m.GetKnown(), Read: m.GetRead(), Pending: m.GetPending(), Missed: m.GetMissed(), Damaged: m.GetDamaged(),
+		Accepted: figure(m.GetAccepted()), Queued: figure(m.GetQueued()), QueuedBytes: figure(m.GetQueuedBytes()), Persisted: figure(m.GetPersisted()), PersistedBytes: figure(m.GetPersistedBytes()),
+		PayloadBytes: figure(m.GetPayloadBytes()), Failed: figure(m.GetFailed()), FullDisk: figure(m.GetFullDisk()), WrittenBytes: figure(m.GetWrittenBytes()),
+		CopiedBytes: figure(m.GetCopiedBytes()), Known: figure(m.GetKnown()), Read: figure(m.GetRead()), Pending: figure(m.GetPending()), Missed: figure(m.GetMissed()), Damaged: figure(m.GetDamaged()),
 	}
 	for _, site := range cold.Sites() {
-		c.Dropped[site] = m.GetDropped()[site.String()]
+		c.Dropped[site] = figure(m.GetDropped()[site.String()])
 	}
 	return c
 }

@@ -26,6 +26,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
+// maxOrigin bounds the parts of an origin together, in bytes; real ones have hundreds.
+const maxOrigin = 1 << 14
+
 // Lease is an engine's leave to write, as its owner keeps it.
 type Lease interface {
 	// Current returns the lease to send; Changed has a value when it has to be
@@ -56,7 +59,10 @@ func Follow(ctx context.Context, engine wire.EngineClient, open func(kv.Origin) 
 	}
 	o := first.GetOrigin()
 	if o.GetModel() == "" || o.GetNumerics() == "" || o.GetLayout() == "" {
-		return fmt.Errorf("the engine sent an incomplete block origin: %v", o)
+		return errors.New("the engine sent an incomplete block origin")
+	}
+	if n := len(o.GetModel()) + len(o.GetNumerics()) + len(o.GetLayout()); n > maxOrigin {
+		return fmt.Errorf("the engine sent a block origin of %d bytes, want at most %d", n, maxOrigin)
 	}
 	lease, err := open(kv.Origin{Model: o.GetModel(), Numerics: o.GetNumerics(), Layout: o.GetLayout()})
 	if err != nil {

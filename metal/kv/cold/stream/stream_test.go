@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"path/filepath"
 	"reflect"
@@ -328,6 +329,8 @@ func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
 		"a key that is none":      {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, want: "a key of 1 bytes", ends: 1},
 		"a damaged key":           {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, want: "a key of 2 bytes", ends: 1},
 		"a file without a key":    {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, want: "a key of 0 bytes", ends: 1},
+		"a long origin": {messages: []*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Numerics: "n", Layout: strings.Repeat("l", 1<<20)}}},
+			want: "a block origin of 1048578 bytes", ends: 0},
 		"an end before an origin": {want: "EOF", ends: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -440,5 +443,23 @@ func TestNothingOfAReportIsLostOnItsWay(t *testing.T) {
 	got, err := stream.Through(want)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v:\n%+v, want\n%+v", err, got, want)
+	}
+}
+
+// TestAttackAReportOfImpossibleFigures: sums of them would overflow.
+func TestAttackAReportOfImpossibleFigures(t *testing.T) {
+	for _, n := range []int64{math.MaxInt64, math.MinInt64} {
+		r := cold.Report{Epoch: "e", Persisted: []cold.File{{Key: key(1), Bytes: n}}, SpentBytes: n, WantedBytes: n, LeastBytes: n,
+			Counters: cold.Counters{Queued: n, Persisted: n, WrittenBytes: n, Read: n}}
+		got, err := stream.Through(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := got.Counters
+		for _, figure := range []int64{got.Persisted[0].Bytes, got.SpentBytes, got.WantedBytes, got.LeastBytes, c.Queued, c.Persisted, c.WrittenBytes, c.Read} {
+			if figure < 0 || figure > math.MaxInt64/1000 {
+				t.Errorf("%d was taken as %d", n, figure)
+			}
+		}
 	}
 }
