@@ -35,9 +35,10 @@ func (all foundAdapters) close() (err error) {
 
 // check requires that all are adapters of a model that the engine can apply, as the engine
 // does when it loads them: their configuration, and layer, shape and rank of each factor.
-func (all foundAdapters) check(ctx context.Context, of *weights.File) error {
+// Their headers are read within the budget.
+func (all foundAdapters) check(ctx context.Context, headers *weights.Budget, of *weights.File) error {
 	for _, a := range all {
-		opened, err := weights.OpenAdapter(ctx, a.dir, of)
+		opened, err := headers.OpenAdapter(ctx, a.dir, of)
 		if err != nil {
 			return unfit(a.Name, err)
 		}

@@ -199,13 +199,13 @@ func TestJudgingAnAdapterEndsWithItsContext(t *testing.T) {
 	}
 	defer f.Close()
 	all := foundAdapters{{dir: dir}}
-	if err := all.check(t.Context(), f); err != nil {
+	if err := all.check(t.Context(), weights.NewBudget(weights.HeaderMemory), f); err != nil {
 		t.Fatal(err)
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
 	var verdict *download.Error
-	if err := all.check(stopped, f); !errors.Is(err, context.Canceled) || errors.As(err, &verdict) {
+	if err := all.check(stopped, weights.NewBudget(weights.HeaderMemory), f); !errors.Is(err, context.Canceled) || errors.As(err, &verdict) {
 		t.Errorf("%v, want the context's error", err)
 	}
 }

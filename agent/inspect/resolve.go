@@ -78,7 +78,7 @@ func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (rec 
 	if err != nil {
 		return model.Record{}, err
 	}
-	fits := func(f *weights.File) error { return adapters.check(ctx, f) }
+	fits := func(f *weights.File) error { return adapters.check(ctx, r.budget(), f) }
 	if rec, err = r.model(ctx, order, fits); err != nil {
 		return model.Record{}, err
 	}

@@ -67,14 +67,20 @@ type Rows struct {
 // Errors are ErrNoModel, ErrTruncated, ErrInvalid, ErrUnsupported, ErrMissing or the
 // context's.
 func OpenAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
-	a, err := openAdapter(ctx, path, of)
+	return NewBudget(HeaderMemory).OpenAdapter(ctx, path, of)
+}
+
+// OpenAdapter is OpenAdapter within the budget, which has all of it back when it returns.
+// The error is ErrBusy where others that are read now left too little.
+func (b *Budget) OpenAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
+	a, err := b.openAdapter(ctx, path, of)
 	if err != nil {
 		return nil, fmt.Errorf("adapter %s: %w", path, err)
 	}
 	return a, nil
 }
 
-func openAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
+func (b *Budget) openAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
 	if of.header != nil {
 		return nil, family.Unsupported("model with an adapter", "GGUF", []string{"a folder of safetensors, as Hugging Face and mlx-lm write it"})
 	}
@@ -99,7 +105,7 @@ func openAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
 		return nil, folderError(err)
 	}
 	a := &Adapter{source: source}
-	if err := a.read(ctx, &config, of); err != nil {
+	if err := a.read(ctx, b, &config, of); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", config.File, err), source.Close())
 	}
 	return a, nil
@@ -108,12 +114,12 @@ func openAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
 // Close closes the file.
 func (a *Adapter) Close() error { return a.source.Close() }
 
-func (a *Adapter) read(ctx context.Context, config *AdapterConfig, of *File) error {
+func (a *Adapter) read(ctx context.Context, b *Budget, config *AdapterConfig, of *File) error {
 	st, err := a.source.Stat()
 	if err != nil {
 		return fmt.Errorf("size: %w", err)
 	}
-	memory := account{budget: NewBudget(HeaderMemory)}
+	memory := account{budget: b}
 	defer memory.close()
 	tensors, err := readShard(a.source, st.Size(), newAllowance(&memory))
 	if err != nil {

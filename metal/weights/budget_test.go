@@ -100,3 +100,24 @@ func TestAttackHeadersReadAtOnceShareOneBudget(t *testing.T) {
 		t.Errorf("one that takes more than half of the budget: %v", err)
 	}
 }
+
+// TestAttackHeadersOfAdaptersShareTheBudget: an inspection reads those of up to 16 adapters,
+// several inspections run at once, and each header may be large.
+func TestAttackHeadersOfAdaptersShareTheBudget(t *testing.T) {
+	f := plainModel(t)
+	dir := adapterFiles(t, `{"peft_type": "LORA", "r": 2, "lora_alpha": 4}`, "adapter_model.safetensors", map[string][]int{
+		"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": {2, f.Dim.Hidden},
+		"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": {f.Dim.QueryHeads * f.Dim.HeadSize, 2},
+	})
+	if _, err := weights.NewBudget(1<<20-1).OpenAdapter(t.Context(), dir, f); !errors.Is(err, weights.ErrBusy) {
+		t.Errorf("an adapter's header was read although others took the budget: %v", err)
+	}
+	enough := weights.NewBudget(4 << 20)
+	for range 8 { // it gives back what it took
+		a, err := enough.OpenAdapter(t.Context(), dir, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+	}
+}
