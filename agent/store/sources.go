@@ -32,10 +32,16 @@ func (o *sources) address(rec model.Record, f model.File) (string, error) {
 	switch {
 	case strings.HasPrefix(rec.Source, s3.Scheme):
 		src, err := s3.Parse(rec.Source)
-		return src.URL(f.Path), err
+		if err != nil {
+			return "", err
+		}
+		return src.URL(f.Path), nil
 	case strings.HasPrefix(rec.Source, oci.Scheme):
 		src, err := oci.Parse(rec.Source)
-		return src.BlobURL(f.SHA256), err
+		if err != nil {
+			return "", err
+		}
+		return src.BlobURL(f.SHA256), nil
 	case !strings.HasPrefix(rec.Source, hub.Scheme):
 		return rec.Source, nil
 	}

@@ -479,6 +479,8 @@ func TestAttackHostileRecordsAreRefused(t *testing.T) {
 		"leaves the root":     func(r *model.Record) { r.Source = "file:///../m.gguf" },
 		"no scheme":           func(r *model.Record) { r.Source = "/etc/passwd" },
 		"size of another one": func(r *model.Record) { r.Files[0].Bytes++ },
+		"malformed bucket":    func(r *model.Record) { r.Source = "s3://A" },
+		"malformed registry":  func(r *model.Record) { r.Source = "oci://A" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := recordOf("file:///m.gguf", w.content)
