@@ -76,13 +76,21 @@ func (c Choice) WithModules(files []Entry, modules []weights.Module) (Choice, er
 	return c, c.settle()
 }
 
-// settle sorts the files, and wants each once and no more than a record holds.
+// settle sorts the files, and wants each once, also on a Mac's disk, and no more than a
+// record holds.
 func (c Choice) settle() error {
 	slices.SortFunc(c.Files, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
 	for i := 1; i < len(c.Files); i++ {
 		if c.Files[i].Path == c.Files[i-1].Path {
 			return unclear("a file is listed twice", c.Files[i:i+1])
 		}
+	}
+	paths := make([]string, len(c.Files))
+	for i, f := range c.Files {
+		paths[i] = f.Path
+	}
+	if a, b, found := model.Clash(paths); found {
+		return unclear("two files differ in case or accents alone, so they are one on a Mac's disk; rename one", []Entry{{Path: a}, {Path: b}})
 	}
 	if len(c.Files) > maxFiles {
 		return unclear(fmt.Sprintf("the model has %d files; at most %d are supported", len(c.Files), maxFiles), nil)

@@ -98,6 +98,7 @@ func TestChoose(t *testing.T) {
 		"one of two folders":      {files: []string{"4bit/config.json", "4bit/model.safetensors", "8bit/config.json", "8bit/model.safetensors"}, globs: []string{"8bit/*"}, format: model.FormatSafetensors, want: []string{"8bit/config.json", "8bit/model.safetensors"}},
 		"nothing":                 {files: []string{"README.md", "pytorch_model.bin"}, says: "neither"},
 		"nothing at all":          {says: "neither"},
+		"names of one file":       {files: append(slices.Clone(folder), "additional_chat_templates/rag.jinja", "additional_chat_templates/RAG.jinja"), says: "one on a Mac's disk; rename one (additional_chat_templates/RAG.jinja"},
 		"no config":               {files: []string{"model.safetensors"}, says: "config.json"},
 		"files next to shards":    {files: []string{"config.json", "model.safetensors", "consolidated.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.safetensors"}},
 		"weights of another name": {files: []string{"config.json", "weights.safetensors"}, says: "model*.safetensors"},

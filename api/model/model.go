@@ -20,6 +20,8 @@ import (
 	"regexp"
 	"sort"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Format is the file format of weights.
@@ -510,6 +512,9 @@ func (r Record) Validate() error {
 			return fmt.Errorf("%w: invalid size or digest of %q", ErrIncomplete, f.Path)
 		}
 	}
+	if a, b, found := r.clash(); found {
+		return fmt.Errorf("model record: %q and %q are one file on a Mac's disk; rename one of them", a, b)
+	}
 	if want := DigestOf(r.Files); r.Digest != want {
 		return fmt.Errorf("model record: digest %q does not match its files (%s)", r.Digest, want)
 	}
@@ -519,6 +524,54 @@ func (r Record) Validate() error {
 		}
 	}
 	return nil
+}
+
+// clash finds two files that are one file on a Mac's disk.
+func (r Record) clash() (a, b string, found bool) {
+	paths := make([]string, len(r.Files))
+	for i, f := range r.Files {
+		paths[i] = f.Path
+	}
+	return Clash(paths)
+}
+
+// Clash finds two paths that a Mac's disk, which ignores case and Unicode normalization,
+// may take for one. It is strict with names outside ASCII: they are the same if they
+// differ only there.
+func Clash(paths []string) (a, b string, found bool) {
+	seen := map[string]string{}
+	for _, p := range paths {
+		key := onDisk(p)
+		if other, there := seen[key]; there {
+			return other, p, true
+		}
+		seen[key] = p
+	}
+	return "", "", false
+}
+
+// onDisk is a path without what a Mac's disk ignores. Each run of letters outside ASCII,
+// with an ASCII letter that they change, becomes one character: without tables nothing is
+// known of how they compose.
+func onDisk(p string) string {
+	p = strings.NewReplacer("ß", "ss", "ẞ", "ss", "ﬀ", "ff", "ﬁ", "fi", "ﬂ", "fl", "ﬃ", "ffi", "ﬄ", "ffl", "ﬅ", "st", "ﬆ", "st",
+		"\u037e", ";", "\u1fef", "`").Replace(p)
+	var out []rune
+	for _, r := range strings.ToLower(strings.ToUpper(p)) {
+		if r < utf8.RuneSelf {
+			out = append(out, r)
+			continue
+		}
+		last := len(out) - 1
+		if unicode.Is(unicode.M, r) && last >= 0 && out[last] != '/' && out[last] != utf8.RuneError {
+			out = out[:last]
+			last--
+		}
+		if last < 0 || out[last] != utf8.RuneError {
+			out = append(out, utf8.RuneError)
+		}
+	}
+	return string(out)
 }
 
 // LocalPath reports whether p is a relative slash path that stays inside its

@@ -35,6 +35,7 @@ func TestRecordValidate(t *testing.T) {
 		"a path that climbs out is refused":  {files: []File{file("../m.gguf")}, want: "outside the model's folder"},
 		"an absolute path is refused":        {files: []File{file("/etc/m")}, want: "outside the model's folder"},
 		"a foreign digest is refused":        {files: []File{file("m")}, digest: "sha256:00", want: "does not match"},
+		"names that differ in case alone":    {files: []File{file("a/B.jinja"), file("A/b.jinja")}, want: "one file on a Mac's disk; rename"},
 		"a size of zero is incomplete":       {files: []File{{Path: "m", SHA256: strings.Repeat("ab", 32)}}, want: "size or digest"},
 		"a digest that is no hex is refused": {files: []File{{Path: "m", Bytes: 1, SHA256: "zz"}}, want: "size or digest"},
 	} {
@@ -80,6 +81,32 @@ func TestAdaptersShareCredentialsWithTheModelsServerAlone(t *testing.T) {
 	} {
 		if got := (Adapter{Source: c.adapter}).Shared(c.model); got != c.shared {
 			t.Errorf("an adapter from %s with a model from %s: shared %v", c.adapter, c.model, got)
+		}
+	}
+}
+
+// TestNamesThatAMacTakesForOneClash: its disk ignores case and normalization.
+func TestNamesThatAMacTakesForOneClash(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"config.json", "Config.JSON", true},
+		{"config.json", "config.jsonl", false},
+		{"a/b", "a/c", false},
+		{"a/b", "b", false},
+		{"caf\u00e9", "cafe\u0301", true},        // composed and decomposed
+		{"caf\u00c9", "cafe\u0301", true},        // and in upper case
+		{"\uac00", "\u1100\u1161", true},         // Hangul
+		{"\u212a.json", "k.json", true},          // the sign of Kelvin
+		{"\u017f.json", "S.json", true},          // the long s
+		{"stra\u00dfe", "STRASSE", true},         // sharp s
+		{"e\u0323\u0301", "e\u0301\u0323", true}, // the order of marks
+		{"a\u00e9/x", "a/x", false},
+		{"\u0301/x", "y/\u0301", false},
+	} {
+		if a, b, found := Clash([]string{"other", c.a, c.b}); found != c.want || found && (a != c.a || b != c.b) {
+			t.Errorf("%+q and %+q: %v, %+q, %+q", c.a, c.b, found, a, b)
 		}
 	}
 }
