@@ -572,7 +572,8 @@ do_start() {
     if [ -n "$pid" ] && [ $((since - left)) -ge 5 ]; then return; fi
   done
   complain "the agent does not keep running; the last lines of ${logs#"$root"}/agent.log:"
-  tail -n 5 "$logs/agent.log" >&2 2>/dev/null || true
+  # The account of the agent writes the log: no escape sequence of it reaches root's terminal.
+  { tail -n 5 "$logs/agent.log" | LC_ALL=C tr -d '\000-\010\013-\037\177'; } >&2 2>/dev/null || true
   return 1
 }
 undo_start() { bootout "$label"; }

@@ -447,6 +447,18 @@ func TestADaemonThatKeepsDyingIsUndone(t *testing.T) {
 	}
 }
 
+// TestAttackEscapesInTheAgentsLog: the agent's account writes the log, and root reads its end.
+func TestAttackEscapesInTheAgentsLog(t *testing.T) {
+	m := joined(t)
+	m.pack("v1.1.0")
+	m.write(m.at("Library/Logs/metalfleet/agent.log"), "agent: \x1b]0;owned\x07\x1b[2Jgone\r\x7f\x00 \tßa\n", 0o640)
+	m.change(func(f *facts) { f.AgentDies = true })
+	said, code := m.install("", "--yes")
+	if code == 0 || !strings.Contains(said, "agent: ]0;owned[2Jgone \tßa\n") {
+		t.Errorf("exit code %d, %q", code, said)
+	}
+}
+
 func TestUninstallLeavesWhatIsTheUsersUnlessToldOtherwise(t *testing.T) {
 	m := newMac(t)
 	empty := m.picture()

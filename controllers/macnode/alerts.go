@@ -41,6 +41,8 @@ type Alerts struct {
 
 	// last reason of each condition.
 	last perMac[map[string]string]
+	// limits bound the Events: the reasons are the Mac's words.
+	limits notice.Limits
 }
 
 // SetupWithManager starts the reconciler with its watch.
@@ -78,7 +80,7 @@ func (r *Alerts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	next := alerts(&mac)
 	for _, kind := range alerted() {
 		c := meta.FindStatusCondition(mac.Status.Conditions, kind)
-		if c == nil || !r.newsworthy(c, before[kind], met, next[kind]) {
+		if c == nil || !r.newsworthy(c, before[kind], met, next[kind]) || !r.limits.Allow(mac.Name, r.Clock.Now()) {
 			continue
 		}
 		if _, err := r.notice(&mac, c).Post(ctx, r.Client, r.Clock.Now()); err != nil {

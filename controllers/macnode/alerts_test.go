@@ -2,6 +2,7 @@ package macnode
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // alertRoom is a Mac whose conditions a test changes, and operators that look.
@@ -172,4 +174,52 @@ func TestAChangedSentenceIsNoNews(t *testing.T) {
 		t.Errorf("%v became %v", before, after)
 	}
 	a.want("Warning MemoryPressure: SoftPressure")
+}
+
+// TestAttackAMacInventsAlerts: each report of a Mac has reasons that no report had before.
+func TestAttackAMacInventsAlerts(t *testing.T) {
+	a := newAlertRoom(t)
+	a.look()
+	const reports = 100
+	for i := range reports {
+		for _, kind := range alerted() {
+			a.say(kind, metav1.ConditionTrue, fmt.Sprint("R", i), start)
+		}
+	}
+	if n := len(a.told()); n != 128 {
+		t.Errorf("%d reports made %d Events, want 128", 4*reports, n)
+	}
+	a.clock.SetTime(start.Add(5 * time.Second))
+	a.say(v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, "later", a.clock.Now())
+	if n := len(a.told()); n != 129 {
+		t.Errorf("%d Events after five seconds, want 129", n)
+	}
+}
+
+// TestAttackAMacClashesAllTheTime: a Mac clears the report of a second agent and names another.
+func TestAttackAMacClashesAllTheTime(t *testing.T) {
+	mac, clock := aMac(), clocktesting.NewFakeClock(start)
+	c := objects(t, mac)
+	h := &Heartbeat{Client: c, Live: c, Namespace: "system", Clock: clock}
+	ready := status.True(v1alpha1.ConditionReady, v1alpha1.ReasonReporting, "reports")
+	for i := range 300 {
+		var twin *clash
+		if i%2 == 0 {
+			twin = &clash{holder: fmt.Sprint("studio/", i), until: start.Add(time.Hour)}
+		}
+		var now v1alpha1.MacNode
+		if err := c.Get(t.Context(), request.NamespacedName, &now); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.report(t.Context(), &now, ready, twin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list corev1.EventList
+	if err := c.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 128 {
+		t.Errorf("150 clashes made %d Events, want 128", len(list.Items))
+	}
 }

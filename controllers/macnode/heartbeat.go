@@ -43,6 +43,8 @@ type Heartbeat struct {
 
 	pulses Pulses
 	wake   chan event.GenericEvent
+	// limits bound the Events: a Mac can renew and report a clash as it likes.
+	limits notice.Limits
 }
 
 // SetupWithManager starts the reconciler with its watches and its watchdog.
@@ -176,7 +178,7 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 		ac.MacNode(mac.Name).WithUID(mac.UID).WithStatus(ac.MacNodeStatus().WithConditions(status.Conditions(after)...))); err != nil {
 		return err
 	}
-	notice.PostAll(ctx, h.Client, h.Clock.Now(), notices...)
+	notice.PostAll(ctx, h.Client, h.Clock.Now(), h.limits.Within(mac.Name, h.Clock.Now(), notices)...)
 	return nil
 }
 

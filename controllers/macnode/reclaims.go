@@ -3,9 +3,7 @@ package macnode
 import (
 	"context"
 	"fmt"
-	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
@@ -38,15 +35,8 @@ type Reclaims struct {
 	// holders are the replicas that Macs hold or held.
 	holders holders
 	// limits bound the Events about the reclaims of each Mac.
-	limits perMac[*rate.Limiter]
+	limits notice.Limits
 }
-
-// reclaimsBurst and reclaimsEvery bound the reclaims of a Mac that have Events: a whole Mac may
-// be drained at once, and a Mac may report what it likes.
-const (
-	reclaimsBurst = 2 * fleet.MaxAssignments
-	reclaimsEvery = 5 * time.Second
-)
 
 // SetupWithManager starts the reconciler with its watch.
 func (r *Reclaims) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
@@ -69,7 +59,6 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.told.forget(req.Name)
-			r.limits.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -78,7 +67,7 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	for i := range mac.Status.Reclaims {
 		reclaim := &mac.Status.Reclaims[i]
 		outlived := !met && r.Clock.Since(reclaim.Time.Time) > notice.Life
-		if !known[reclaim.ID] && !outlived && r.allows(mac.Name) {
+		if !known[reclaim.ID] && !outlived && r.limits.Allow(mac.Name, r.Clock.Now()) {
 			if err := r.emit(ctx, &mac, reclaim); err != nil {
 				return reconcile.Result{}, err
 			}
@@ -87,16 +76,6 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	}
 	r.told.remember(mac.Name, next)
 	return reconcile.Result{}, nil
-}
-
-// allows reports whether another reclaim of a Mac has Events.
-func (r *Reclaims) allows(mac string) bool {
-	limit, ok := r.limits.known(mac)
-	if !ok {
-		limit = rate.NewLimiter(rate.Every(reclaimsEvery), reclaimsBurst)
-		r.limits.remember(mac, limit)
-	}
-	return limit.AllowN(r.Clock.Now(), 1)
 }
 
 // emit creates the Events about the replica, if the Mac held it, and about the Mac. If the

@@ -12,6 +12,7 @@
 package modelreplica
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -44,6 +45,9 @@ import (
 type Reconciler struct {
 	Client client.Client
 	Clock  clock.PassiveClock
+
+	// limits bound the Events about what a Mac reports.
+	limits notice.Limits
 }
 
 // SetupWithManager starts the reconciler with its watches.
@@ -196,7 +200,8 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 		return err
 	}
 	replica.ResourceVersion = *o.ResourceVersion // the release is locked
-	notice.PostAll(ctx, r.Client, r.Clock.Now(), posts...)
+	mac := cmp.Or(replica.Spec.NodeName, replica.Spec.PrefetchNodeName)
+	notice.PostAll(ctx, r.Client, r.Clock.Now(), r.limits.Within(mac, r.Clock.Now(), posts)...)
 	return nil
 }
 

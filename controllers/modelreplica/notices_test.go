@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -55,5 +58,31 @@ func TestEventsTellWhatAMacDid(t *testing.T) {
 			t.Errorf("%d: %q, want %q", k, s, tc.want)
 		}
 		before = tc.report
+	}
+}
+
+// TestAttackAMacLoadsAllTheTime: a Mac reports another load of a model with each write.
+func TestAttackAMacLoadsAllTheTime(t *testing.T) {
+	r := bound()
+	r.Namespace = "ns"
+	c := world(t, r)
+	reconciler := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
+	for i := range 400 {
+		var is v1alpha1.ModelReplica
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(r), &is); err != nil {
+			t.Fatal(err)
+		}
+		load := metav1.Condition{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionStatus([]string{"True", "False"}[i%2]), Reason: v1alpha1.ReasonLoaded,
+			LastTransitionTime: metav1.NewTime(now.Add(time.Duration(i) * time.Second))}
+		if err := reconciler.report(t.Context(), &is, v1alpha1.ModelReplicaStatus{Conditions: []metav1.Condition{load}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list corev1.EventList
+	if err := c.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 128 {
+		t.Errorf("200 loads made %d Events, want 128", len(list.Items))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,8 +26,10 @@ import (
 func world(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	s := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(s); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{}, &v1alpha1.MacNode{}).Build()

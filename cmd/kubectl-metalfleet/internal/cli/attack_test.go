@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -72,6 +74,29 @@ func TestAttackWordsOfOthers(t *testing.T) {
 	m, err := p.macNow("mac-evil")
 	p.must(err)
 	wantPlain(t, "the answer to an order to clear", picture.Lines(a.showCleared(m.Name, m.Status.CacheCleared).Error()))
+}
+
+// TestAttackEventsOfOthers: whoever may create Events chooses each of their words.
+func TestAttackEventsOfOthers(t *testing.T) {
+	for name, set := range map[string]func(*corev1.Event){
+		"type":   func(e *corev1.Event) { e.Type = evil },
+		"reason": func(e *corev1.Event) { e.Reason = evil },
+		"kind":   func(e *corev1.Event) { e.InvolvedObject.Kind = evil },
+		"name":   func(e *corev1.Event) { e.InvolvedObject.Name = evil },
+		"where":  func(e *corev1.Event) { e.InvolvedObject.Namespace = evil },
+	} {
+		var out bytes.Buffer
+		e := &corev1.Event{Type: corev1.EventTypeNormal, Reason: "Loaded", Message: "loaded"}
+		e.InvolvedObject = corev1.ObjectReference{Kind: "ModelReplica", Namespace: "team-a", Name: "qwen"}
+		set(e)
+		if err := (logsCommand{&app{Env: &Env{Out: &out}}}).line(e); err != nil {
+			t.Fatal(err)
+		}
+		wantPlain(t, name, out.String())
+		if strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("%s: a line is forged: %q", name, out.String())
+		}
+	}
 }
 
 // TestAttackAnswersOfAModel: what a model says, or a server instead of one,

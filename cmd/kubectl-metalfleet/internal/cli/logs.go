@@ -343,6 +343,6 @@ func (a logsCommand) line(e *corev1.Event) error {
 	if o.Namespace != "" {
 		name = o.Namespace + "/" + name
 	}
-	_, err := fmt.Fprintf(a.Out, "%s  %-7s  %s  %s %s: %s%s\n", when(e).UTC().Format(time.RFC3339), e.Type, e.Reason, o.Kind, name, picture.Plain(e.Message), times)
+	_, err := fmt.Fprintf(a.Out, "%s  %-7s  %s  %s %s: %s%s\n", when(e).UTC().Format(time.RFC3339), picture.Plain(e.Type), picture.Plain(e.Reason), picture.Plain(o.Kind), picture.Plain(name), picture.Plain(e.Message), times)
 	return err
 }

@@ -1,0 +1,66 @@
+package notice
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// burst and interval bound the Events that one Mac can cause: a whole Mac may be drained at
+// once, and a Mac may report what it likes.
+const (
+	burst    = 2 * fleet.MaxAssignments
+	interval = 5 * time.Second
+)
+
+// limitsKept is how many Macs are remembered before those that have their whole burst are
+// forgotten.
+const limitsKept = 1024
+
+// Limits bound the Events about what Macs report: each Mac has a burst, then one Event per
+// interval. The zero value is ready; it is safe for concurrent use.
+type Limits struct {
+	mu sync.Mutex
+	of map[string]*rate.Limiter // guarded by mu
+}
+
+// Allow reports whether a Mac may cause another Event now.
+func (l *Limits) Allow(mac string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limit, known := l.of[mac]
+	if !known {
+		l.makeRoom(now)
+		limit = rate.NewLimiter(rate.Every(interval), burst)
+		l.of[mac] = limit
+	}
+	return limit.AllowN(now, 1)
+}
+
+// Within returns the notices that a Mac may cause now.
+func (l *Limits) Within(mac string, now time.Time, notices []Notice) []Notice {
+	var out []Notice
+	for _, n := range notices {
+		if l.Allow(mac, now) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func (l *Limits) makeRoom(now time.Time) {
+	if l.of == nil {
+		l.of = map[string]*rate.Limiter{}
+	}
+	if len(l.of) < limitsKept {
+		return
+	}
+	for mac, limit := range l.of {
+		if limit.TokensAt(now) >= burst {
+			delete(l.of, mac)
+		}
+	}
+}
