@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -399,4 +400,52 @@ func merged(w *world, before, after *v1alpha1.MacNode) client.Patch {
 	raw, err := client.MergeFrom(before).Data(after)
 	w.must(err)
 	return client.RawPatch(types.MergePatchType, raw)
+}
+
+// TestAttackMetadataInTheOperatorsMemory: a tenant's metadata and the copy of the spec in each
+// revision are not cached, and no write of the operator removes them.
+func TestAttackMetadataInTheOperatorsMemory(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	large := strings.Repeat("x", 100<<10)
+	d := w.deploy("large", nil)
+	w.must(w.c.Patch(w.ctx, d, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"a":%q},"labels":{"l":"v"}}}`, large))))
+	w.deployment("large", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	first := w.get("large").Status.UpdateRevision
+	w.edit("large", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 64 }) // a second revision
+	w.eventually("a second revision", func() error {
+		if d = w.get("large"); d.Status.ObservedGeneration != d.Generation || d.Status.UpdateRevision == first {
+			return errors.New(brief(d))
+		}
+		return nil
+	})
+	w.edit("large", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 0 }) // the first becomes the newest
+	w.eventually("the first revision again", func() error {
+		if d = w.get("large"); d.Status.ObservedGeneration != d.Generation {
+			return errors.New(brief(d))
+		}
+		return nil
+	})
+	if len(d.Annotations["a"]) != len(large) || d.Labels["l"] != "v" || len(d.Finalizers) == 0 {
+		t.Errorf("the deployment has %d annotations, labels %v and finalizers %v", len(d.Annotations), d.Labels, d.Finalizers)
+	}
+	var stored, cached appsv1.ControllerRevisionList
+	w.must(w.c.List(w.ctx, &stored, client.InNamespace(w.ns)))
+	w.must(w.mgr.GetClient().List(w.ctx, &cached, client.InNamespace(w.ns)))
+	if len(stored.Items) != 2 || len(cached.Items) != 2 {
+		t.Fatalf("%d revisions, %d cached, want 2", len(stored.Items), len(cached.Items))
+	}
+	for i := range stored.Items {
+		if stored.Items[i].Annotations[v1alpha1.AnnotationSpec] == "" {
+			t.Errorf("revision %s lost the spec that an undo restores", stored.Items[i].Name)
+		}
+		if n := len(cached.Items[i].Annotations); n > 0 {
+			t.Errorf("revision %s is cached with %d annotations", cached.Items[i].Name, n)
+		}
+	}
+	var kept v1alpha1.ModelDeployment
+	w.must(w.mgr.GetClient().Get(w.ctx, client.ObjectKeyFromObject(d), &kept))
+	if len(kept.Annotations) > 0 || len(kept.Labels) > 0 || len(kept.Finalizers) == 0 {
+		t.Errorf("cached with %d annotations, %d labels and finalizers %v", len(kept.Annotations), len(kept.Labels), kept.Finalizers)
+	}
 }

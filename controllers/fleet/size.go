@@ -41,6 +41,40 @@ func jsonBytes(v any) int {
 	return len(b)
 }
 
+// ReplicaBytes estimates the size of a replica's spec as JSON, within a few KiB.
+func ReplicaBytes(r *v1alpha1.ModelReplica) int {
+	n := OrderBytes(r) + len(r.Spec.Avoid)*128
+	p := &r.Spec.Placement
+	for k, v := range p.NodeSelector {
+		n += len(k) + len(v)
+	}
+	if p.Affinity == nil || p.Affinity.NodeAffinity == nil {
+		return n
+	}
+	if required := p.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		for _, t := range required.NodeSelectorTerms {
+			n += termBytes(t)
+		}
+	}
+	for _, t := range p.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+		n += termBytes(t.Preference)
+	}
+	return n
+}
+
+func termBytes(t v1alpha1.NodeSelectorTerm) int {
+	n := 0
+	for _, list := range [][]v1alpha1.NodeSelectorRequirement{t.MatchExpressions, t.MatchFields} {
+		for _, r := range list {
+			n += 48 + len(r.Key)
+			for _, v := range r.Values {
+				n += len(v) + 3
+			}
+		}
+	}
+	return n
+}
+
 // OrderBytes estimates the size of a replica's assignment as JSON, at least, without its
 // served names.
 func OrderBytes(r *v1alpha1.ModelReplica) int {

@@ -99,10 +99,9 @@ func (r *Reconciler) act(ctx context.Context, s *scope) error {
 		return nil
 	}
 	s.rollout, s.overdue = assess(s)
-	if err := errors.Join(r.carryOut(ctx, s, plan(s.desired(), s.replicas, s.now)), r.prefetch(ctx, s)); err != nil {
-		return err
-	}
-	return r.pruneRevisions(ctx, s)
+	err := errors.Join(r.carryOut(ctx, s, plan(s.desired(), s.replicas, s.now)), r.prefetch(ctx, s))
+	// Also after a failure: each edit of a deployment that cannot have replicas makes a revision.
+	return errors.Join(err, r.pruneRevisions(ctx, s))
 }
 
 func (r *Reconciler) addFinalizer(ctx context.Context, s *scope) error {
@@ -126,7 +125,10 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
 	if err := r.follow(ctx, s, c.swap); err != nil {
 		return err
 	}
-	err := r.create(ctx, s, c.create)
+	missing, err := r.withinNamespace(ctx, s, c.create)
+	if err == nil {
+		err = r.create(ctx, s, missing)
+	}
 	return errors.Join(err, r.remove(ctx, s, c.remove))
 }
 

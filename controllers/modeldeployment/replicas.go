@@ -31,6 +31,8 @@ type desiredState struct {
 	paused, halted bool
 	// avoid is for how long the successor of a refused replica avoids the Mac that refused.
 	avoid time.Duration
+	// unplaced is how many replicas may wait for a Mac at once; 0 means maxUnplaced.
+	unplaced int
 	// mayRemove reports whether a surplus replica may be removed; nil: any may.
 	mayRemove func(*v1alpha1.ModelReplica) bool
 }
@@ -365,10 +367,6 @@ func boolCompare(a, b bool) int {
 	return 1
 }
 
-// maxUnplaced is how many replicas of a revision may wait for a Mac at once: more would
-// only fill etcd.
-const maxUnplaced = 32
-
 // fillSlots fills the lowest free slots of a revision. Existing replicas, including
 // terminating ones, determine the epoch.
 func fillSlots(w desiredState, revision string, room int, same []*v1alpha1.ModelReplica, existing []v1alpha1.ModelReplica, now time.Time) []replicaToCreate {
@@ -379,7 +377,7 @@ func fillSlots(w desiredState, revision string, room int, same []*v1alpha1.Model
 			unplaced++
 		}
 	}
-	room = min(room, maxUnplaced-unplaced)
+	room = min(room, cmp.Or(w.unplaced, maxUnplaced)-unplaced)
 	last := map[int32]int64{}
 	for i := range existing {
 		if r := &existing[i]; r.Spec.Revision == revision {

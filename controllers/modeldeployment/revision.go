@@ -112,8 +112,13 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// surplusRevisions returns the oldest revisions beyond the limit that no replica uses, that
-// are not current and not a fallback.
+// maxHistoryBytes bounds the engines in a deployment's history. Each may have 96 KiB, an edit
+// of a few bytes makes another, and the operator has all of them in memory.
+const maxHistoryBytes = 256 << 10
+
+// surplusRevisions returns the oldest revisions beyond the limit, or beyond maxHistoryBytes,
+// that no replica uses, that are not current and not a fallback. The size removes neither
+// the newest of them, which an undo restores, nor more than the limit keeps.
 func surplusRevisions(s *scope) []revision {
 	used := map[string]bool{s.current.object.Name: true, s.served(): true}
 	for i := range s.replicas {
@@ -125,8 +130,15 @@ func surplusRevisions(s *scope) []revision {
 			idle = append(idle, have)
 		}
 	}
-	excess := len(idle) - int(ptr.Deref(s.deployment.Spec.RevisionHistoryLimit, v1alpha1.DefaultRevisionHistoryLimit))
-	return idle[:max(0, excess)]
+	excess := max(0, len(idle)-int(ptr.Deref(s.deployment.Spec.RevisionHistoryLimit, v1alpha1.DefaultRevisionHistoryLimit)))
+	bytes := 0
+	for i := len(idle) - 1; i >= excess; i-- {
+		bytes += len(idle[i].object.Data.Raw)
+		if bytes > maxHistoryBytes && i < len(idle)-1 {
+			return idle[:i+1]
+		}
+	}
+	return idle[:excess]
 }
 
 func ownerReference(d *v1alpha1.ModelDeployment) metav1.OwnerReference {

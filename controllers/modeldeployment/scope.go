@@ -239,6 +239,7 @@ func (s *scope) desired() desiredState {
 	rollout, count := s.deployment.Spec.Rollout, int(fleet.Wanted(s.deployment))
 	surge, unavailable := rollout.Bounds(count)
 	return desiredState{
+		unplaced: s.unplaced(),
 		revision: s.current.object.Name, served: s.served(), count: count, surge: surge, unavailable: unavailable,
 		swap: rollout.OnInsufficientMemory != v1alpha1.InsufficientMemoryWait, paused: rollout.Paused && !s.deployment.Spec.Suspend, halted: s.rollout.Halt != nil, avoid: avoidFor,
 		mayRemove: func(r *v1alpha1.ModelReplica) bool { return fleet.MayRemove(s.deployment, r) },

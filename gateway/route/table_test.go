@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -314,6 +315,21 @@ func TestFactsOfAModel(t *testing.T) {
 	want("one of a predecessor", known(1024))
 	table.DeleteReplica("d")
 	want("after a deletion", known(8192))
+}
+
+// TestAttackMetadataInTheGatewaysMemory: a tenant may write as much as etcd stores.
+func TestAttackMetadataInTheGatewaysMemory(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "d", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{"a": "b"},
+		OwnerReferences: []metav1.OwnerReference{{Name: "o"}}}
+	for _, o := range []client.Object{&v1alpha1.ModelDeployment{ObjectMeta: meta}, &v1alpha1.ModelReplica{ObjectMeta: meta}, &v1alpha1.MacNode{ObjectMeta: meta}} {
+		kept, err := route.Slim(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k := kept.(client.Object); len(k.GetLabels())+len(k.GetAnnotations())+len(k.GetOwnerReferences()) > 0 || k.GetName() != "d" {
+			t.Errorf("%T keeps %v, %v, %v", o, k.GetLabels(), k.GetAnnotations(), k.GetOwnerReferences())
+		}
+	}
 }
 
 func TestADeploymentIsSuspendedAndResumed(t *testing.T) {

@@ -1,0 +1,67 @@
+package modeldeployment
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// Bounds of the replicas that wait for a Mac: they have no memory there that a quota counts,
+// but each is stored and is in the operator's memory, with all that its deployment states.
+const (
+	// maxUnplaced is how many of a revision may wait at once.
+	maxUnplaced = 32
+	// maxUnplacedBytes bounds those of a deployment, and maxNamespaceUnplacedBytes those of a
+	// namespace, as JSON. A deployment has one in any case.
+	maxUnplacedBytes          = 256 << 10
+	maxNamespaceUnplacedBytes = 4 << 20
+)
+
+// unplaced returns how many replicas of the deployment may wait for a Mac at once.
+func (s *scope) unplaced() int {
+	most := maxUnplaced
+	for _, revision := range []string{s.current.object.Name, s.served()} {
+		// An error has its message when a replica is created.
+		if replica, err := newReplica(s, replicaToCreate{revision: revision}); err == nil {
+			most = min(most, max(1, maxUnplacedBytes/fleet.ReplicaBytes(replica)))
+		}
+	}
+	return most
+}
+
+// withinNamespace returns the replicas to create for which the namespace has room. When one
+// of those that wait is placed, its deployment creates another.
+func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []replicaToCreate) ([]replicaToCreate, error) {
+	if len(missing) == 0 {
+		return nil, nil
+	}
+	var list v1alpha1.ModelReplicaList // of the cache's own objects: read only
+	if err := r.Client.List(ctx, &list, client.InNamespace(s.deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the replicas of the namespace: %w", err)
+	}
+	own, bytes := 0, 0
+	for i := range list.Items {
+		replica := &list.Items[i]
+		if replica.Spec.NodeName != "" {
+			continue
+		}
+		bytes += fleet.ReplicaBytes(replica)
+		if replica.Spec.DeploymentRef.UID == string(s.deployment.UID) && replica.DeletionTimestamp.IsZero() {
+			own++
+		}
+	}
+	for i, b := range missing {
+		replica, err := newReplica(s, b)
+		if err != nil {
+			return nil, err
+		}
+		if bytes += fleet.ReplicaBytes(replica); bytes > maxNamespaceUnplacedBytes && own+i > 0 {
+			return missing[:i], nil
+		}
+	}
+	return missing, nil
+}
