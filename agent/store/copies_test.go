@@ -24,7 +24,7 @@ import (
 type scripted struct {
 	have, slow []Peer
 	waits      time.Duration // in each Of
-	waited     time.Duration // as Of was told the last time
+	waited     time.Duration // what Of received last
 	failed     []string
 }
 
