@@ -89,7 +89,7 @@ func TestDefaultsOfTheSchemaAreTheOperators(t *testing.T) {
 
 // A tool that applies the same manifest again changes nothing and sees no difference, and
 // others may set what it does not state.
-func TestDefaultsFightNobody(t *testing.T) {
+func TestDefaultsFightNoOne(t *testing.T) {
 	s := newSchema(t)
 	const manifest = "{model: {source: 'file://a'}, rollout: {maxSurge: 2}}"
 	first := s.git("git", manifest)
@@ -115,7 +115,7 @@ func TestDefaultsFightNobody(t *testing.T) {
 		t.Errorf("the first owner applied again, and 5 s became %d", n)
 	}
 	if n := seconds(s.git("tuner", "{}")); n != v1alpha1.DefaultDrainSeconds {
-		t.Errorf("no owner sets it, and there are %d s", n)
+		t.Errorf("no one sets it any more, and there are %d s", n)
 	}
 	// What depends on a default may come and go.
 	s.git("git", "{model: {source: 'file://a'}, residency: {policy: OnDemand, idleSeconds: 5}}")

@@ -41,6 +41,7 @@ var writers = map[string]writer{
 	ConditionProgressing:   operator,
 	ConditionDegraded:      operator,
 	ConditionRouted:        operator,
+	ConditionPrefetched:    operator,
 	ConditionAgentCurrent:  operator,
 	ConditionIdentityClash: operator,
 	ConditionReachable:     operator,

@@ -156,8 +156,8 @@ func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
 
 // requirement is shown next to the type: required, or the default.
 func requirement(parent *apiextensionsv1.JSONSchemaProps, name string, p *apiextensionsv1.JSONSchemaProps) string {
-	if p.Default != nil {
-		return ", default " + string(p.Default.Raw)
+	if p.Default != nil && string(p.Default.Raw) != "{}" {
+		return ", default " + strings.Trim(string(p.Default.Raw), `"`)
 	}
 	text := strings.Join(strings.Fields(p.Description), " ")
 	if _, after, found := strings.Cut(text, "Default: "); found {

@@ -2,7 +2,10 @@ package arch_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -144,5 +147,73 @@ func TestStepTakesItsEstimatedFootprint(t *testing.T) {
 			t.Logf("a step takes %d bytes, %.2f of the estimate", got, float64(got)/float64(step))
 			all(t, path, facts, length)
 		})
+	}
+}
+
+// The vision tower of every family on ref: at most the estimate of its arrays, at least
+// four fifths of it. Sizes are powers of two, to which ref rounds those of arrays.
+func TestAnImageTakesItsEstimatedFootprint(t *testing.T) {
+	const side = 16
+	for _, heads := range []int{1, 2} { // of 64, as kernels have them, and of 32, which are filled
+		for name, change := range map[string]map[string]any{
+			"qwen3_vl":        {"num_heads": heads, "depth": 2, "deepstack_visual_indexes": []int{0}},
+			"qwen3_vl, other": {"num_heads": heads, "depth": 2, "deepstack_visual_indexes": []int{}},
+			"gemma3":          {"image_size": side * 4},
+			"gemma4":          {"head_dim": 64 / heads, "num_key_value_heads": heads, "pooling_kernel_size": 2},
+			"gemma4, other":   {"head_dim": 64 / heads, "num_key_value_heads": heads, "pooling_kernel_size": 2, "use_clipped_linears": true},
+		} {
+			t.Run(fmt.Sprintf("%s/%d", name, heads), func(t *testing.T) {
+				m := tinymodel.Seeing(strings.TrimSuffix(name, ", other"))
+				maps.Copy(m.Config["vision_config"].(map[string]any), map[string]any{"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": heads})
+				maps.Copy(m.Config["vision_config"].(map[string]any), change)
+				m.Config["mm_tokens_per_image"] = 256
+				dir := filepath.Join(t.TempDir(), "model")
+				if err := m.Write(dir); err != nil {
+					t.Fatal(err)
+				}
+				imageFootprint(t, dir, side)
+			})
+		}
+	}
+}
+
+// imageFootprint measures an image of side x side patches.
+func imageFootprint(t *testing.T, dir string, side int) {
+	t.Helper()
+	f, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if f.Tower() == nil {
+		t.Fatalf("no tower: %v", f.Dim.TowerFault)
+	}
+	d := *f.Dim.Tower
+	b := ref.New(ref.Options{Threads: 2})
+	if err := b.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	tower, err := nn.LoadTower(t.Context(), nn.NewLoader(b, f.Tower(), nil), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tower.Release()
+	patches := int64(side * side)
+	facts := model.Facts{VisionPatches: patches, VisionPatchElements: int64(d.Elements()), VisionHeads: int64(d.Heads), VisionElements: patches / int64(d.Block()) * int64(d.Out*(1+len(d.Deep)))}
+	want, err := footprint.ImagePeak(facts, footprint.KernelsOf(footprint.MLX), patches) // whose kernels write no scores: ref has places for them
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := b.Memory().Active()
+	s := b.NewScope(t.Context())
+	defer s.Close()
+	tower.Encode(s, patchesOf(0, [2]int{side, side}, d.PatchWidth()))
+	if err := s.Err(); err != nil {
+		t.Fatal(err)
+	}
+	got := b.Peak() - before
+	t.Logf("an image takes %d bytes, the estimate is %.2f of it", got, float64(want)/float64(got))
+	if got > want || got < want*4/5 {
+		t.Errorf("an image takes %d bytes, the estimate says %d", got, want)
 	}
 }

@@ -71,6 +71,9 @@ type Kernels struct {
 	// ScoreRows, unless 0, is the maximum number of rows of scores that exist
 	// at a time, for any chunk size: one for each computing thread.
 	ScoreRows int64
+	// LatentCopies is how many layers at once have a copy in float32 of latent vectors
+	// for every query head; 0 means that kernels read them in the cache.
+	LatentCopies int64
 	// MaskBytes is the size per query and key of a mask, which is written if a
 	// window hides keys.
 	MaskBytes int64
@@ -240,6 +243,9 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 		a.add(k.ScoreRows, keys, k.ScoreBytes)
 	case !k.Fused(f.HeadSize, queries, f.QueryHeads/f.KeyValueHeads):
 		a.add(f.QueryHeads, queries, keys, k.ScoreBytes, max(1, k.ScoreCopies))
+	}
+	if f.GrowingElements > 0 && f.GrowingElements == f.KeyValueHeads*f.HeadSize { // values are within keys
+		a.add(f.QueryHeads, keys, f.HeadSize, outputBytes, k.LatentCopies)
 	}
 	if f.WindowLayers > 0 {
 		a.add(queries, windowed, k.MaskBytes)

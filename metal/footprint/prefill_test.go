@@ -417,6 +417,21 @@ func TestWhatGrowsByCopyingExistsTwiceForAWhile(t *testing.T) {
 	}
 }
 
+// Of latent vectors of 576 numbers a processor makes a copy for each of 20 heads, in two
+// layers at once; of keys and values that lie apart it makes none.
+func TestLatentVectorsAreCopiedOnAProcessor(t *testing.T) {
+	apart := llama8B
+	apart.QueryHeads, apart.KeyValueHeads, apart.HeadSize = 20, 1, 576
+	latent := apart
+	latent.GrowingElements = 576
+	for name, want := range map[string]int64{Ref: 0, MLX: 0, MLXCPU: 20 * 4096 * 576 * 4 * 2} {
+		k := KernelsOf(name)
+		if got := k.attend(latent, 32, 4096).bytes - k.attend(apart, 32, 4096).bytes; got != want {
+			t.Errorf("on %s latent vectors are charged %d bytes more than others, want %d", name, got, want)
+		}
+	}
+}
+
 // On a processor small caches are copied layer by layer, and those of several
 // sequences are states and keys apart.
 func TestWhatExistsTwiceOnAProcessor(t *testing.T) {

@@ -152,8 +152,8 @@ mx::array host_array(mx::Dtype type, mx::Shape shape, void **memory);
 // The same bits as the result of an operation, which has a buffer of its own.
 mx::array device_copy(const mx::array &a);
 
-// Numbers as [T, D]. Norms of heads and ropes leave theirs as [T, heads, size]
-// and [T, heads, 1, size], because what comes next mostly wants them so.
+// Numbers as [T, D]. Norms of heads and ropes leave theirs as [T, heads, 1, size],
+// because what comes next mostly wants them so.
 mx::array flat(const bridge_array *x);
 
 // A list of numbers on the device, from an earlier layer if that had the same.

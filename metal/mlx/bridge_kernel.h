@@ -21,7 +21,7 @@ namespace bridge {
 namespace mx = mlx::core;
 
 // A kernel of the framework's makers (mlx::fast::cuda_kernel). For every call they put
-// its source together again, ten kilobytes and more, to give it to an operation. Calls
+// its source together again, some five kilobytes, to give it to an operation. Calls
 // that differ in nothing but the contents and sizes of their operands share one.
 class own_kernel {
 public:

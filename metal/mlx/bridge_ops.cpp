@@ -386,15 +386,14 @@ bridge_status bridge_linear_of_two(uint64_t owner, bridge_array *x, bridge_array
 // Every head is a row for the one expert that is its matrix.
 bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
   return making(owner, [&] {
-    auto in = flat(x);
-    int tokens = in.shape(0), width = in.shape(1) / heads;
+    int tokens = x->value.shape(0), width = static_cast<int>(x->value.size()) / tokens / heads;
     auto found = self.masks.find({-3, tokens, heads}); // no position is -3
     if (found == self.masks.end()) {
       auto all = mx::reshape(mx::broadcast_to(mx::arange(0, heads, mx::int32), {tokens, heads}), {tokens * heads});
       found = self.masks.emplace(std::vector<int32_t>{-3, tokens, heads}, all).first;
     }
     const auto &who = found->second;
-    auto y = linear_of(mx::reshape(in, {tokens * heads, width}), who, heads, w, scales, biases, group, bits, mode);
+    auto y = linear_of(mx::reshape(x->value, {tokens * heads, width}), who, heads, w, scales, biases, group, bits, mode);
     return mx::reshape(y, {tokens, heads * y.shape(1)});
   });
 }
@@ -601,7 +600,7 @@ bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, flo
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps) {
   return making(owner, [&] {
     int rows = x->value.shape(0), width = weight->value.shape(0), runs = static_cast<int>(x->value.size()) / rows / width;
-    auto in = runs == 1 ? flat(x) : mx::reshape(x->value, {rows, runs, width});
+    auto in = runs == 1 ? flat(x) : mx::reshape(x->value, {rows, runs, 1, width}); // as rotations want heads
     return mx::fast::rms_norm(in, weight->value, eps);
   });
 }
@@ -622,19 +621,14 @@ bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t fr
 bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int32_t n) {
   return making(owner, [&] {
     std::vector<mx::array> all;
-    int rows = 0, run = 0;
+    int rows = parts[0]->value.shape(0), run = 0;
     for (int32_t i = 0; i < count; i++) {
-      auto in = flat(parts[i]);
-      if (n == 1) {
-        all.push_back(in);
-        continue;
-      }
-      rows = in.shape(0);
-      int width = in.shape(1) / n;
+      const auto &in = parts[i]->value;
+      int width = static_cast<int>(in.size()) / rows / n;
       run += width;
-      all.push_back(mx::reshape(in, {rows, n, width}));
+      all.push_back(mx::reshape(in, n == 1 ? mx::Shape{rows, width} : mx::Shape{rows, n, width}));
     }
-    return n == 1 ? mx::concatenate(std::move(all), 1) : mx::reshape(mx::concatenate(std::move(all), 2), {rows, n * run});
+    return mx::reshape(mx::concatenate(std::move(all), n == 1 ? 1 : 2), {rows, n * run});
   });
 }
 

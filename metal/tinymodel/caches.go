@@ -13,11 +13,10 @@ import (
 const latentMixture = `, "q_lora_rank": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64, "moe_intermediate_size": 64,
 	"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1`
 
-// Growing are models whose caches grow with every token, one for each kind, and Constant
-// those that keep states of a constant size in most layers. Weights are small, so that
-// caches decide what a model takes, and in float32, with which MLX on a processor is fast
-// enough for long contexts. They have four layers for each of periods, of which the last
-// one attends.
+// Growing are models whose caches grow with every token, one for each kind of cache.
+// Weights are small, so that caches decide what a model takes, and in float32, with which
+// MLX on a processor is fast enough for long contexts. They have four layers for each of
+// periods, which is at least 1.
 func Growing(periods int) []Described {
 	attending := layersOf(periods, 0, func(at int) bool { return at%4 == 3 })
 	return caches(periods, [][2]string{
@@ -30,7 +29,8 @@ func Growing(periods int) []Described {
 	})
 }
 
-// Constant is described at Growing.
+// Constant are models like those of Growing that keep states of a constant size in three
+// of four layers, one for each rule.
 func Constant(periods int) []Described {
 	recurring := layersOf(periods, 1, func(at int) bool { return at%4 != 3 })
 	return caches(periods, [][2]string{

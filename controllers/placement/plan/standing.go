@@ -53,7 +53,7 @@ func (s *Snapshot) standing(mac int) Decision {
 	return Decision{Reason: v1alpha1.ReasonPrefetching, Prefetch: name, Message: "the weights are kept on " + name + " (spec.prefetch)"}
 }
 
-// keepsWeights reports whether a Mac that keeps the weights continues to.
+// keepsWeights reports whether a Mac that has the weights may keep them.
 func (v *view) keepsWeights(i int) bool {
 	st, no := v.s.macs[i], v.c.fixed[i].no
 	if fleet.StateOf(st.mac) == fleet.MacGone || fleet.Leaving(st.mac) {

@@ -498,6 +498,16 @@ func (s cacheSuite) addGated(t *testing.T) {
 		want[i] = float64(to[i]) + float64(v[i])/(1+math.Exp(-float64(gate[i/width])))
 	}
 	s.near(t, "AddGated", x.read(x.s.AddGated(x.s.From(to, rows, width), x.s.From(v, rows, width), x.s.From(gate, rows, 1))), want)
+	for name, shapes := range map[string][3][2]int{"a sum of other rows": {{4, 2}, {2, 4}, {2, 1}}, "a gate of runs": {{2, 4}, {2, 4}, {2, 2}}, "a gate of other rows": {{2, 4}, {2, 4}, {4, 1}}} {
+		y := s.open(t)
+		var in [3]tensor.Array
+		for i, shape := range shapes {
+			in[i] = y.s.From(y.random(shape[0]*shape[1]), shape[0], shape[1])
+		}
+		if y.s.AddGated(in[0], in[1], in[2]); !errors.Is(y.s.Err(), tensor.ErrShape) {
+			t.Errorf("%s: error %v, want ErrShape", name, y.s.Err())
+		}
+	}
 }
 
 // rmsNormGate norms whole rows, and each head of a row by itself.

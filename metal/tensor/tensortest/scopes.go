@@ -51,13 +51,6 @@ func shapesOfGates() map[string]func(sc tensor.Scope) {
 		"SigmoidGate": func(sc tensor.Scope) {
 			sc.SigmoidGate(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 6), 2, 3))
 		},
-		"AddGated": func(sc tensor.Scope) {
-			sc.AddGated(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 8), 4, 2), sc.From(make([]float32, 2), 2, 1))
-		},
-		"AddGated by runs": func(sc tensor.Scope) {
-			a := sc.From(make([]float32, 8), 2, 4)
-			sc.AddGated(a, a, sc.From(make([]float32, 4), 2, 2))
-		},
 		"RMSNormGate": func(sc tensor.Scope) {
 			sc.RMSNormGate(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 8), 1, 8), sc.From([]float32{1}, 1), 0)
 		},

@@ -161,7 +161,11 @@ func described(periods int) []config {
 	}}
 	out := []config{{latent, promise{1024, 1}, promise{64, 1}}}
 	for _, m := range tinymodel.Growing(periods) {
-		out = append(out, config{m, promise{2048, 1}, promise{2048, 1}})
+		slow := promise{2048, 1}
+		if strings.Contains(m.Name, "latents") { // which a processor copies for every head
+			slow.tokens = 1024
+		}
+		out = append(out, config{m, promise{2048, 1}, slow})
 	}
 	for _, m := range tinymodel.Constant(periods) {
 		out = append(out, config{m, promise{256, 8}, promise{256, 8}})
