@@ -80,6 +80,17 @@ func recurOperation(x *bench, sc tensor.Scope) func() tensor.Array {
 	return func() tensor.Array { return sc.Recur(spec) }
 }
 
+// onOneArrayOfStreams are operations of parallel residuals on one array.
+func onOneArrayOfStreams() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array {
+	return map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array{
+		"Exceed": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Exceed(a, 1) },
+		"MixRuns": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.MixRuns(a, sc.From(make([]float32, limitRows), limitRows, 1), 1)
+		},
+		"Level": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Level(a, a, 0) },
+	}
+}
+
 // onOneArray are operations on one array [64, 4096].
 func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array {
 	return map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array{
@@ -110,13 +121,8 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 			_, shares := sc.RouteBy(a, tensor.RouteSpec{K: limitWidth, Sigmoid: true})
 			return shares
 		},
-		"ReLU2":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ReLU2(a) },
-		"XIELU":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.XIELU(a, 1, 1, 0.5, 0) },
-		"Exceed": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Exceed(a, 1) },
-		"MixRuns": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			return sc.MixRuns(a, sc.From(make([]float32, limitRows), limitRows, 1), 1)
-		},
-		"Level":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Level(a, a, 0) },
+		"ReLU2":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ReLU2(a) },
+		"XIELU":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.XIELU(a, 1, 1, 0.5, 0) },
 		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
 		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
 		"Split":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },
@@ -149,6 +155,7 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 func (s Suite) limits(t *testing.T) {
 	all, onOne := operations(), onOneArray()
 	maps.Copy(onOne, onOneArrayOfEncoders())
+	maps.Copy(onOne, onOneArrayOfStreams())
 	for name, run := range onOne {
 		all[name] = func(_ *bench, sc tensor.Scope) func() tensor.Array {
 			a := sc.From(make([]float32, limitRows*limitWidth), limitRows, limitWidth)
