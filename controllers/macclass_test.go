@@ -147,6 +147,9 @@ func TestAClassUpgradesItsMacs(t *testing.T) {
 	w := classed{newWorld(t)}
 	w.mac("mac-1", holding(100*gib))
 	w.mac("mac-2", holding(100*gib))
+	// The first Mac by name is of no class, and the wave would select it.
+	other := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-1"}}
+	w.change(other, func() { other.Labels["canary"] = "yes" })
 	m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-2"}}
 	w.change(m, func() { m.Spec.Class = "studio" })
 	wave := v1alpha1.ReleaseWave{MacSelector: v1alpha1.MacSelector{MatchLabels: map[string]string{"canary": "yes"}}}
