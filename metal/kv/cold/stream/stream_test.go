@@ -323,12 +323,12 @@ func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
 		want     string
 		ends     int
 	}{
-		"no origin":               {messages: []*wire.CacheReport{{}}, want: "incomplete block origin", ends: 0},
-		"an origin with a gap":    {messages: []*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, want: "incomplete block origin", ends: 0},
-		"a report out of turn":    {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 2}}, want: "report 2 after report 0", ends: 1},
-		"a key that is none":      {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, want: "a key of 1 bytes", ends: 1},
-		"a damaged key":           {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, want: "a key of 2 bytes", ends: 1},
-		"a file without a key":    {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, want: "a key of 0 bytes", ends: 1},
+		"no origin":            {messages: []*wire.CacheReport{{}}, want: "incomplete block origin", ends: 0},
+		"an origin with a gap": {messages: []*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, want: "incomplete block origin", ends: 0},
+		"a report out of turn": {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 2}}, want: "report 2 after report 0", ends: 1},
+		"a key that is none":   {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, want: "a key of 1 bytes", ends: 1},
+		"a damaged key":        {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, want: "a key of 2 bytes", ends: 1},
+		"a file without a key": {messages: []*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, want: "a key of 0 bytes", ends: 1},
 		"a long origin": {messages: []*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Numerics: "n", Layout: strings.Repeat("l", 1<<20)}}},
 			want: "a block origin of 1048578 bytes", ends: 0},
 		"an end before an origin": {want: "EOF", ends: 0},
