@@ -183,6 +183,9 @@ func measure(ctx context.Context, m row, path string, b backend) (out measured, 
 	if out.idle, err = proc.Footprint(e.PID); err == nil {
 		err = o.fill(ctx, e, filling{out.estimate, out.promise, m.reads})
 	}
+	if err == nil && m.sight != nil {
+		err = lookAll(ctx, e, *m.sight)
+	}
 	if err = errors.Join(err, o.stop()); err != nil {
 		return out, err
 	}

@@ -22,6 +22,8 @@ type row struct {
 	quick, slow promise
 	// reads: an embedding model or reranker.
 	reads bool
+	// sight is how the images of a model with a vision tower are filled; nil without one.
+	sight *sight
 	// ready fetches, converts or writes the model unless it is there, and returns
 	// its path.
 	ready func(context.Context) (string, error)
@@ -53,7 +55,7 @@ func rows(e *scenario.Env) []row {
 		out = append(out, row{name: r.reader.Name, family: r.reader.Family, quick: r.quick, slow: r.slow, reads: true,
 			ready: func(context.Context) (string, error) { return models.WriteReader(path, r.reader) }})
 	}
-	return out
+	return append(out, seers(dir)...)
 }
 
 // realRows are models that people serve, as they are and converted. Q4_1 has few
