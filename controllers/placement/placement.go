@@ -1,6 +1,6 @@
 // Package placement binds replicas to Macs. One reconciler handles all unplaced replicas
 // together, because reservations are cumulative: the highest priority first, then the
-// oldest.
+// namespaces in turns. A pass that takes long ends, and another continues (round).
 //
 // It owns spec.nodeName of a replica (bound once), spec.prefetchNodeName until then, its
 // condition Placed, the change of a bound replica from OnDemand to Always, and the deletion of
@@ -55,6 +55,8 @@ type Reconciler struct {
 	// RequireRules has nothing new placed while there are no NamespaceRules.
 	RequireRules bool
 	Clock        clock.PassiveClock
+
+	round round
 }
 
 // pass is the one request of this reconciler: the whole fleet.
@@ -63,6 +65,7 @@ var pass = reconcile.Request{NamespacedName: client.ObjectKey{Name: "fleet"}}
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	always := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		r.round.changed.Store(true)
 		return []reconcile.Request{pass}
 	})
 	return ctrl.NewControllerManagedBy(mgr).Named("placement").WithOptions(o).
@@ -121,17 +124,21 @@ func placedTrue(r *v1alpha1.ModelReplica) bool {
 
 // Reconcile makes one pass over all replicas.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	r.round.begin()
 	snapshot, replicas, err := r.read(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var errs []error
-	var wait time.Duration
 	writes := newWrites()
 	if err := r.reserve(ctx, snapshot, writes, replicas); err != nil {
 		return reconcile.Result{}, err
 	}
 	for _, replica := range open(replicas) {
+		if r.round.skips(replica) {
+			continue
+		}
+		began := r.Clock.Now()
 		d := plan.Decision{Mac: replica.Spec.NodeName, Reason: v1alpha1.ReasonPlaced, Message: "placed on " + replica.Spec.NodeName}
 		switch {
 		case fleet.Prefetches(replica):
@@ -140,13 +147,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			d = snapshot.Pick(replica)
 		}
 		errs = append(errs, r.carryOut(ctx, snapshot, writes, replica, d))
-		if d.RetryAfter > 0 && (wait == 0 || d.RetryAfter < wait) {
-			wait = d.RetryAfter
-		}
+		r.round.note(replica, d, r.Clock.Since(began))
 	}
-	if err := errors.Join(append(errs, writes.wait())...); err != nil {
+	writes.cut = r.round.cut()
+	err = errors.Join(append(errs, writes.wait())...)
+	again := r.round.end(err != nil)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if again {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, nil // the rest of the replicas
+	}
+	wait := r.round.retry
 	if writes.bound && (wait == 0 || wait > sayAfter) {
 		wait = sayAfter // a binding triggers the next pass by its watch; this is for one that conflicted
 	}
@@ -174,8 +186,7 @@ func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.Model
 }
 
 // open returns the replicas that need a decision: a Mac, or the condition that they have
-// one. The highest priority comes first, then the oldest, and those that only keep weights
-// last.
+// one, in the order of plan.Sort. Those that only keep weights come last.
 func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for i := range replicas {
@@ -183,15 +194,14 @@ func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, func(a, b *v1alpha1.ModelReplica) int {
-		if x, y := fleet.Prefetches(a), fleet.Prefetches(b); x != y {
-			if x {
-				return 1
-			}
-			return -1
+	plan.Sort(out)
+	last := func(r *v1alpha1.ModelReplica) int {
+		if fleet.Prefetches(r) {
+			return 1
 		}
-		return plan.Before(a, b)
-	})
+		return 0
+	}
+	slices.SortStableFunc(out, func(a, b *v1alpha1.ModelReplica) int { return last(a) - last(b) })
 	return out
 }
 
@@ -209,6 +219,8 @@ type writes struct {
 	group        errgroup.Group
 	statusWrites []func() error
 	bound        bool
+	// cut: the next pass does not decide for the same replicas again.
+	cut bool
 
 	mu   sync.Mutex // guards errs
 	errs []error
@@ -232,13 +244,14 @@ func (w *writes) specWrite(write func() error) {
 	})
 }
 
-// deferStatus adds a write that follows all spec writes, if nothing is bound in this pass.
+// deferStatus adds a write that follows all spec writes, if nothing is bound in this pass or
+// it was cut.
 func (w *writes) deferStatus(write func() error) { w.statusWrites = append(w.statusWrites, write) }
 
 // wait completes the writes of the pass.
 func (w *writes) wait() error {
 	_ = w.group.Wait() // all errors are collected
-	if !w.bound && len(w.errs) == 0 {
+	if (!w.bound || w.cut) && len(w.errs) == 0 {
 		for _, write := range w.statusWrites {
 			w.specWrite(write)
 		}

@@ -148,16 +148,17 @@ func (w *world) place() {
 		macs = append(macs, m.node)
 	}
 	all := make([]v1alpha1.ModelReplica, 0, len(w.replicas))
-	var open []*replica
+	var open []*v1alpha1.ModelReplica
 	for _, r := range w.replicas {
 		all = append(all, r.ModelReplica)
 		if r.Spec.NodeName == "" && r.DeletionTimestamp.IsZero() {
-			open = append(open, r)
+			open = append(open, &r.ModelReplica)
 		}
 	}
 	s := plan.NewSnapshot(macs, all, w.now).Under(w.rules)
-	slices.SortFunc(open, func(a, b *replica) int { return plan.Before(&a.ModelReplica, &b.ModelReplica) })
-	for _, r := range open {
+	plan.Sort(open)
+	for _, o := range open {
+		r := w.find(o.UID)
 		d := s.Pick(&r.ModelReplica)
 		w.counts["decisions "+d.Reason]++
 		placed := metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: d.Reason}

@@ -59,8 +59,14 @@ type classKey struct {
 	uid, revision string
 }
 
-// maxClasses bounds the classes of a snapshot.
-const maxClasses = 64
+// Bounds of the classes of a snapshot: a tenant may have as many deployments as it likes.
+const (
+	minClasses    = 64
+	maxClasses    = 4096
+	maxClassBytes = 32 << 20
+	// bytesPerFixed of a Mac in a class, with a rejection.
+	bytesPerFixed = 112
+)
 
 // sameClass reports whether two replicas have the same requirements.
 func sameClass(a, b *v1alpha1.ModelReplica) bool {
@@ -84,11 +90,21 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 	for _, t := range r.Spec.Placement.TopologySpreadConstraints {
 		c.spreads = append(c.spreads, s.spreadOver(c, t))
 	}
-	if len(s.classes) >= maxClasses {
-		clear(s.classes)
-	}
+	s.makeRoomForClass()
 	s.classes[key] = c
 	return c
+}
+
+// makeRoomForClass drops some class if there are too many: any, because replicas of many
+// deployments come in turns, and then the least recently used is the next that is needed.
+func (s *Snapshot) makeRoomForClass() {
+	most := min(maxClasses, max(minClasses, maxClassBytes/(bytesPerFixed*max(1, len(s.macs)))))
+	for key := range s.classes {
+		if len(s.classes) < most {
+			return
+		}
+		delete(s.classes, key)
+	}
 }
 
 // vouched reports whether any Mac may fetch a record's files.

@@ -264,7 +264,34 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 	}
 }
 
-// Before orders replicas for placement: the highest priority first, then the oldest.
+// Sort orders replicas for placement: the highest priority first. Within a priority,
+// namespaces take turns, each with its oldest replica first, so that a namespace with many
+// replicas delays the others by one replica and not by all.
+func Sort(replicas []*v1alpha1.ModelReplica) {
+	type group struct {
+		priority  int32
+		namespace string
+	}
+	type turned struct {
+		replica *v1alpha1.ModelReplica
+		turn    int
+	}
+	slices.SortFunc(replicas, Before)
+	all, turns := make([]turned, len(replicas)), map[group]int{}
+	for i, r := range replicas {
+		g := group{r.Spec.Priority.Value, r.Namespace}
+		all[i] = turned{r, turns[g]}
+		turns[g]++
+	}
+	slices.SortStableFunc(all, func(a, b turned) int {
+		return cmp.Or(cmp.Compare(b.replica.Spec.Priority.Value, a.replica.Spec.Priority.Value), a.turn-b.turn)
+	})
+	for i := range all {
+		replicas[i] = all[i].replica
+	}
+}
+
+// Before orders replicas by priority, the highest first, then by age.
 func Before(a, b *v1alpha1.ModelReplica) int {
 	if c := cmp.Compare(b.Spec.Priority.Value, a.Spec.Priority.Value); c != 0 {
 		return c

@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -128,7 +127,7 @@ func (f *fleet) pass(extra []v1alpha1.ModelReplica, bind func(*v1alpha1.ModelRep
 			}
 		}
 	}
-	slices.SortFunc(unplaced, plan.Before)
+	plan.Sort(unplaced)
 	n := 0
 	for _, r := range unplaced {
 		if d := s.Pick(r); d.Mac != "" {

@@ -1,0 +1,166 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// slowClock advances by a fixed time each time that it is read.
+type slowClock struct {
+	now  time.Time
+	step time.Duration
+}
+
+func (c *slowClock) Now() time.Time {
+	c.now = c.now.Add(c.step)
+	return c.now
+}
+
+func (c *slowClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// crowd is a cache, and an API server that applies what placement writes.
+type crowd struct {
+	client.Client
+	macs     []v1alpha1.MacNode
+	replicas []v1alpha1.ModelReplica
+
+	mu       sync.Mutex // guards what follows
+	bound    []string
+	reported map[string]int
+}
+
+func (c *crowd) List(_ context.Context, l client.ObjectList, _ ...client.ListOption) error {
+	switch l := l.(type) {
+	case *v1alpha1.MacNodeList:
+		l.Items = c.macs
+	case *v1alpha1.ModelReplicaList:
+		l.Items = c.replicas
+	}
+	return nil
+}
+
+func (c *crowd) Get(_ context.Context, k client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{}, k.Name)
+}
+
+func (c *crowd) Apply(_ context.Context, o runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := o.(*ac.ModelReplicaApplyConfiguration)
+	for i := range c.replicas {
+		if c.replicas[i].Name == *r.Name {
+			c.replicas[i].Spec.NodeName = *r.Spec.NodeName
+			c.bound = append(c.bound, *r.Name)
+		}
+	}
+	return nil
+}
+
+func (c *crowd) Create(context.Context, client.Object, ...client.CreateOption) error { return nil }
+
+func (c *crowd) Status() client.SubResourceWriter { return crowdStatus{c: c} }
+
+type crowdStatus struct {
+	client.SubResourceWriter
+	c *crowd
+}
+
+func (s crowdStatus) Apply(_ context.Context, o runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.c.reported[*o.(*ac.ModelReplicaApplyConfiguration).Name]++
+	return nil
+}
+
+func (c *crowd) add(namespace, name string, bytes int64, age time.Duration, priority int32) {
+	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name),
+		CreationTimestamp: metav1.NewTime(time.Unix(1_800_000_000, 0).Add(-age))}}
+	r.Spec.DeploymentRef.UID, r.Spec.ReservedBytes, r.Spec.Priority.Value = name, bytes, priority
+	r.Spec.Model = model.Record{Source: "https://host/m.gguf", Digest: "sha256:d", VouchedBy: []string{"x", "y"}}
+	c.replicas = append(c.replicas, r)
+}
+
+const gib = int64(1) << 30
+
+// crowded returns a Mac of 64 GiB and 1,000 replicas of one namespace that it cannot hold.
+func crowded() *crowd {
+	c := &crowd{reported: map[string]int{}}
+	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes = 64*gib, 1<<40
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
+	c.macs = append(c.macs, m)
+	for i := range 1000 {
+		c.add("crowd", fmt.Sprintf("crowd-%d", i), 100*gib, time.Hour, 0)
+	}
+	return c
+}
+
+// TestAttackReplicasThatTakeLongToPlace: each of a thousand decisions takes 10 ms, and other
+// namespaces have one replica each, with and without a lower priority.
+func TestAttackReplicasThatTakeLongToPlace(t *testing.T) {
+	c := crowded()
+	c.add("other", "equal", gib, 0, 0)
+	c.add("third", "lower", gib, 0, -1)
+	clock := &slowClock{now: time.Unix(1_800_000_000, 0), step: 10 * time.Millisecond}
+	r := &Reconciler{Client: c, Clock: clock}
+	passes, took, pending := 0, 0, true
+	for ; pending && passes < 100; passes++ {
+		result, err := r.Reconcile(t.Context(), pass)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending = result.RequeueAfter > 0
+		if len(c.bound) == 1 {
+			took = passes + 2 // the next pass, counted from 1, may place the other
+		}
+		if passes == 0 && strings.Join(c.bound, " ") != "equal" {
+			t.Fatalf("the first pass placed %v, want the replica of the other namespace", c.bound)
+		}
+	}
+	if strings.Join(c.bound, " ") != "equal lower" || took < 5 || took > 7 {
+		t.Errorf("%v are placed after %d passes", c.bound, took)
+	}
+	if len(c.reported) != 1002 || c.reported["crowd-0"] > 2 {
+		t.Errorf("the condition of %d replicas is reported, of crowd-0 %d times", len(c.reported), c.reported["crowd-0"])
+	}
+}
+
+// What changes during a round of several passes is decided for in the next round.
+func TestAChangeDuringARoundIsNotLost(t *testing.T) {
+	c := crowded()
+	for i := range c.replicas[1:] {
+		c.replicas[i+1].Spec.ReservedBytes = 200 * gib
+	}
+	r := &Reconciler{Client: c, Clock: &slowClock{now: time.Unix(1_800_000_000, 0), step: 10 * time.Millisecond}}
+	for i := range 100 {
+		result, err := r.Reconcile(t.Context(), pass)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 { // after the first replica was decided for
+			c.macs[0].Status.Memory.CapacityBytes = 128 * gib
+			r.round.changed.Store(true)
+		}
+		if result.RequeueAfter == 0 {
+			break
+		}
+	}
+	if strings.Join(c.bound, " ") != "crowd-0" {
+		t.Errorf("%v are placed, want the first", c.bound)
+	}
+}
