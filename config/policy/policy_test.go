@@ -750,7 +750,7 @@ func TestThePolicyReadsEveryListOfTheRules(t *testing.T) {
 	if err != nil || len(fields) < 8 {
 		t.Fatalf("fields %v, %v", fields, err)
 	}
-	placed := []string{"memoryLimit", "replicasPerMac", "macSelector"} // by placement
+	placed := []string{"memoryLimit", "prefetchLimit", "replicasPerMac", "macSelector"} // by placement
 	for f := range fields {
 		if !slices.Contains(placed, f) && !strings.Contains(string(text), "has(r."+f+")") {
 			t.Errorf("the policy does not read %s", f)
