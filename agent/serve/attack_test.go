@@ -553,7 +553,7 @@ func TestAttackLogprobsOfLongAnswers(t *testing.T) {
 			func(c *serve.Config) { c.AnswersBytes = 4 << 20 })
 		for range 3 { // what one keeps is released
 			got := read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
-			if refused := strings.Contains(got, "needs more memory than is left"); refused != c.refused {
+			if refused := strings.Contains(got, "needs more memory than there is"); refused != c.refused {
 				t.Errorf("%s: refused is %v: %.200s", name, refused, got)
 			}
 			<-p.seen
@@ -593,7 +593,7 @@ func waits(t *testing.T, ask func(context.Context) (*http.Response, error)) {
 // TestAttackReadsOfAStoredResponse: a read costs a hundred bytes, and the response repeats
 // what its request said.
 func TestAttackReadsOfAStoredResponse(t *testing.T) {
-	a := unhurried(t, 10<<20)
+	a := unhurried(t, 20<<20)
 	large := `{"model":"m","input":"hi","max_output_tokens":1,"user":"` + strings.Repeat("x", 3<<20) + `"}`
 	resp, err := a.client.Post(a.url+"/v1/responses", "application/json", strings.NewReader(large))
 	if err != nil {
@@ -627,7 +627,7 @@ func TestAttackReadsOfAStoredResponse(t *testing.T) {
 // vector by vector, and the vectors count before they are computed.
 func TestAttackVectorsForASlowReader(t *testing.T) {
 	const inputs, dimensions = 256, 4096
-	a := unhurried(t, 6<<20)
+	a := unhurried(t, 12<<20)
 	a.fake.AddReader("e", here, servetest.Reader{Embed: func(_ context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
 		out := &wire.EmbedResponse{Usage: &wire.Usage{PromptTokens: 1}}
 		for range r.GetTexts() {

@@ -35,6 +35,7 @@ var errUnread = errors.New("the answer gave way to that of another tenant")
 // kept counts what one answer keeps in memory until the client has read it.
 type kept struct {
 	*unread.Hold
+	room *unread.Room
 	// bytes are what the answer keeps, and counted those that Hold has.
 	bytes, counted int64
 }
@@ -46,7 +47,7 @@ func (h *handler) keep(ctx context.Context, r *http.Request, n int64, end contex
 	if err != nil {
 		return nil, ended(ctx, tooMany(err))
 	}
-	return &kept{Hold: hold, bytes: n, counted: n}, nil
+	return &kept{Hold: hold, room: h.answers, bytes: n, counted: n}, nil
 }
 
 // tooMany is the error of an answer for which there is no memory.
@@ -67,8 +68,11 @@ func (k *kept) add(text int, tokens []*wire.TokenLogprobs) error {
 	if k.bytes-k.counted < logprobStep {
 		return nil
 	}
-	if k.Set(k.bytes) != nil {
-		return openai.Invalid("", "This answer, with its log-probabilities and an echoed prompt, needs more memory than is left for answers that are not sent in parts. "+
+	switch err := k.Set(k.bytes); {
+	case err != nil && k.bytes <= k.room.Most():
+		return tooMany(err)
+	case err != nil:
+		return openai.Invalid("", "This answer, with its log-probabilities and an echoed prompt, needs more memory than there is for an answer that is not sent in parts. "+
 			"Set stream, request fewer log-probabilities, or send a shorter prompt with echo.")
 	}
 	k.counted = k.bytes

@@ -1,9 +1,10 @@
 // Package unread counts the memory of answers that clients have not read yet: vectors,
 // stored responses, and log-probabilities that are kept until an answer ends.
 //
-// It owns who gives way when that memory is used up: the tenant that uses the most, with
-// its oldest answer, if another tenant needs it; a tenant alone waits for its own answers.
-// It refuses an answer that exceeds all of the memory.
+// It owns how much each tenant may use: as much as stays free for others, which is half of
+// the memory for a tenant alone, and who gives way beyond that: the tenant with the most,
+// with its oldest answer, if one that uses less than half as much needs memory. A tenant
+// waits for its own answers. It refuses an answer that exceeds half of the memory.
 //
 // Start reading at Room.Hold.
 package unread
@@ -61,7 +62,7 @@ func (r *Room) Hold(ctx context.Context, tenant string, n int64, interrupt func(
 		if h != nil {
 			return h, nil
 		}
-		if n > r.Max {
+		if n > r.Most() {
 			return nil, ErrFull
 		}
 		timer := time.NewTimer(retry)
@@ -76,6 +77,9 @@ func (r *Room) Hold(ctx context.Context, tenant string, n int64, interrupt func(
 	}
 }
 
+// Most is the size of the largest answer.
+func (r *Room) Most() int64 { return r.Max / 2 }
+
 // Set counts n bytes for the answer instead. It does not wait for more, because the answer
 // itself may be the one that is in the way.
 func (h *Hold) Set(n int64) error {
@@ -83,7 +87,7 @@ func (h *Hold) Set(n int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	more := n - h.bytes
-	if h.gone || more > r.Max {
+	if h.gone {
 		return ErrFull
 	}
 	if more > 0 {
@@ -131,10 +135,10 @@ func (r *Room) try(tenant string, n int64, interrupt func()) (h *Hold, retry tim
 // makeRoom reports whether n more bytes are free for a tenant, after others gave way, and
 // otherwise when the next one may. The lock is held.
 func (r *Room) makeRoom(tenant string, n int64) (free bool, retry time.Duration) {
-	if n > r.Max {
+	if n > r.Most() {
 		return false, Grace
 	}
-	for r.held+n > r.Max {
+	for !r.fits(tenant, n) {
 		victim := r.victim(tenant, n)
 		if victim == nil {
 			return false, Grace
@@ -148,16 +152,25 @@ func (r *Room) makeRoom(tenant string, n int64) (free bool, retry time.Duration)
 	return true, 0
 }
 
-// victim returns the oldest answer of the tenant with the most memory; nil if the tenant
-// that asks would have as much.
-func (r *Room) victim(tenant string, n int64) *Hold {
-	mine := n
+// fits reports whether a tenant with n bytes more leaves as much free as it has. The lock is
+// held.
+func (r *Room) fits(tenant string, n int64) bool { return r.of(tenant)+n <= r.Max-r.held-n }
+
+// of returns how much a tenant has. The lock is held.
+func (r *Room) of(tenant string) int64 {
 	if o := r.owners[tenant]; o != nil {
-		mine += o.bytes
+		return o.bytes
 	}
+	return 0
+}
+
+// victim returns the oldest answer of the tenant with the most memory; nil if that has no
+// more than twice what the tenant that asks would have. The lock is held.
+func (r *Room) victim(tenant string, n int64) *Hold {
+	mine := r.of(tenant) + n
 	var most *owner
 	for name, o := range r.owners {
-		if name != tenant && o.bytes > mine && (most == nil || o.bytes > most.bytes) {
+		if name != tenant && o.bytes > 2*mine && (most == nil || o.bytes > most.bytes) {
 			most = o
 		}
 	}
