@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,7 +70,8 @@ type pair struct {
 func (p *pair) setMac(m *v1alpha1.MacNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.take(&p.macs, m, func() { p.mac = m })
+	same := p.mac != nil && equality.Semantic.DeepEqual(p.mac.Spec, m.Spec)
+	p.take(&p.macs, m, same, func() { p.mac = m })
 }
 
 func (p *pair) setAssignment(a *v1alpha1.MacAssignment) {
@@ -82,16 +84,19 @@ func (p *pair) setAssignment(a *v1alpha1.MacAssignment) {
 		}
 		return
 	}
-	p.take(&p.confirmed, a, func() { p.assignment = a })
+	same := p.assignment != nil && equality.Semantic.DeepEqual(p.assignment.Spec, a.Spec)
+	p.take(&p.confirmed, a, same, func() { p.assignment = a })
 }
 
 // restoredAfter is how long an object has to stay at an older generation to count as restored
 // from a backup: a server that lags catches up.
 const restoredAfter = 30 * time.Second
 
-// take uses an object that passes, or that stays older. The caller holds mu.
-func (p *pair) take(g *gate, o client.Object, use func()) {
-	older := o.GetUID() == g.uid && o.GetGeneration() < g.generation
+// take uses an object that passes, or that stays older. same: its spec is that of the last
+// one. If it is not, at the same generation, the history of the object was replaced: after
+// a restore its writers may reach any generation again. The caller holds mu.
+func (p *pair) take(g *gate, o client.Object, same bool, use func()) {
+	older := o.GetUID() == g.uid && (o.GetGeneration() < g.generation || o.GetGeneration() == g.generation && !same)
 	if older && g.older != nil && g.older.GetGeneration() == o.GetGeneration() {
 		return // only its status has changed
 	}
@@ -106,7 +111,7 @@ func (p *pair) take(g *gate, o client.Object, use func()) {
 			if g.older != o {
 				return
 			}
-			p.log.Info("The API server keeps an older state, as after the restore of a backup; following it", "name", o.GetName(), "generation", o.GetGeneration(), "before", g.generation)
+			p.log.Info("The API server keeps another state, as after the restore of a backup; following it", "name", o.GetName(), "generation", o.GetGeneration(), "before", g.generation)
 			g.older, g.generation = nil, o.GetGeneration()
 			use()
 			p.changed()

@@ -182,8 +182,8 @@ func TestOnlyConfirmedAssignmentsAreDelivered(t *testing.T) {
 	}
 }
 
-// TestARestoredStateIsFollowed: an older generation that stays; that of a server that lags is
-// not.
+// TestARestoredStateIsFollowed: an older generation that stays, or another state of the same
+// generation; that of a server that lags is not.
 func TestARestoredStateIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []journal.Desired
@@ -215,11 +215,17 @@ func TestARestoredStateIsFollowed(t *testing.T) {
 		p.setAssignment(confirmed("one", 6))
 		want("the next one", 3, 0)
 
+		p.setAssignment(confirmed("one", 5, good()))
+		p.setAssignment(confirmed("one", 6, good()))
+		want("one that another restore brings to the same generation", 3, 0)
+		time.Sleep(restoredAfter)
+		want("that, when it stays", 4, 1)
+
 		older := mac()
 		older.Generation = p.macs.generation - 1
 		p.setMac(older)
 		time.Sleep(restoredAfter)
-		want("a restored MacNode", 4, 0)
+		want("a restored MacNode", 5, 1)
 	})
 }
 
