@@ -273,8 +273,9 @@ func TestAttackTextsThatAreJoined(t *testing.T) {
 		return strings.TrimSuffix(strings.Repeat(fmt.Sprintf(one, strings.Repeat("a", 100))+",", 10_000), ",")
 	}
 	for name, input := range map[string]string{
-		"instructions":    many(`{"role":"system","content":"%s"}`),
-		"parts of output": `{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":[` + many(`{"type":"input_text","text":"%s"}`) + `]}`,
+		"instructions":       many(`{"role":"system","content":"%s"}`),
+		"parts of output":    `{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":[` + many(`{"type":"input_text","text":"%s"}`) + `]}`,
+		"texts after a call": `{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},` + many(`{"role":"assistant","content":"%s"}`),
 	} {
 		p := newPort(t, servetest.Say("x"))
 		var before, after runtime.MemStats
@@ -283,6 +284,33 @@ func TestAttackTextsThatAreJoined(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		if made := after.TotalAlloc - before.TotalAlloc; made > 1<<30 {
 			t.Errorf("%s of 1 MB take %d MiB", name, made>>20)
+		}
+	}
+}
+
+// TestAttackCallsInManyParts: a client asks for a call of long arguments, or for many calls
+// that are none. Their parts are joined once.
+func TestAttackCallsInManyParts(t *testing.T) {
+	const parts = 10_000
+	some := strings.Repeat("a", 200)
+	arguments := &wire.Delta{Calls: []*wire.CallDelta{{Name: "f"}}}
+	broken := &wire.Delta{}
+	for range parts {
+		arguments.Calls = append(arguments.Calls, &wire.CallDelta{Arguments: some})
+		broken.Calls = append(broken.Calls, &wire.CallDelta{Name: "f"}, &wire.CallDelta{Ended: true, Written: some})
+	}
+	arguments.Calls = append(arguments.Calls, &wire.CallDelta{Ended: true})
+	for name, d := range map[string]*wire.Delta{"arguments": arguments, "calls that are text": broken} {
+		p := newPort(t, servetest.Events(servetest.Admit(), &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}, servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 1)))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got := read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}]}`))
+		runtime.ReadMemStats(&after)
+		if !strings.Contains(got, strings.Repeat(some, parts)) {
+			t.Errorf("%s: the answer has %d bytes: %.200s", name, len(got), got)
+		}
+		if made := after.TotalAlloc - before.TotalAlloc; made > 1<<30 {
+			t.Errorf("%s of 2 MB take %d MiB", name, made>>20)
 		}
 	}
 }

@@ -99,6 +99,7 @@ type gathered struct {
 	last     strings.Builder // the text under way
 	ranked   []openai.Ranked // of the text under way
 	open     *call
+	written  strings.Builder // the arguments of open so far
 }
 
 func (g *gathered) add(d *wire.Delta) {
@@ -110,15 +111,16 @@ func (g *gathered) add(d *wire.Delta) {
 		if c.GetName() != "" {
 			g.cut()
 			g.open = &call{name: c.GetName()}
+			g.written.Reset()
 		}
 		if g.open == nil {
 			continue
 		}
-		g.open.arguments += c.GetArguments()
+		g.written.WriteString(c.GetArguments())
 		if !c.GetEnded() {
 			continue
 		}
-		g.open.written = c.GetWritten()
+		g.open.arguments, g.open.written = g.written.String(), c.GetWritten()
 		g.parts = append(g.parts, part{call: g.open})
 		g.open = nil
 	}
@@ -139,20 +141,24 @@ func (g *gathered) piece(reason string) piece {
 	g.cut()
 	p := piece{thoughts: g.thoughts.String(), prompt: g.prompt}
 	var text strings.Builder
+	var begins []int // of parts, in text
 	for _, one := range g.parts {
 		if one.call != nil && one.call.written != "" && reason != openai.FinishLength {
 			one = part{text: one.call.written}
 		}
 		if n := len(p.parts); one.call == nil && n > 0 && p.parts[n-1].call == nil {
-			p.parts[n-1].text += one.text
 			p.parts[n-1].ranked = append(p.parts[n-1].ranked, one.ranked...)
 		} else {
-			p.parts = append(p.parts, one)
+			p.parts, begins = append(p.parts, one), append(begins, text.Len())
 		}
 		text.WriteString(one.text)
 		p.ranked = append(p.ranked, one.ranked...)
 	}
 	p.text = text.String()
+	begins = append(begins, text.Len())
+	for i := range p.parts {
+		p.parts[i].text = p.text[begins[i]:begins[i+1]]
+	}
 	return p
 }
 

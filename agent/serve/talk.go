@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"strings"
+
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -9,9 +11,11 @@ import (
 // turn is one message for a template, made of one or several items: consecutive
 // reasoning, text and calls of the assistant are one turn.
 type turn struct {
-	role, text, name string
-	more             extra
-	// parts of a message with images, in place of text.
+	role, name string
+	// texts are joined once, in the message: a client may send many for one turn.
+	texts []string
+	more  extra
+	// parts of a message with images, in place of texts.
 	parts []*wire.ContentPart
 }
 
@@ -41,15 +45,18 @@ func talkOf(items []responses.Item, named func(namespace, name string) string) (
 			if !ok {
 				return nil, openai.Invalid("input", "A '%s' item refers to the 'call_id' %s, but no earlier call has that id.", i.Type, openai.Shorten(i.CallID))
 			}
-			turns = append(turns, turn{role: openai.RoleTool, text: *i.Output, name: name, more: extra{ToolCallID: i.CallID}})
+			turns = append(turns, turn{role: openai.RoleTool, texts: []string{*i.Output}, name: name, more: extra{ToolCallID: i.CallID}})
 		case i.Type == responses.ItemReasoning:
 			if i.Text() != "" {
 				turns = append(turns, turn{role: openai.RoleAssistant, more: extra{Reasoning: i.Text()}})
 			}
 		case i.Role != openai.RoleAssistant:
-			turns = append(turns, turn{role: templateRole(i.Role), text: i.Text(), parts: imageParts(i)})
+			turns = append(turns, turn{role: templateRole(i.Role), texts: []string{i.Text()}, parts: imageParts(i)})
 		default:
-			assistantTurn(&turns, true).text += i.Text()
+			t := assistantTurn(&turns, true)
+			if text := i.Text(); text != "" {
+				t.texts = append(t.texts, text)
+			}
 		}
 	}
 	return messagesOf(turns)
@@ -58,7 +65,7 @@ func talkOf(items []responses.Item, named func(namespace, name string) string) (
 func messagesOf(turns []turn) ([]*wire.ChatMessage, error) {
 	var out []*wire.ChatMessage
 	for _, t := range turns {
-		m := &wire.ChatMessage{Role: t.role, Content: t.text, Name: t.name, Parts: t.parts}
+		m := &wire.ChatMessage{Role: t.role, Content: strings.Join(t.texts, ""), Name: t.name, Parts: t.parts}
 		if t.parts != nil {
 			m.Content = ""
 		}
@@ -75,7 +82,7 @@ func messagesOf(turns []turn) ([]*wire.ChatMessage, error) {
 func assistantTurn(turns *[]turn, text bool) *turn {
 	if n := len(*turns); n > 0 {
 		last := &(*turns)[n-1]
-		said := last.text != "" && last.more.ToolCalls == nil
+		said := last.texts != nil && last.more.ToolCalls == nil
 		if last.role == openai.RoleAssistant && !(text && said) {
 			return last
 		}
