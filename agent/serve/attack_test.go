@@ -552,6 +552,43 @@ func TestAttackAdmittedRequestsStayInMemory(t *testing.T) {
 	}
 }
 
+// TestAttackAnAnswerThatGaveWayWaitsForALoad: an answer that had to give way to that of
+// another tenant neither waits for its model nor holds it.
+func TestAttackAnAnswerThatGaveWayWaitsForALoad(t *testing.T) {
+	cold := loading{began: make(chan struct{}), loaded: make(chan error)}
+	p := newPort(t, servetest.Say("x"), func(c *serve.Config) {
+		cold.Fake = c.Engines.(*servetest.Fake)
+		c.Engines, c.AnswersBytes = cold, 4<<20
+	})
+	answered := make(chan string, 3)
+	for _, c := range []struct {
+		tenant string
+		bytes  int // of the answer, which is in memory twice
+	}{{"a", 1900 << 10}, {"b", 900 << 10}, {"c", 700 << 10}} {
+		go func() {
+			body := `{"model":"m","input":"hi","user":"` + strings.Repeat("x", c.bytes/2) + `"}`
+			r, err := http.NewRequestWithContext(t.Context(), "POST", p.url+"/v1/responses", strings.NewReader(body))
+			if err != nil {
+				panic(err)
+			}
+			r.Header.Set(agentapi.HeaderTenant, c.tenant)
+			if resp, err := http.DefaultClient.Do(r); err == nil {
+				resp.Body.Close()
+				answered <- fmt.Sprint(c.tenant, " ", resp.StatusCode)
+			}
+		}()
+		<-cold.began
+	}
+	select {
+	case got := <-answered:
+		if got != "a 503" {
+			t.Errorf("answered %s, want a 503", got)
+		}
+	case <-time.After(patience.Of(t)):
+		t.Error("the answer that gave way still waits for its model")
+	}
+}
+
 // TestAttackLogprobsOfLongAnswers: an answer that is not streamed, and an echoed prompt, keep
 // 21 log-probabilities for each of a hundred thousand tokens. They count, and their memory
 // is free when the answer has ended.

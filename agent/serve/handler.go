@@ -282,7 +282,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 		return err
 	}
 	defer kept.Release()
-	hold, err := h.acquire(r, req.model)
+	hold, err := h.acquire(ctx, r, req.model)
 	if err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 		return err
 	}
 	defer kept.Release()
-	hold, err := h.acquire(r, req.model)
+	hold, err := h.acquire(ctx, r, req.model)
 	if err != nil {
 		return err
 	}
@@ -186,8 +186,9 @@ func vectors(w http.ResponseWriter, kept *kept, list openai.EmbeddingList) error
 	return front.WriteList(w, list, slices.Values(all))
 }
 
-// acquire holds the engine of a request's target, if this Mac accepts requests.
-func (h *handler) acquire(r *http.Request, model string) (Hold, error) {
+// acquire holds the engine of a request's target, if this Mac accepts requests. ctx is that
+// of the answer, which may end before its request does.
+func (h *handler) acquire(ctx context.Context, r *http.Request, model string) (Hold, error) {
 	target, err := h.target(r, model)
 	if err != nil {
 		return nil, err
@@ -195,11 +196,11 @@ func (h *handler) acquire(r *http.Request, model string) (Hold, error) {
 	if !h.Accepting() {
 		return nil, fmt.Errorf("%w: the agent is not accepting requests", ErrNotReady)
 	}
-	ctx, span := tracing.Begin(r.Context(), "acquire the engine")
+	ctx, span := tracing.Begin(ctx, "acquire the engine")
 	hold, err := h.Engines.Acquire(ctx, target)
 	if err != nil {
 		span.End("no engine")
-		return nil, ended(r.Context(), err)
+		return nil, ended(ctx, err)
 	}
 	if span.End(""); span != nil {
 		hold = &tracedHold{Hold: hold}
