@@ -61,6 +61,23 @@ func webpBytes(data []byte) float64 {
 	return max(n, planes)
 }
 
+// codeBytes returns what package webp allocates for Huffman codes in addition to pixels.
+func codeBytes(f Format, data []byte, width, height int) (n float64) {
+	if f != WebP {
+		return 0
+	}
+	const header = 5 // of a lossless image; an alpha plane has one byte, with its compression
+	for c := range chunks(data[12:], binary.LittleEndian, 0, 0) {
+		switch {
+		case c.name == "VP8L" && len(c.data) > header:
+			n += codesOf(c.data[header:], width, height).bytes()
+		case c.name == "ALPH" && len(c.data) > 1 && c.data[0]&3 != 0:
+			n += codesOf(c.data[1:], width, height).bytes()
+		}
+	}
+	return n
+}
+
 // jpegBytes returns what image/jpeg allocates for a pixel: the planes of the components, and
 // for a progressive image their coefficients of 4 bytes; 4 more where the components are not
 // those of YCbCr.

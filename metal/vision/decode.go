@@ -85,9 +85,10 @@ func measure(data []byte, l Limits) (f Format, width, height int, err error) {
 			return f, c.Width, c.Height, err
 		}
 	}
-	if n := pixelBytes(f, data); n*float64(c.Width*c.Height) > BytesPerPixel*float64(l.Pixels) {
-		return f, c.Width, c.Height, fmt.Errorf("%w: %d x %d pixels of this kind take %.1f bytes each while they are decoded, want at most %d bytes in all",
-			ErrTooLarge, c.Width, c.Height, n, BytesPerPixel*l.Pixels)
+	n, codes := pixelBytes(f, data), codeBytes(f, data, c.Width, c.Height)
+	if n*float64(c.Width*c.Height)+codes > BytesPerPixel*float64(l.Pixels) {
+		return f, c.Width, c.Height, fmt.Errorf("%w: %d x %d pixels of this kind take %.1f bytes each while they are decoded, and its codes %.0f bytes, want at most %d bytes in all",
+			ErrTooLarge, c.Width, c.Height, n, codes, BytesPerPixel*l.Pixels)
 	}
 	return f, c.Width, c.Height, nil
 }

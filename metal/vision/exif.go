@@ -103,7 +103,10 @@ func chunks(data []byte, order binary.ByteOrder, nameAt, trailer int) func(yield
 			c := chunk{name: string(data[nameAt : nameAt+4])}
 			data = data[8:]
 			if length > uint64(len(data)) {
-				return
+				if nameAt != 0 {
+					return
+				}
+				length = uint64(len(data)) // package webp reads what there is
 			}
 			c.data = data[:length]
 			if !yield(c) {
