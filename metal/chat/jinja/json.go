@@ -130,7 +130,7 @@ func (w *jsonWriter) value(v any, depth int) error {
 		}
 		w.b.WriteString(text)
 	case string:
-		w.string(v)
+		return w.string(v)
 	case *List:
 		if v.view != "" {
 			return failf("tojson cannot encode %s", typeName(v))
@@ -168,11 +168,14 @@ func (w *jsonWriter) newline(depth int) error {
 	if !w.lines {
 		return w.r.charge(len(w.comma))
 	}
+	if err := w.r.charge(1 + len(w.comma) + depth*len(w.indent)); err != nil {
+		return err
+	}
 	w.b.WriteByte('\n')
 	for range depth {
 		w.b.WriteString(w.indent)
 	}
-	return w.r.charge(1 + len(w.comma) + depth*len(w.indent))
+	return nil
 }
 
 func (w *jsonWriter) list(l *List, depth int) error {
@@ -208,11 +211,13 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 		if err := w.separate(n, depth+1); err != nil {
 			return err
 		}
-		w.string(names[i])
-		w.b.WriteString(w.colon)
-		if err := w.r.charge(len(names[i]) + len(w.colon)); err != nil {
+		if err := w.string(names[i]); err != nil {
 			return err
 		}
+		if err := w.r.charge(len(w.colon)); err != nil {
+			return err
+		}
+		w.b.WriteString(w.colon)
 		if err := w.value(d.vals[i], depth+1); err != nil {
 			return err
 		}
@@ -264,9 +269,23 @@ func (w *jsonWriter) names(d *Dict) (order []int, names []string, err error) {
 	return order, names, nil
 }
 
-func (w *jsonWriter) string(s string) {
+// stringSlice is how much of a string is written between two charges: escapes may make it
+// six times as long.
+const stringSlice = 4 << 10
+
+func (w *jsonWriter) string(s string) error {
+	if err := w.r.charge(len(s) + 2); err != nil {
+		return err
+	}
 	w.b.WriteByte('"')
-	for _, c := range s {
+	from, more := w.b.Len(), 0 // more: bytes of escapes that are charged
+	for i, c := range s {
+		if n := w.b.Len() - from - i - more; n > stringSlice {
+			if err := w.r.charge(n); err != nil {
+				return err
+			}
+			more += n
+		}
 		switch {
 		case c == '"' || c == '\\':
 			w.b.WriteByte('\\')
@@ -287,7 +306,9 @@ func (w *jsonWriter) string(s string) {
 			w.b.WriteRune(c)
 		}
 	}
+	escapes := w.b.Len() - from - len(s) - more
 	w.b.WriteByte('"')
+	return w.r.charge(max(0, escapes))
 }
 
 // tojson is transformers' filter: json.dumps with non-ASCII text kept.

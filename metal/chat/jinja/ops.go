@@ -60,18 +60,23 @@ func (r *run) markupOp(op string, a, b any) (v any, ok bool, err error) {
 	}
 	switch {
 	case op == "+":
-		ax, ok1 := plain(a).(string)
-		bx, ok2 := plain(b).(string)
+		_, ok1 := plain(a).(string)
+		_, ok2 := plain(b).(string)
 		if !ok1 || !ok2 {
 			return nil, false, nil
 		}
-		if !left {
-			ax = escape(ax)
+		x, err := r.escaped(a)
+		if err != nil {
+			return nil, true, err
 		}
-		if !right {
-			bx = escape(bx)
+		y, err := r.escaped(b)
+		if err != nil {
+			return nil, true, err
 		}
-		return markup(ax + bx), true, r.charge(len(ax) + len(bx))
+		if err := r.charge(len(x) + len(y)); err != nil {
+			return nil, true, err
+		}
+		return x + y, true, nil
 	case op == "*":
 		text, count := string(x), b
 		if right {

@@ -63,6 +63,11 @@ func (r *values) print(b *strings.Builder, v any, repr bool, depth int) error {
 	if depth > maxDepth {
 		return tooDeep()
 	}
+	if s, ok := plain(v).(string); ok && repr { // an escape is up to four times as long
+		if err := r.charge(3 * len(s)); err != nil {
+			return err
+		}
+	}
 	from := b.Len()
 	switch v := v.(type) {
 	case nil:

@@ -16,6 +16,10 @@ type Limits struct {
 	Bytes int
 	// Output is the length of the result.
 	Output int
+	// Wait is called once, before a render makes more than Free bytes, and has them made
+	// when it returns. Its error ends the render. Nil means that no render waits.
+	Wait func(context.Context) error
+	Free int
 }
 
 const (
@@ -66,6 +70,9 @@ type meter struct {
 	steps int // left
 	bytes int // left
 	ticks int // steps since the last look at ctx
+	// wait is called before fewer bytes than free are left, nil once it was.
+	wait func(context.Context) error
+	free int
 }
 
 // texts are the operations on strings.
@@ -129,7 +136,7 @@ func (s *scope) set(name string, v any) {
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	l := in.Limits.withDefaults()
 	r := &run{template: t, now: in.Now, most: l.Output, out: new(strings.Builder)}
-	r.meter = meter{ctx: ctx, steps: l.Steps, bytes: l.Bytes}
+	r.meter = meter{ctx: ctx, steps: l.Steps, bytes: l.Bytes, wait: l.Wait, free: l.Bytes - l.Free}
 	globals := &scope{vars: globals()}
 	r.scope = &scope{parent: globals}
 	if in.Variables != nil {
@@ -169,6 +176,13 @@ func (r *meter) scan(n int) error { return r.spend(n/64 + 1) }
 func (r *meter) charge(n int) error {
 	if r.bytes -= n; r.bytes < 0 {
 		return tooMuch()
+	}
+	if r.wait != nil && r.bytes < r.free {
+		wait := r.wait
+		r.wait = nil
+		if err := wait(r.ctx); err != nil {
+			return err
+		}
 	}
 	return r.scan(n)
 }
