@@ -90,7 +90,7 @@ func seeingInput(t *testing.T) *inputProcessor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower)}
+	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower), long: share.NewTurns(1), renders: share.NewTurns(renderPlaces)}
 	if err := p.open(t.Context(), f, ""); err != nil {
 		t.Fatal(err)
 	}

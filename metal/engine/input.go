@@ -58,6 +58,9 @@ type inputProcessor struct {
 	constraints *constraint.Compiler
 	// long has one place for a long text that is turned into tokens; tenants take turns.
 	long *share.Turns
+	// renders has a place for each conversation that is rendered; one that gets long keeps it
+	// while it waits for long.
+	renders *share.Turns
 	// images of prompts; nil if the model has no image input.
 	images *imageProcessor
 }
@@ -248,11 +251,10 @@ func (p *inputProcessor) roomFor(r Request, prompt int) (maxTokens int, clamped 
 
 // tokens turns the input of a request into ids, with those of its images.
 func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*promptImage) ([]int32, *Refusal) {
-	if r.bytes() > longBytes {
-		if p.long.Take(ctx, r.Tenant) != nil {
-			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
-		}
-		defer p.long.Give(r.Tenant)
+	turn := &longTurn{turns: p.long, tenant: r.Tenant}
+	defer turn.give()
+	if r.bytes() > longBytes && turn.take(ctx) != nil {
+		return nil, cancelled()
 	}
 	var written string
 	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true, Limit: p.context, Stop: ctx.Err}
@@ -261,9 +263,9 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 		if n := r.Chat.Bytes(); n > p.context*chatBytesPerToken {
 			return nil, p.tooLong(fmt.Sprintf("the messages have %d bytes", n))
 		}
-		rendered, err := p.text.Render(ctx, *r.Chat)
-		if err != nil {
-			return nil, invalid("messages", "%v", err)
+		rendered, refusal := p.render(ctx, r, turn)
+		if refusal != nil {
+			return nil, refusal
 		}
 		if len(images) > 0 {
 			rendered = p.images.placeholders(rendered, p.tok.Bytes)
@@ -282,7 +284,7 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 	ids, err := p.tok.Encode(written, opts)
 	switch {
 	case ctx.Err() != nil:
-		return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
+		return nil, cancelled()
 	case errors.Is(err, tokenizer.ErrTooMany):
 		return nil, p.tooLong(fmt.Sprintf("the prompt has more than %d tokens", p.context))
 	case err != nil:

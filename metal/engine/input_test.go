@@ -10,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
 	"metalfleet.dev/metalfleet/metal/grammar"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -17,6 +18,12 @@ import (
 
 // tinyInput reads the requests of a tiny model.
 func tinyInput(t *testing.T) *inputProcessor {
+	t.Helper()
+	return templatedInput(t, "")
+}
+
+// templatedInput is tinyInput with a chat template; empty means the model's own.
+func templatedInput(t *testing.T, template string) *inputProcessor {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
 	if err := tinymodel.Write(path, tinymodel.Default()); err != nil {
@@ -27,8 +34,8 @@ func tinyInput(t *testing.T) *inputProcessor {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	p := &inputProcessor{context: 256, ends: map[int32]bool{}, task: model.Generate}
-	if err := p.open(t.Context(), f, ""); err != nil {
+	p := &inputProcessor{context: 256, ends: map[int32]bool{}, task: model.Generate, long: share.NewTurns(1), renders: share.NewTurns(renderPlaces)}
+	if err := p.open(t.Context(), f, template); err != nil {
 		t.Fatal(err)
 	}
 	return p

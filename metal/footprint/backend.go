@@ -31,7 +31,9 @@ type backend struct {
 	// what its collector leaves takes 4 MB when idle and up to 3 more when asked,
 	// libmlx on a processor 4 more (bench footprint, on vocabularies of 512).
 	// What Metal takes on a Mac is not measured yet: its share is a guess on the
-	// safe side. tokenBytes is what each token of the vocabulary takes.
+	// safe side. It and the slack of EngineLimit contain the one long render of a chat
+	// template: one of 30 MB took 47 MiB, several in turn 84 with their garbage
+	// (on the reference back end at GOGC=50). tokenBytes is what each token of the vocabulary takes.
 	process, tokenBytes int64
 }
 

@@ -197,11 +197,19 @@ func (t *Text) options() chat.Options {
 // Render writes a conversation as the model was trained on it, with the
 // assistant's turn open. Errors are errNoTemplate or those of chat.
 func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
+	return t.RenderInTurn(ctx, c, 0, nil)
+}
+
+// RenderInTurn is Render, but calls wait once, before the template makes more than free
+// bytes. An error of wait ends the render.
+func (t *Text) RenderInTurn(ctx context.Context, c Chat, free int, wait func(context.Context) error) (string, error) {
 	if t.templates == nil {
 		return "", errNoTemplate
 	}
 	o := t.options()
 	o.Tools, o.Arguments = c.Tools, c.Arguments
+	o.Limits = chat.LimitsFor(c.Bytes())
+	o.Limits.Free, o.Limits.Wait = free, wait
 	if c.Effort != "" {
 		var err error
 		if o.Arguments, err = t.can.withEffort(c.Arguments, c.Effort); err != nil {

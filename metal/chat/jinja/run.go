@@ -24,7 +24,7 @@ type Limits struct {
 
 const (
 	defaultSteps  = 20_000_000
-	defaultBytes  = 256 << 20
+	defaultBytes  = 32 << 20
 	defaultOutput = 32 << 20
 )
 

@@ -1,0 +1,90 @@
+package engine
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/text"
+)
+
+// greedy makes 30 MB of one word.
+const greedy = `{% if messages[0].content == 'boom' %}{% set a = 'x' * 30000000 %}{{ a[:1] }}{% else %}Hello{% endif %}`
+
+func saying(content string) *text.Chat {
+	return &text.Chat{Messages: []chat.Message{{Role: "user", Content: content}}}
+}
+
+// TestAttackATemplateMakesMuchOfShortRequests: they wait for their turn before they take
+// memory, no more than renderPlaces of them at once, and all end.
+func TestAttackATemplateMakesMuchOfShortRequests(t *testing.T) {
+	p := templatedInput(t, greedy)
+	synctest.Test(t, func(t *testing.T) {
+		if err := p.long.Take(t.Context(), "other"); err != nil {
+			t.Fatal(err)
+		}
+		const requests = 3 * renderPlaces
+		ended := make(chan *Refusal, requests)
+		ctx, cancel := context.WithCancel(t.Context())
+		ask := func(ctx context.Context, tenant string) {
+			go func() {
+				_, refusal := p.tokens(ctx, Request{Tenant: tenant, Chat: saying("boom")}, nil)
+				ended <- refusal
+			}()
+			synctest.Wait()
+		}
+		if _, refusal := p.tokens(ctx, Request{Tenant: "b", Chat: saying("Hi")}, nil); refusal != nil {
+			t.Fatalf("a short conversation waits: %v", refusal)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range requests - 1 {
+			ask(t.Context(), "a")
+		}
+		ask(ctx, "gone")
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > 8<<20 || len(ended) > 0 {
+			t.Errorf("%d renders ended before their turn, %d bytes were made", len(ended), made)
+		}
+		if n := p.renders.Taken("a"); n != renderPlaces {
+			t.Errorf("%d are rendered at once", n)
+		}
+		cancel()
+		if refusal := <-ended; refusal == nil || refusal.Kind != Cancelled {
+			t.Errorf("one that was cancelled: %v", refusal)
+		}
+		p.long.Give("other")
+		for range requests - 1 {
+			if refusal := <-ended; refusal != nil {
+				t.Error(refusal)
+			}
+		}
+		synctest.Wait()
+		if p.long.Free() != 1 || p.renders.Free() != renderPlaces {
+			t.Errorf("%d places for long texts and %d for renders are free", p.long.Free(), p.renders.Free())
+		}
+	})
+}
+
+// A request that has its turn needs no second one, nor a place that those hold who wait for
+// its turn.
+func TestLongRequestsRenderWithTheirOwnTurn(t *testing.T) {
+	p := templatedInput(t, greedy+"{% set b = messages[0].content * 3 %}")
+	p.context = 1 << 20
+	synctest.Test(t, func(t *testing.T) {
+		for range renderPlaces {
+			if err := p.renders.Take(t.Context(), "other"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, refusal := p.tokens(t.Context(), Request{Tenant: "a", Chat: saying(strings.Repeat("x", longBytes+1))}, nil); refusal != nil {
+			t.Error(refusal)
+		}
+		if p.long.Free() != 1 {
+			t.Error("the turn is not given back")
+		}
+	})
+}
