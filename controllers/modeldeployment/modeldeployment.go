@@ -99,6 +99,7 @@ func (r *Reconciler) act(ctx context.Context, s *scope) error {
 		return nil
 	}
 	s.rollout, s.overdue = assess(s)
+	// Replicas that serve come first: both kinds share the room for those that wait for a Mac.
 	err := errors.Join(r.carryOut(ctx, s, plan(s.desired(), s.replicas, s.now)), r.prefetch(ctx, s))
 	// Also after a failure: each edit of a deployment that cannot have replicas makes a revision.
 	return errors.Join(err, r.pruneRevisions(ctx, s))
@@ -125,7 +126,7 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
 	if err := r.follow(ctx, s, c.swap); err != nil {
 		return err
 	}
-	missing, err := r.withinNamespace(ctx, s, c.create)
+	missing, err := r.withinNamespace(ctx, s, c.create, waiting(s.replicas))
 	if err == nil {
 		err = r.create(ctx, s, missing)
 	}

@@ -36,8 +36,9 @@ func (r *Reconciler) prefetch(ctx context.Context, s *scope) error {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
 	}
-	create, remove := planPrefetch(int(s.deployment.Spec.Prefetch.Macs), s.current, s.replicas, s.prefetchers)
-	var err error
+	serving := waiting(s.replicas)
+	create, remove := planPrefetch(int(s.deployment.Spec.Prefetch.Macs), s.unplaced()-serving, s.current, s.replicas, s.prefetchers)
+	create, err := r.withinNamespace(ctx, s, create, serving+waiting(s.prefetchers))
 	for _, b := range create {
 		var replica *v1alpha1.ModelReplica
 		if replica, err = newPrefetcher(s, b); err != nil {
@@ -63,8 +64,9 @@ func newPrefetcher(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) 
 }
 
 // planPrefetch decides which prefetching replicas to create and to remove, so that a number of
-// Macs have the weights of a revision, with and without a serving replica. It has no memory.
-func planPrefetch(macs int, of *revision, serving, prefetchers []v1alpha1.ModelReplica) (create []replicaToCreate, remove []*v1alpha1.ModelReplica) {
+// Macs have the weights of a revision, with and without a serving replica. At most room of them
+// wait for a Mac at once. It has no memory.
+func planPrefetch(macs, room int, of *revision, serving, prefetchers []v1alpha1.ModelReplica) (create []replicaToCreate, remove []*v1alpha1.ModelReplica) {
 	serves := sets.Set[string]{}
 	for i := range serving {
 		if r := &serving[i]; r.DeletionTimestamp.IsZero() && r.Spec.NodeName != "" && sameWeights(&r.Spec.Model, &of.engine.Model) {
@@ -100,7 +102,7 @@ func planPrefetch(macs int, of *revision, serving, prefetchers []v1alpha1.ModelR
 			unplaced++
 		}
 	}
-	missing = min(missing, maxUnplaced-unplaced)
+	missing = min(missing, min(room, maxUnplacedPrefetchers)-unplaced)
 	for slot := int32(0); len(create) < missing; slot++ {
 		if !taken[slot] {
 			create = append(create, replicaToCreate{revision: of.object.Name, slot: slot, epoch: last[slot] + 1})

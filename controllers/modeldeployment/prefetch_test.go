@@ -61,7 +61,7 @@ func TestPrefetchingReplicasFillUpToTheNumberOfMacs(t *testing.T) {
 					r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionDownloaded, Status: metav1.ConditionTrue})
 				}
 			}
-			create, remove := planPrefetch(tc.macs, current, parse(tc.serving), prefetchers)
+			create, remove := planPrefetch(tc.macs, maxUnplaced, current, parse(tc.serving), prefetchers)
 			var created, removed []string
 			for _, b := range create {
 				created = append(created, fmt.Sprintf("%s#%d/%d", b.revision, b.slot, b.epoch))
@@ -77,7 +77,9 @@ func TestPrefetchingReplicasFillUpToTheNumberOfMacs(t *testing.T) {
 			}
 		})
 	}
-	if create, _ := planPrefetch(500, current, nil, nil); len(create) != maxUnplaced {
-		t.Errorf("%d replicas wait for a Mac at once, want %d", len(create), maxUnplaced)
+	for room, want := range map[int]int{maxUnplaced: maxUnplacedPrefetchers, 2: 2, 0: 0, -1: 0} {
+		if create, _ := planPrefetch(500, room, current, nil, nil); len(create) != want {
+			t.Errorf("%d replicas wait for a Mac at once within a room of %d, want %d", len(create), room, want)
+		}
 	}
 }

@@ -3,7 +3,9 @@ package modeldeployment
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -13,8 +15,10 @@ import (
 // Bounds of the replicas that wait for a Mac: they have no memory there that a quota counts,
 // but each is stored and is in the operator's memory, with all that its deployment states.
 const (
-	// maxUnplaced is how many of a revision may wait at once.
-	maxUnplaced = 32
+	// maxUnplaced is how many of a revision may wait at once, and maxUnplacedPrefetchers how
+	// many of a deployment that only prefetch: when one has its Mac, the next is created.
+	maxUnplaced            = 32
+	maxUnplacedPrefetchers = 4
 	// maxUnplacedBytes bounds those of a deployment, and maxNamespaceUnplacedBytes those of a
 	// namespace, as JSON. A deployment has one in any case.
 	maxUnplacedBytes          = 256 << 10
@@ -33,9 +37,24 @@ func (s *scope) unplaced() int {
 	return most
 }
 
-// withinNamespace returns the replicas to create for which the namespace has room. When one
-// of those that wait is placed, its deployment creates another.
-func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []replicaToCreate) ([]replicaToCreate, error) {
+// waits reports whether a replica has no Mac. A Mac's assignments bound those that it has, also
+// those that it only prefetches for.
+func waits(r *v1alpha1.ModelReplica) bool { return fleet.OrderedOn(r) == "" }
+
+// waiting counts the replicas that wait for a Mac and are not being deleted.
+func waiting(replicas []v1alpha1.ModelReplica) (n int) {
+	for _, r := range living(replicas) {
+		if waits(r) {
+			n++
+		}
+	}
+	return n
+}
+
+// withinNamespace returns the replicas to create for which the namespace has room, and one in
+// any case if none waits already. When one of those that wait is placed, its deployment creates
+// another.
+func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []replicaToCreate, waiting int) ([]replicaToCreate, error) {
 	if len(missing) == 0 {
 		return nil, nil
 	}
@@ -43,15 +62,12 @@ func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []re
 	if err := r.Client.List(ctx, &list, client.InNamespace(s.deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the replicas of the namespace: %w", err)
 	}
-	own, bytes := 0, 0
-	for i := range list.Items {
-		replica := &list.Items[i]
-		if replica.Spec.NodeName != "" {
-			continue
-		}
-		bytes += fleet.ReplicaBytes(replica)
-		if replica.Spec.DeploymentRef.UID == string(s.deployment.UID) && replica.DeletionTimestamp.IsZero() {
-			own++
+	bytes, listed := 0, sets.Set[string]{}
+	// The cache may not have those that this pass created.
+	for _, replica := range slices.Concat(all(list.Items), all(s.replicas), all(s.prefetchers)) {
+		if waits(replica) && !listed.Has(replica.Name) {
+			listed.Insert(replica.Name)
+			bytes += fleet.ReplicaBytes(replica)
 		}
 	}
 	for i, b := range missing {
@@ -59,7 +75,7 @@ func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []re
 		if err != nil {
 			return nil, err
 		}
-		if bytes += fleet.ReplicaBytes(replica); bytes > maxNamespaceUnplacedBytes && own+i > 0 {
+		if bytes += fleet.ReplicaBytes(replica); bytes > maxNamespaceUnplacedBytes && waiting+i > 0 {
 			return missing[:i], nil
 		}
 	}

@@ -3,6 +3,7 @@
 package modeldeployment
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -107,12 +109,61 @@ func TestAttackManyDeploymentsOfUnplacedReplicas(t *testing.T) {
 		if s.deployment.Namespace = "ns"; name == "empty" {
 			s.deployment.Namespace = name
 		}
-		if got, err := reconciler.withinNamespace(t.Context(), s, missing); err != nil || len(got) != want {
+		if got, err := reconciler.withinNamespace(t.Context(), s, missing, 0); err != nil || len(got) != want {
 			t.Errorf("%s: %d replicas (%v), want %d", name, len(got), err, want)
 		}
 	}
-	s.deployment.Namespace, s.deployment.UID = "ns", "another" // it has one that waits
-	if got, err := reconciler.withinNamespace(t.Context(), s, missing); err != nil || len(got) != 0 {
+	s.deployment.Namespace = "ns"
+	if got, err := reconciler.withinNamespace(t.Context(), s, missing, 1); err != nil || len(got) != 0 {
 		t.Errorf("%d replicas more (%v), want none", len(got), err)
+	}
+}
+
+// TestAttackPrefetchersThatWait: they have the bounds of other replicas, which come first.
+func TestAttackPrefetchersThatWait(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build()}
+	deployment := func(i int, serving int32) *scope {
+		s := rolled(wide)
+		s.deployment.Name, s.deployment.UID = fmt.Sprint("d", i), types.UID(fmt.Sprint("uid-", i))
+		s.deployment.Spec.Replicas, s.deployment.Spec.Prefetch.Macs = &serving, 500
+		if err := errors.Join(r.carryOut(t.Context(), s, plan(s.desired(), s.replicas, now)), r.prefetch(t.Context(), s)); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := deployment(0, 0); len(s.prefetchers) != s.unplaced() || s.unplaced() != 2 {
+		t.Errorf("%d prefetchers of a deployment wait, want %d", len(s.prefetchers), s.unplaced())
+	}
+	if s := deployment(1, 1); len(s.replicas) != 1 || len(s.prefetchers) != 1 {
+		t.Errorf("%d replicas and %d prefetchers wait, want one of each", len(s.replicas), len(s.prefetchers))
+	}
+	if s := deployment(2, 9); len(s.replicas) != 2 || len(s.prefetchers) != 0 {
+		t.Errorf("%d replicas and %d prefetchers wait, want two replicas", len(s.replicas), len(s.prefetchers))
+	}
+	for i := range 40 {
+		deployment(3+i, 0)
+	}
+	if s := deployment(50, 0); len(s.prefetchers) != 1 {
+		t.Errorf("%d prefetchers wait in a full namespace, want 1", len(s.prefetchers))
+	}
+	if s := deployment(51, 9); len(s.replicas) != 1 || len(s.prefetchers) != 0 {
+		t.Errorf("%d replicas and %d prefetchers wait in a full namespace, want one replica", len(s.replicas), len(s.prefetchers))
+	}
+	var list v1alpha1.ModelReplicaList
+	if err := r.Client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items { // each has a Mac
+		list.Items[i].Spec.PrefetchNodeName = "mac-1"
+		if err := r.Client.Update(t.Context(), &list.Items[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := deployment(52, 9); len(s.replicas) != 2 {
+		t.Errorf("%d replicas wait where prefetchers have Macs, want 2", len(s.replicas))
 	}
 }
