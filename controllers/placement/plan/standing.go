@@ -68,7 +68,7 @@ func (v *view) fitsWeights(i int) (rejection, bool) {
 	no := func(k kind, figure int64) (rejection, bool) {
 		return rejection{mac: st.mac.Name, kind: k, bytes: figure}, false
 	}
-	own, bytes, kin := 0, st.orderBytes, v.siblings[i] > 0
+	own, ownBytes, bytes, kin := 0, 0, st.orderBytes, v.siblings[i] > 0
 	for _, r := range st.standing {
 		bytes += fleet.OrderBytes(r)
 		kin = kin || r.Spec.DeploymentRef.UID == v.r.Spec.DeploymentRef.UID && r.UID != v.r.UID
@@ -77,6 +77,7 @@ func (v *view) fitsWeights(i int) (rejection, bool) {
 		for _, r := range list {
 			if r.Namespace == v.r.Namespace {
 				own++
+				ownBytes += fleet.OrderBytes(r)
 			}
 		}
 	}
@@ -90,7 +91,7 @@ func (v *view) fitsWeights(i int) (rejection, bool) {
 		return no(hasKin, 0)
 	case st.replicas+len(st.standing) >= fleet.MaxAssignments, fleet.FullOfOrders(bytes, v.orderBytes, fleet.MaxAssignments):
 		return no(full, 0)
-	case most > 0 && own >= most:
+	case most > 0 && (own >= most || fleet.FullOfOrders(ownBytes, v.orderBytes, most)):
 		return no(crowded, 0)
 	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return no(noDisk, max(0, v.disk(st, f.fetch)))
