@@ -554,6 +554,12 @@ func TestSamplingAndTemplateReachTheMac(t *testing.T) {
 	if r.Spec.ChatTemplate = strings.Repeat("x", 9000); OrderBytes(r) < small+8000 {
 		t.Errorf("an assignment with a template of 9000 bytes counts as %d", OrderBytes(r))
 	}
+	for _, metadata := range []*map[string]string{&r.Labels, &r.Annotations} {
+		before := ReplicaBytes(r)
+		if *metadata = map[string]string{"team": strings.Repeat("x", 5000)}; ReplicaBytes(r) < before+5000 {
+			t.Errorf("a replica with 5000 bytes of metadata more counts %d bytes more", ReplicaBytes(r)-before)
+		}
+	}
 }
 
 // Shared prefixes are part of the engine, and of its assignment.

@@ -41,9 +41,15 @@ func jsonBytes(v any) int {
 	return len(b)
 }
 
-// ReplicaBytes estimates the size of a replica's spec as JSON, within a few KiB.
+// ReplicaBytes estimates the size of a replica's spec, labels and annotations as JSON, within a
+// few KiB.
 func ReplicaBytes(r *v1alpha1.ModelReplica) int {
 	n := OrderBytes(r) + len(r.Spec.Avoid)*128
+	for _, metadata := range []map[string]string{r.Labels, r.Annotations} {
+		for k, v := range metadata {
+			n += 2*stringBytes(k) + stringBytes(v) // the key also in managedFields
+		}
+	}
 	p := &r.Spec.Placement
 	for k, v := range p.NodeSelector {
 		n += len(k) + len(v)
