@@ -3,6 +3,7 @@ package placement
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,11 +23,15 @@ import (
 
 // slowClock advances by a fixed time each time that it is read.
 type slowClock struct {
-	now  time.Time
 	step time.Duration
+
+	mu  sync.Mutex // guards now
+	now time.Time
 }
 
 func (c *slowClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.now = c.now.Add(c.step)
 	return c.now
 }
@@ -36,10 +41,10 @@ func (c *slowClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 // crowd is a cache, and an API server that applies what placement writes.
 type crowd struct {
 	client.Client
-	macs     []v1alpha1.MacNode
-	replicas []v1alpha1.ModelReplica
+	macs []v1alpha1.MacNode
 
 	mu       sync.Mutex // guards what follows
+	replicas []v1alpha1.ModelReplica
 	bound    []string
 	reported map[string]int
 }
@@ -49,7 +54,9 @@ func (c *crowd) List(_ context.Context, l client.ObjectList, _ ...client.ListOpt
 	case *v1alpha1.MacNodeList:
 		l.Items = c.macs
 	case *v1alpha1.ModelReplicaList:
-		l.Items = c.replicas
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		l.Items = slices.Clone(c.replicas)
 	}
 	return nil
 }
