@@ -58,33 +58,3 @@ func (s *scope) LayerNorm(x, weight, bias tensor.Array, eps float32) tensor.Arra
 	}
 	return s.made(op, C.bridge_layer_norm(s.b.token(), in.h, w.h, b.h, C.float(eps)), in.shape...)
 }
-
-// GELU is x/2 * (1 + erf(x/sqrt(2))), or the form of tanh.
-func (s *elementwise) GELU(x tensor.Array, tanh bool) tensor.Array {
-	form := C.int32_t(0)
-	if tanh {
-		form = 1
-	}
-	return s.single("GELU", x, func(h handle) C.bridge_made { return C.bridge_gelu(s.b.token(), h, form) })
-}
-
-// Tanh is the hyperbolic tangent.
-func (s *elementwise) Tanh(x tensor.Array) tensor.Array {
-	return s.single("Tanh", x, func(h handle) C.bridge_made { return C.bridge_tanh(s.b.token(), h) })
-}
-
-// Clip is min(max(x, low), high).
-func (s *elementwise) Clip(x tensor.Array, low, high float32) tensor.Array {
-	return s.single("Clip", x, func(h handle) C.bridge_made {
-		return C.bridge_clip(s.b.token(), h, C.float(low), C.float(high))
-	})
-}
-
-// single computes each element by itself.
-func (s *elementwise) single(op string, x tensor.Array, f func(handle) C.bridge_made) tensor.Array {
-	in, ok := s.operand(op, x, 0)
-	if !ok || !s.begin(op) {
-		return &array{}
-	}
-	return s.made(op, f(in.h), in.shape...)
-}

@@ -13,64 +13,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Route chooses the largest scores of each row.
-func (s *mixture) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
+// Route chooses experts by their scores.
+func (s *mixture) Route(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
 	const op = "Route"
-	none := &array{}
-	in, ok := s.operand(op, scores, 2)
-	if !ok || !s.begin(op) {
-		return none, none
-	}
-	tokens, experts := in.shape[0], in.shape[1]
-	if k < 1 || k > experts {
-		s.misfit(op, "%d of %v", k, in.shape)
-		return none, none
-	}
-	how := C.bridge_router{k: C.int32_t(k), normalized: flag(normalized), rounded: 1, scale: 1}
-	if chosen, shares := s.routed(op, in, &how); chosen != nil || s.failed() {
-		return chosen, shares
-	}
-	whole := s.made(op, C.bridge_softmax(s.b.token(), in.h), tokens, experts)
-	if s.failed() {
-		return none, none
-	}
-	ids := s.made(op, C.bridge_largest(s.b.token(), whole.h, C.int32_t(k)), tokens*k)
-	if s.failed() {
-		return none, none
-	}
-	ids.bound = experts
-	wants := C.int32_t(0)
-	if normalized {
-		wants = 1
-	}
-	out := s.made(op, C.bridge_shares(s.b.token(), whole.h, ids.h, C.int32_t(k), wants, 0, nil), tokens, k)
-	s.Release(whole)
-	return ids, out
-}
-
-// RouteTop chooses the largest scores of each row, then takes their softmax.
-func (s *mixture) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
-	const op = "RouteTop"
-	none := &array{}
-	in, ok := s.operand(op, scores, 2)
-	if !ok || !s.begin(op) {
-		return none, none
-	}
-	if k < 1 || k > in.shape[1] {
-		s.misfit(op, "%d of %v", k, in.shape)
-		return none, none
-	}
-	ids := s.made(op, C.bridge_largest(s.b.token(), in.h, C.int32_t(k)), in.shape[0]*k)
-	if s.failed() {
-		return none, none
-	}
-	ids.bound = in.shape[1]
-	return ids, s.made(op, C.bridge_top_shares(s.b.token(), in.h, ids.h, C.int32_t(k)), in.shape[0], k)
-}
-
-// RouteBy chooses experts by a router.
-func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
-	const op = "RouteBy"
 	none := &array{}
 	in, ok := s.operand(op, scores, 2)
 	if !ok {
@@ -79,7 +24,7 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	experts := in.shape[1]
 	how := C.bridge_router{
 		groups: C.int32_t(max(1, spec.Groups)), top_groups: C.int32_t(spec.TopGroups), sigmoid: flag(spec.Sigmoid), pairs: flag(spec.Pairs),
-		k: C.int32_t(spec.K), normalized: flag(spec.Normalized), least: C.float(spec.Least), scale: C.float(cmp.Or(spec.Scale, 1)),
+		k: C.int32_t(spec.K), normalized: flag(spec.Normalized), rounded: flag(spec.Rounded), least: C.float(spec.Least), scale: C.float(cmp.Or(spec.Scale, 1)),
 	}
 	for _, v := range []struct {
 		a  tensor.Array
@@ -105,6 +50,9 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	if !s.begin(op) {
 		return none, none
 	}
+	if spec.SoftmaxLast {
+		return s.routedLast(op, in, spec.K)
+	}
 	if spec.Jitter > 0 {
 		var out [2]C.bridge_made
 		err := fault(C.bridge_mix(s.b.token(), in.h, how.k, C.float(spec.Jitter), &out[0]))
@@ -113,7 +61,37 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 	if chosen, shares := s.routed(op, in, &how); chosen != nil || s.failed() {
 		return chosen, shares
 	}
+	if spec.Rounded {
+		return s.routedRounded(op, in, spec)
+	}
 	return s.routedByParts(op, in, &how, spec)
+}
+
+// routedRounded takes the softmax in the type of the scores.
+func (s *mixture) routedRounded(op string, in *array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
+	none, tokens, experts := &array{}, in.shape[0], in.shape[1]
+	whole := s.made(op, C.bridge_softmax(s.b.token(), in.h), tokens, experts)
+	if s.failed() {
+		return none, none
+	}
+	ids := s.made(op, C.bridge_largest(s.b.token(), whole.h, C.int32_t(spec.K)), tokens*spec.K)
+	if s.failed() {
+		return none, none
+	}
+	ids.bound = experts
+	out := s.made(op, C.bridge_shares(s.b.token(), whole.h, ids.h, C.int32_t(spec.K), flag(spec.Normalized), 0, nil), tokens, spec.K)
+	s.Release(whole)
+	return ids, out
+}
+
+// routedLast takes the softmax of the largest scores.
+func (s *mixture) routedLast(op string, in *array, k int) (chosen, shares tensor.Array) {
+	ids := s.made(op, C.bridge_largest(s.b.token(), in.h, C.int32_t(k)), in.shape[0]*k)
+	if s.failed() {
+		return &array{}, &array{}
+	}
+	ids.bound = in.shape[1]
+	return ids, s.made(op, C.bridge_top_shares(s.b.token(), in.h, ids.h, C.int32_t(k)), in.shape[0], k)
 }
 
 // routedByParts is the choice of experts by several operations. It returns arrays that mean
@@ -139,7 +117,7 @@ func (s *mixture) routedByParts(op string, in *array, how *C.bridge_router, spec
 	if spec.Scale == 0 || spec.Scale == 1 || s.failed() {
 		return ids, out
 	}
-	scaled := s.ScaleShift(out, spec.Scale, 0)
+	scaled := s.Map(out, tensor.ScaleShift{Scale: spec.Scale})
 	s.Release(out)
 	return ids, scaled
 }

@@ -8,7 +8,6 @@ import "C"
 import (
 	"fmt"
 	"math"
-	"slices"
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -180,112 +179,6 @@ func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 	a := s.made(op, C.bridge_argmax(s.b.token(), in.h, C.int32_t(width)), in.shape[0])
 	a.bound = width
 	return a
-}
-
-func (s *elementwise) pair(op string, ta, tb tensor.Array, f func(a, b handle) C.bridge_made) tensor.Array {
-	a, ok := s.operand(op, ta, 0)
-	if !ok {
-		return &array{}
-	}
-	b, ok := s.operand(op, tb, 0)
-	if !ok || !s.begin(op) {
-		return &array{}
-	}
-	if !slices.Equal(a.shape, b.shape) {
-		return s.misfit(op, "%v and %v", a.shape, b.shape)
-	}
-	return s.made(op, f(a.h, b.h), a.shape...)
-}
-
-// Add adds element by element.
-func (s *elementwise) Add(a, b tensor.Array) tensor.Array {
-	return s.pair("Add", a, b, func(a, b handle) C.bridge_made { return C.bridge_add(s.b.token(), a, b) })
-}
-
-// Multiply multiplies element by element, by a row, or runs of each row.
-func (s *elementwise) Multiply(ta, tb tensor.Array) tensor.Array {
-	const op = "Multiply"
-	a, ok := s.operand(op, ta, 0)
-	if !ok {
-		return &array{}
-	}
-	b, ok := s.operand(op, tb, 0)
-	if !ok || !s.begin(op) {
-		return &array{}
-	}
-	if !tensor.Multiplies(a.shape, b.shape) {
-		return s.misfit(op, "%v and %v", a.shape, b.shape)
-	}
-	return s.made(op, C.bridge_multiply(s.b.token(), a.h, b.h), a.shape...)
-}
-
-// SwiGLU is SiLU(gate) * up.
-func (s *elementwise) SwiGLU(gate, up tensor.Array) tensor.Array {
-	return s.pair("SwiGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_swiglu(s.b.token(), a, b) })
-}
-
-// GeGLU is GELU(gate) * up.
-func (s *elementwise) GeGLU(gate, up tensor.Array) tensor.Array {
-	return s.pair("GeGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_geglu(s.b.token(), a, b) })
-}
-
-// ClampedSwiGLU is the gate of GPT-OSS.
-func (s *elementwise) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
-	return s.pair("ClampedSwiGLU", gate, up, func(a, b handle) C.bridge_made {
-		return C.bridge_clamped_swiglu(s.b.token(), a, b, C.float(alpha), C.float(limit))
-	})
-}
-
-// LimitedSwiGLU is SwiGLU whose factors are bounded.
-func (s *scope) LimitedSwiGLU(gate, up tensor.Array, limit float32) tensor.Array {
-	return s.pair("LimitedSwiGLU", gate, up, func(a, b handle) C.bridge_made {
-		return C.bridge_limited_swiglu(s.b.token(), a, b, C.float(limit))
-	})
-}
-
-// Softplus is ln(1 + e^x).
-func (s *scope) Softplus(x tensor.Array) tensor.Array {
-	return s.single("Softplus", x, func(h handle) C.bridge_made { return C.bridge_softplus(s.b.token(), h) })
-}
-
-// ScaleShift is scale*x + shift.
-func (s *elementwise) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
-	const op = "ScaleShift"
-	in, ok := s.operand(op, x, 0)
-	if !ok || !s.begin(op) {
-		return &array{}
-	}
-	return s.made(op, C.bridge_scale_shift(s.b.token(), in.h, C.float(scale), C.float(shift)), in.shape...)
-}
-
-// SiLU is x * sigmoid(x).
-func (s *elementwise) SiLU(x tensor.Array) tensor.Array {
-	const op = "SiLU"
-	in, ok := s.operand(op, x, 0)
-	if !ok || !s.begin(op) {
-		return &array{}
-	}
-	return s.made(op, C.bridge_silu(s.b.token(), in.h), in.shape...)
-}
-
-// ReLU2 is the square of max(0, x).
-func (s *elementwise) ReLU2(x tensor.Array) tensor.Array {
-	const op = "ReLU2"
-	in, ok := s.operand(op, x, 0)
-	if !ok || !s.begin(op) {
-		return &array{}
-	}
-	return s.made(op, C.bridge_relu2(s.b.token(), in.h), in.shape...)
-}
-
-// XIELU is a square on one side and an exponential on the other.
-func (s *elementwise) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
-	const op = "XIELU"
-	in, ok := s.operand(op, x, 0)
-	if !ok || !s.begin(op) {
-		return &array{}
-	}
-	return s.made(op, C.bridge_xielu(s.b.token(), in.h, C.float(positive), C.float(negative), C.float(beta), C.float(eps)), in.shape...)
 }
 
 // RMSNorm scales runs of elements to unit root mean square.

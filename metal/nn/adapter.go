@@ -247,7 +247,7 @@ func (s *adapted) gather(x tensor.Array, u use, n int) tensor.Array {
 // sum is a product of which the rows of a use are changed by scale times delta, in the
 // type of the product. Both operands are released.
 func (s *adapted) sum(product tensor.Array, u use, n int, delta tensor.Array, scale float32) tensor.Array {
-	scaled := s.Scope.ScaleShift(delta, scale, 0)
+	scaled := s.Scope.Map(delta, tensor.ScaleShift{Scale: scale})
 	s.Release(delta)
 	rows := u.times(n)
 	before := s.gather(product, u, n)

@@ -200,7 +200,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		v = a.ValueNorm.Apply(s, v)
 	}
 	if a.ValueScale != 0 && v != nil {
-		v = s.ScaleShift(v, a.ValueScale, 0)
+		v = s.Map(v, tensor.ScaleShift{Scale: a.ValueScale})
 	}
 	q = a.turned(s, q, p, a.queries(), true)
 	if k != nil {
@@ -216,7 +216,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 	})
 	switch {
 	case a.Gate.Matrix != nil && a.Softplus:
-		return s.Multiply(seen, s.Softplus(a.Gate.Apply(s, x)))
+		return s.Multiply(seen, s.Map(a.Gate.Apply(s, x), tensor.Softplus{}))
 	case a.Gate.Matrix != nil:
 		return s.SigmoidGate(seen, a.Gate.Apply(s, x))
 	}

@@ -103,11 +103,11 @@ type ClampedExperts struct {
 // Apply runs the mixture on x [T, D].
 func (e *ClampedExperts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	scores := e.Router.Apply(s, x)
-	chosen, shares := s.RouteTop(scores, e.PerToken)
+	chosen, shares := s.Route(scores, tensor.RouteSpec{K: e.PerToken, SoftmaxLast: true})
 	s.Release(scores)
 	gu := s.LinearOf(x, chosen, e.Count, e.Gate.Matrix, e.Up.Matrix)
 	gate, up := e.Gate.add(s, gu[0], chosen), e.Up.add(s, gu[1], chosen)
-	inner := s.ClampedSwiGLU(gate, up, e.Alpha, e.Limit)
+	inner := s.GLU(gate, up, tensor.ClampedSwiGLU{Alpha: e.Alpha, Limit: e.Limit})
 	s.Release(gate)
 	s.Release(up)
 	down := e.Down.add(s, s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0], chosen)

@@ -119,7 +119,7 @@ func (b *block) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor
 		x = s.Add(x, b.input.apply(s, x, input))
 	}
 	if b.scalar != nil {
-		x = s.ScaleShift(x, b.scalar[0], 0)
+		x = s.Map(x, tensor.ScaleShift{Scale: b.scalar[0]})
 	}
 	return x
 }
@@ -134,7 +134,7 @@ func (b *block) normed(s tensor.Scope, n *Norm, y tensor.Array) tensor.Array {
 // add adds y to x, and releases y where the block is eager.
 func (b *block) add(s tensor.Scope, x, y tensor.Array) tensor.Array {
 	if b.residual != 0 && b.residual != 1 {
-		scaled := s.ScaleShift(y, b.residual, 0)
+		scaled := s.Map(y, tensor.ScaleShift{Scale: b.residual})
 		b.free(s, y, nil)
 		y = scaled
 	}

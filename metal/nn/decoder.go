@@ -177,10 +177,10 @@ func (m *Decoder) StepSeeing(s tensor.Scope, cache tensor.Cache, ids tensor.Arra
 // logits scales and bounds what the head computed.
 func (m *Decoder) logits(s tensor.Scope, x tensor.Array) tensor.Array {
 	if m.scale != 0 && m.scale != 1 {
-		x = s.ScaleShift(x, m.scale, 0)
+		x = s.Map(x, tensor.ScaleShift{Scale: m.scale})
 	}
 	if m.limit != 0 {
-		x = s.ScaleShift(s.Tanh(s.ScaleShift(x, 1/m.limit, 0)), m.limit, 0)
+		x = s.Map(s.Map(s.Map(x, tensor.ScaleShift{Scale: 1 / m.limit}), tensor.Tanh{}), tensor.ScaleShift{Scale: m.limit})
 	}
 	return x
 }

@@ -147,7 +147,7 @@ func (e *Encoder) Scores(s tensor.Scope, t Texts) tensor.Array {
 	for i, g := range t.Segments {
 		firsts[i], at = at, at+g.Length
 	}
-	return e.head.out.Apply(s, s.Tanh(e.head.dense.Apply(s, s.Rows(states, firsts))))
+	return e.head.out.Apply(s, s.Map(e.head.dense.Apply(s, s.Rows(states, firsts)), tensor.Tanh{}))
 }
 
 // lookup adds up what word, position and type say.
@@ -184,6 +184,6 @@ func (e *Encoder) apply(s tensor.Scope, l *encoderLayer, x tensor.Array, segment
 		Scale: float32(1 / math.Sqrt(float64(e.dims.HeadSize))),
 	})
 	x = l.attentionNorm.Apply(s, s.Add(x, l.o.Apply(s, seen)))
-	wide := s.GELU(l.up.Apply(s, x), e.dims.Encoder.TanhGELU)
+	wide := s.Map(l.up.Apply(s, x), tensor.GELU{Tanh: e.dims.Encoder.TanhGELU})
 	return l.norm.Apply(s, s.Add(x, l.down.Apply(s, wide)))
 }

@@ -41,25 +41,25 @@ func (e *Experts) inner(s tensor.Scope, x, chosen tensor.Array) tensor.Array {
 	if e.Gate.Matrix == nil {
 		up := s.LinearOf(x, chosen, e.Count, e.Up.Matrix)[0]
 		defer s.Release(up)
-		return s.ReLU2(up)
+		return s.Map(up, tensor.ReLU2{})
 	}
 	gu := s.LinearOf(x, chosen, e.Count, e.Gate.Matrix, e.Up.Matrix)
 	defer s.Release(gu[0])
 	defer s.Release(gu[1])
 	switch {
 	case e.GELU:
-		return s.GeGLU(gu[0], gu[1])
+		return s.GLU(gu[0], gu[1], tensor.GeGLU{})
 	case e.Limit > 0:
-		return s.LimitedSwiGLU(gu[0], gu[1], e.Limit)
+		return s.GLU(gu[0], gu[1], tensor.LimitedSwiGLU{Limit: e.Limit})
 	}
-	return s.SwiGLU(gu[0], gu[1])
+	return s.GLU(gu[0], gu[1], tensor.SwiGLU{})
 }
 
 // of runs the mixture on x, whose experts are chosen by another array.
 func (e *Experts) of(s tensor.Scope, x, by tensor.Array) tensor.Array {
 	scores := e.Router.Apply(s, by)
 	if by := float32(e.By.Cap); by > 0 {
-		scores = s.ScaleShift(s.Tanh(s.ScaleShift(scores, 1/by, 0)), by, 0)
+		scores = s.Map(s.Map(s.Map(scores, tensor.ScaleShift{Scale: 1 / by}), tensor.Tanh{}), tensor.ScaleShift{Scale: by})
 	}
 	chosen, shares := e.route(s, scores)
 	s.Release(scores)
@@ -98,9 +98,9 @@ func (e *Experts) of(s tensor.Scope, x, by tensor.Array) tensor.Array {
 // route chooses experts and gives their shares.
 func (e *Experts) route(s tensor.Scope, scores tensor.Array) (chosen, shares tensor.Array) {
 	if e.By.Plain() && e.Each == nil {
-		return s.Route(scores, e.PerToken, e.Normalized)
+		return s.Route(scores, tensor.RouteSpec{K: e.PerToken, Normalized: e.Normalized, Rounded: true})
 	}
-	return s.RouteBy(scores, tensor.RouteSpec{
+	return s.Route(scores, tensor.RouteSpec{
 		K: e.PerToken, Sigmoid: e.By.Sigmoid, Bias: e.Bias, Groups: e.By.Groups, TopGroups: e.By.TopGroups, Pairs: e.By.Pairs,
 		Normalized: e.Normalized, Scale: float32(e.By.Scale), Least: float32(e.By.Least), Each: e.Each, Jitter: float32(e.By.Jitter),
 	})

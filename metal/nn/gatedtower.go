@@ -39,7 +39,7 @@ func (c clipped) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	if c.bounds[0] == nil {
 		return c.Linear.Apply(s, x)
 	}
-	return s.Clip(c.Linear.Apply(s, s.Clip(x, c.bounds[0][0], c.bounds[1][0])), c.bounds[2][0], c.bounds[3][0])
+	return s.Map(c.Linear.Apply(s, s.Map(x, tensor.Clip{Low: c.bounds[0][0], High: c.bounds[1][0]})), tensor.Clip{Low: c.bounds[2][0], High: c.bounds[3][0]})
 }
 
 // declareGated declares all but the places of a gated tower.
@@ -74,7 +74,7 @@ func (t *Tower) declareGated() {
 // [T, hidden].
 func (t *Tower) embedGated(s tensor.Scope, p *vision.Patches) tensor.Array {
 	rows := p.Rows * p.Columns
-	x := t.patch.Linear.Apply(s, s.ScaleShift(s.From(p.Values, rows, p.Width), 2, -1))
+	x := t.patch.Linear.Apply(s, s.Map(s.From(p.Values, rows, p.Width), tensor.ScaleShift{Scale: 2, Shift: -1}))
 	var across, down []int32
 	for row, column := range vision.Order(p.Rows, p.Columns, t.dims.Merge) {
 		across, down = append(across, int32(column)), append(down, int32(t.dims.Side+row))
@@ -90,7 +90,7 @@ func (t *Tower) gatedLayer(s tensor.Scope, l *gatedLayer, x tensor.Array, r *tur
 	seen := t.attend(s, q, k, l.vNorm.Apply(s, l.v.Apply(s, normed)))
 	x = s.Add(x, l.after.Apply(s, l.o.Apply(s, seen)))
 	normed = l.beforeFeed.Apply(s, x)
-	wide := s.GeGLU(l.gate.Apply(s, normed), l.up.Apply(s, normed))
+	wide := s.GLU(l.gate.Apply(s, normed), l.up.Apply(s, normed), tensor.GeGLU{})
 	return s.Add(x, l.afterFeed.Apply(s, l.down.Apply(s, wide)))
 }
 
@@ -106,10 +106,10 @@ func (t *Tower) rotateApart(s tensor.Scope, x tensor.Array, r *turns) tensor.Arr
 // scaled multiplies means x [T, hidden] by the root of the width, and standardizes their
 // columns.
 func (t *Tower) scaled(s tensor.Scope, m *merger, x tensor.Array) tensor.Array {
-	x = s.ScaleShift(x, float32(math.Sqrt(float64(t.dims.Hidden))), 0)
+	x = s.Map(x, tensor.ScaleShift{Scale: float32(math.Sqrt(float64(t.dims.Hidden)))})
 	if m.factor == nil {
 		return x
 	}
 	offset := s.Embed(m.offset, s.IDs(make([]int32, x.Shape()[0])))
-	return s.Multiply(s.Add(x, s.ScaleShift(offset, -1, 0)), m.factor)
+	return s.Multiply(s.Add(x, s.Map(offset, tensor.ScaleShift{Scale: -1})), m.factor)
 }

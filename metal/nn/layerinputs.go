@@ -45,8 +45,8 @@ func (e *layerInputs) of(s tensor.Scope, ids, x tensor.Array, images []Sighted) 
 		}
 		own = replaced(inner, own, m.Rows, e.embed.Lookup(inner, inner.IDs(blank)))
 	}
-	projected := e.norm.Apply(inner, inner.ScaleShift(e.project.Apply(inner, x), e.scale, 0))
-	all := inner.ScaleShift(inner.Add(projected, own), math.Sqrt2/2, 0)
+	projected := e.norm.Apply(inner, inner.Map(e.project.Apply(inner, x), tensor.ScaleShift{Scale: e.scale}))
+	all := inner.Map(inner.Add(projected, own), tensor.ScaleShift{Scale: math.Sqrt2 / 2})
 	widths := make([]int, e.layers)
 	for i := range widths {
 		widths[i] = e.width
@@ -77,5 +77,5 @@ func (l *Loader) layerInput(path string, d family.Dimensions) *layerInput {
 // apply gives what is added to x.
 func (e *layerInput) apply(s tensor.Scope, x, input tensor.Array) tensor.Array {
 	gate := e.gate.Apply(s, x)
-	return e.norm.Apply(s, e.project.Apply(s, s.GeGLU(gate, input)))
+	return e.norm.Apply(s, e.project.Apply(s, s.GLU(gate, input, tensor.GeGLU{})))
 }

@@ -56,7 +56,7 @@ func (e embedding) Lookup(s tensor.Scope, ids tensor.Array) tensor.Array {
 		return x
 	}
 	defer s.Release(x)
-	return s.ScaleShift(x, e.Scale, 0)
+	return s.Map(x, tensor.ScaleShift{Scale: e.Scale})
 }
 
 // RMSNorm scales runs of elements to unit root mean square and by its weight.
@@ -107,11 +107,11 @@ func (m *gatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	}
 	switch {
 	case m.GELU:
-		return m.Down.Apply(s, s.GeGLU(gate, up))
+		return m.Down.Apply(s, s.GLU(gate, up, tensor.GeGLU{}))
 	case m.Limit > 0:
-		return m.Down.Apply(s, s.LimitedSwiGLU(gate, up, m.Limit))
+		return m.Down.Apply(s, s.GLU(gate, up, tensor.LimitedSwiGLU{Limit: m.Limit}))
 	}
-	return m.Down.Apply(s, s.SwiGLU(gate, up))
+	return m.Down.Apply(s, s.GLU(gate, up, tensor.SwiGLU{}))
 }
 
 func (m *gatedMLP) project(s tensor.Scope, x tensor.Array) (gate, up tensor.Array) {
@@ -137,13 +137,13 @@ func (m *plainMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	inner := m.Up.Apply(s, x)
 	switch m.Activation {
 	case family.SiLU:
-		inner = s.SiLU(inner)
+		inner = s.Map(inner, tensor.SiLU{})
 	case family.GELU, family.GELUTanh:
-		inner = s.GELU(inner, m.Activation == family.GELUTanh)
+		inner = s.Map(inner, tensor.GELU{Tanh: m.Activation == family.GELUTanh})
 	case family.ReLU2:
-		inner = s.ReLU2(inner)
+		inner = s.Map(inner, tensor.ReLU2{})
 	case family.XIELU:
-		inner = s.XIELU(inner, m.Curve.positive(), m.Curve.negative(), m.Curve.beta[0], m.Curve.eps[0])
+		inner = s.Map(inner, tensor.XIELU{Positive: m.Curve.positive(), Negative: m.Curve.negative(), Beta: m.Curve.beta[0], Eps: m.Curve.eps[0]})
 	}
 	return m.Down.Apply(s, inner)
 }

@@ -63,7 +63,7 @@ func (m *Mamba2) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	for _, a := range parts[1:] {
 		s.Release(a)
 	}
-	gated := s.SwiGLU(parts[0], out)
+	gated := s.GLU(parts[0], out, tensor.SwiGLU{})
 	s.Release(parts[0])
 	s.Release(out)
 	normed := m.Norm.Apply(s, gated)

@@ -57,7 +57,7 @@ func (m *streams) gather(s tensor.Scope, x tensor.Array) tensor.Array {
 	for i, p := range m.gathers {
 		sum = inner.Add(sum, inner.Level(p.Apply(inner, all[i+1]), all[0], leastSquare))
 	}
-	out := inner.Keep(inner.ScaleShift(sum, 1/float32(len(all)), 0))
+	out := inner.Keep(inner.Map(sum, tensor.ScaleShift{Scale: 1 / float32(len(all))}))
 	s.Release(x)
 	return out
 }
@@ -108,7 +108,7 @@ func (a *altUp) Apply(s tensor.Scope, x tensor.Array, p Pass, rows []int) tensor
 	s.Release(normed)
 	mixed := a.normed(s, a.after, a.mixer.Output().Apply(s, seen))
 	s.Release(seen)
-	h := s.ScaleShift(s.Add(s.Add(now, mixed), around), math.Sqrt2/2, 0)
+	h := s.Map(s.Add(s.Add(now, mixed), around), tensor.ScaleShift{Scale: math.Sqrt2 / 2})
 	s.Release(around)
 	s.Release(mixed)
 	fed := a.normed(s, a.afterFeed, a.feed.Apply(s, a.beforeFeed.apply(s, h)))
@@ -139,10 +139,10 @@ func (a *altUp) active(s tensor.Scope, x tensor.Array) tensor.Array {
 // modes are numbers of a token, by which coefficients are made of it.
 func (a *altUp) modes(s tensor.Scope, x tensor.Array) tensor.Array {
 	normed := a.routerNorm.Apply(s, x)
-	scaled := s.ScaleShift(normed, 1/float32(a.hidden), 0)
+	scaled := s.Map(normed, tensor.ScaleShift{Scale: 1 / float32(a.hidden)})
 	s.Release(normed)
 	defer s.Release(scaled)
-	return s.Tanh(a.router.Apply(s, scaled))
+	return s.Map(a.router.Apply(s, scaled), tensor.Tanh{})
 }
 
 // predicted are the residuals as the layer expects them.
@@ -157,9 +157,9 @@ func (a *altUp) predicted(s tensor.Scope, x tensor.Array) tensor.Array {
 // corrected adds to the residuals how far the computed one is from what was expected.
 // guess and now are released.
 func (a *altUp) corrected(s tensor.Scope, guess, now, computed tensor.Array) tensor.Array {
-	new := s.Add(computed, s.ScaleShift(now, -1, 0))
+	new := s.Add(computed, s.Map(now, tensor.ScaleShift{Scale: -1}))
 	s.Release(now)
-	factors := s.ScaleShift(a.adjust.Apply(s, a.modes(s, computed)), 1, 1)
+	factors := s.Map(a.adjust.Apply(s, a.modes(s, computed)), tensor.ScaleShift{Scale: 1, Shift: 1})
 	more := s.MixRuns(new, factors, 1)
 	s.Release(new)
 	out := s.Add(guess, more)

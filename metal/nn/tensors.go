@@ -166,7 +166,7 @@ func (t *tensors) plusOne(v tensor.Array) tensor.Array { return t.scaled(v, 1, 1
 func (t *tensors) scaled(v tensor.Array, scale, shift float32) tensor.Array {
 	s := t.backend.NewScope(context.Background())
 	defer s.Close()
-	more := s.ScaleShift(v, scale, shift)
+	more := s.Map(v, tensor.ScaleShift{Scale: scale, Shift: shift})
 	s.Wait(more)
 	if err := s.Err(); err != nil {
 		t.late = errors.Join(t.late, err)

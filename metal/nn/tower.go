@@ -276,7 +276,7 @@ func (t *Tower) layer(s tensor.Scope, l *towerLayer, x tensor.Array, r *turns) t
 	qkv := t.project(s, l, l.before.Apply(s, x))
 	seen := t.attend(s, t.rotate(s, qkv[0], r), t.rotate(s, qkv[1], r), qkv[2])
 	x = s.Add(x, l.o.Apply(s, seen))
-	wide := s.GELU(l.up.Apply(s, l.beforeFeed.Apply(s, x)), d.Activation == family.GELUTanh)
+	wide := s.Map(l.up.Apply(s, l.beforeFeed.Apply(s, x)), tensor.GELU{Tanh: d.Activation == family.GELUTanh})
 	return s.Add(x, l.down.Apply(s, wide))
 }
 
@@ -340,5 +340,5 @@ func (t *Tower) merge(s tensor.Scope, m *merger, x tensor.Array, deep bool) tens
 	if deep {
 		x = m.norm.Apply(s, x)
 	}
-	return m.down.Apply(s, s.GELU(m.up.Apply(s, x), false))
+	return m.down.Apply(s, s.Map(m.up.Apply(s, x), tensor.GELU{}))
 }

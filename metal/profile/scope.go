@@ -86,25 +86,9 @@ func (s *scope) LinearBias(x tensor.Array, ms []tensor.Matrix, biases []tensor.A
 	return s.several("LinearBias", matrices(ms), func() []tensor.Array { return s.Scope.LinearBias(x, ms, biases) }, append([]tensor.Array{x}, biases...)...)
 }
 
-func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
+func (s *scope) Route(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
 	out := s.several("Route", 0, func() []tensor.Array {
-		c, p := s.Scope.Route(scores, k, normalized)
-		return []tensor.Array{c, p}
-	}, scores)
-	return out[0], out[1]
-}
-
-func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
-	out := s.several("RouteTop", 0, func() []tensor.Array {
-		c, p := s.Scope.RouteTop(scores, k)
-		return []tensor.Array{c, p}
-	}, scores)
-	return out[0], out[1]
-}
-
-func (s *scope) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
-	out := s.several("RouteBy", 0, func() []tensor.Array {
-		c, p := s.Scope.RouteBy(scores, spec)
+		c, p := s.Scope.Route(scores, spec)
 		return []tensor.Array{c, p}
 	}, scores)
 	return out[0], out[1]
@@ -150,16 +134,12 @@ func (s *scope) Multiply(a, b tensor.Array) tensor.Array {
 	return s.one("Multiply", 0, func() tensor.Array { return s.Scope.Multiply(a, b) }, a, b)
 }
 
-func (s *scope) SiLU(x tensor.Array) tensor.Array {
-	return s.one("SiLU", 0, func() tensor.Array { return s.Scope.SiLU(x) }, x)
+func (s *scope) Map(x tensor.Array, f tensor.Function) tensor.Array {
+	return s.one(f.Function(), 0, func() tensor.Array { return s.Scope.Map(x, f) }, x)
 }
 
-func (s *scope) ReLU2(x tensor.Array) tensor.Array {
-	return s.one("ReLU2", 0, func() tensor.Array { return s.Scope.ReLU2(x) }, x)
-}
-
-func (s *scope) XIELU(x tensor.Array, positive, negative, beta, eps float32) tensor.Array {
-	return s.one("XIELU", 0, func() tensor.Array { return s.Scope.XIELU(x, positive, negative, beta, eps) }, x)
+func (s *scope) GLU(gate, up tensor.Array, g tensor.GLU) tensor.Array {
+	return s.one(g.GLU(), 0, func() tensor.Array { return s.Scope.GLU(gate, up, g) }, gate, up)
 }
 
 func (s *scope) Exceed(x tensor.Array, by float32) tensor.Array {
@@ -172,30 +152,6 @@ func (s *scope) MixRuns(x, by tensor.Array, n int) tensor.Array {
 
 func (s *scope) Level(x, like tensor.Array, least float32) tensor.Array {
 	return s.one("Level", 0, func() tensor.Array { return s.Scope.Level(x, like, least) }, x, like)
-}
-
-func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
-	return s.one("SwiGLU", 0, func() tensor.Array { return s.Scope.SwiGLU(gate, up) }, gate, up)
-}
-
-func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
-	return s.one("GeGLU", 0, func() tensor.Array { return s.Scope.GeGLU(gate, up) }, gate, up)
-}
-
-func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
-	return s.one("ClampedSwiGLU", 0, func() tensor.Array { return s.Scope.ClampedSwiGLU(gate, up, alpha, limit) }, gate, up)
-}
-
-func (s *scope) LimitedSwiGLU(gate, up tensor.Array, limit float32) tensor.Array {
-	return s.one("LimitedSwiGLU", 0, func() tensor.Array { return s.Scope.LimitedSwiGLU(gate, up, limit) }, gate, up)
-}
-
-func (s *scope) Softplus(x tensor.Array) tensor.Array {
-	return s.one("Softplus", 0, func() tensor.Array { return s.Scope.Softplus(x) }, x)
-}
-
-func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
-	return s.one("ScaleShift", 0, func() tensor.Array { return s.Scope.ScaleShift(x, scale, shift) }, x)
 }
 
 func (s *scope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
@@ -249,18 +205,6 @@ func (s *scope) AttendAll(spec tensor.AttendAllSpec) tensor.Array {
 
 func (s *scope) LayerNorm(x, weight, bias tensor.Array, eps float32) tensor.Array {
 	return s.one("LayerNorm", 0, func() tensor.Array { return s.Scope.LayerNorm(x, weight, bias, eps) }, x, weight, bias)
-}
-
-func (s *scope) GELU(x tensor.Array, tanh bool) tensor.Array {
-	return s.one("GELU", 0, func() tensor.Array { return s.Scope.GELU(x, tanh) }, x)
-}
-
-func (s *scope) Tanh(x tensor.Array) tensor.Array {
-	return s.one("Tanh", 0, func() tensor.Array { return s.Scope.Tanh(x) }, x)
-}
-
-func (s *scope) Clip(x tensor.Array, low, high float32) tensor.Array {
-	return s.one("Clip", 0, func() tensor.Array { return s.Scope.Clip(x, low, high) }, x)
 }
 
 func (s *scope) Mean(x tensor.Array, segments []tensor.Segment, mask []float32) tensor.Array {

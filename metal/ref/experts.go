@@ -9,37 +9,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Route chooses the largest scores of each row, the lowest id among equals. The
-// chosen experts are in descending order of scores and do not depend on other
-// rows.
-func (s *mixture) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
+// Route chooses experts, the lowest id among equal ones. The chosen experts do not depend
+// on other rows. In float32 it does not matter when a softmax is taken.
+func (s *mixture) Route(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
 	in, ok := s.operand("Route", scores, 2)
-	if !ok {
-		return &array{}, &array{}
-	}
-	if k < 1 || k > in.shape[1] {
-		s.fail(&tensor.ShapeError{Op: "Route", Detail: fmt.Sprintf("%d of %v", k, in.shape)})
-		return &array{}, &array{}
-	}
-	ids := s.idArray("Route", in.shape[0]*k)
-	out := s.array("Route", in.shape[0], k)
-	if s.failed() {
-		return ids, out
-	}
-	for t := range in.shape[0] {
-		route(in.row(t), ids.ids[t*k:(t+1)*k], out.row(t), normalized)
-	}
-	return ids, out
-}
-
-// RouteTop is Route: in float32 it does not matter when the softmax is taken.
-func (s *mixture) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
-	return s.Route(scores, k, true)
-}
-
-// RouteBy chooses experts by a router.
-func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
-	in, ok := s.operand("RouteBy", scores, 2)
 	if !ok {
 		return &array{}, &array{}
 	}
@@ -49,42 +22,50 @@ func (s *mixture) RouteBy(scores tensor.Array, spec tensor.RouteSpec) (chosen, s
 		if a == nil {
 			continue
 		}
-		b, ok := s.operand("RouteBy", a, 1)
+		b, ok := s.operand("Route", a, 1)
 		if !ok {
 			return &array{}, &array{}
 		}
 		if vectors[i] = b.data; len(b.data) != experts {
-			s.fail(&tensor.ShapeError{Op: "RouteBy", Detail: fmt.Sprintf("%v and a vector of %d", in.shape, len(b.data))})
+			s.fail(&tensor.ShapeError{Op: "Route", Detail: fmt.Sprintf("%v and a vector of %d", in.shape, len(b.data))})
 		}
 	}
 	if err := spec.Check(experts); err != nil {
-		s.fail(&tensor.ShapeError{Op: "RouteBy", Detail: fmt.Sprintf("%v: %v", in.shape, err)})
+		s.fail(&tensor.ShapeError{Op: "Route", Detail: fmt.Sprintf("%v: %v", in.shape, err)})
 	}
 	if s.failed() {
 		return &array{}, &array{}
 	}
-	ids := s.idArray("RouteBy", in.shape[0]*spec.K)
-	out := s.array("RouteBy", in.shape[0], spec.K)
+	ids := s.idArray("Route", in.shape[0]*spec.K)
+	out := s.array("Route", in.shape[0], spec.K)
 	if s.failed() {
 		return ids, out
 	}
 	r := router{spec: spec, bias: vectors[0], each: vectors[1], weights: make([]float32, experts), wanted: make([]float32, experts), groups: make([]float32, max(1, spec.Groups))}
 	for t := range in.shape[0] {
-		if spec.Jitter > 0 {
-			r.mix(in.row(t), ids.ids[t*spec.K:(t+1)*spec.K], out.row(t))
-			continue
-		}
-		r.route(in.row(t), ids.ids[t*spec.K:(t+1)*spec.K], out.row(t))
+		r.row(in.row(t), ids.ids[t*spec.K:(t+1)*spec.K], out.row(t))
 	}
 	return ids, out
 }
 
-// router is one RouteBy under way.
+// router is one Route under way.
 type router struct {
 	spec                  tensor.RouteSpec
 	bias, weights, wanted []float32
 	each                  []float32
 	groups                []float32
+}
+
+// row chooses for one row of scores.
+func (r *router) row(row []float32, ids []int32, shares []float32) {
+	switch {
+	case r.spec.Jitter > 0:
+		r.mix(row, ids, shares)
+	case r.spec.Rounded || r.spec.SoftmaxLast:
+		route(row, ids, shares, r.spec.Normalized || r.spec.SoftmaxLast)
+	default:
+		r.route(row, ids, shares)
+	}
 }
 
 func (r *router) route(row []float32, ids []int32, shares []float32) {

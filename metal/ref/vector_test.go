@@ -161,7 +161,7 @@ func TestVectorsRaiseEToTheSameBits(t *testing.T) {
 	}
 	up := slices.Repeat([]float32{3, -0.7, 1e-3}, len(gate))[:len(gate)]
 	same(t, portable, vectors, "SwiGLU", len(gate), func(_ *ref.Backend, s tensor.Scope) tensor.Array {
-		return s.SwiGLU(s.From(gate, len(gate)), s.From(up, len(gate)))
+		return s.GLU(s.From(gate, len(gate)), s.From(up, len(gate)), tensor.SwiGLU{})
 	})
 }
 

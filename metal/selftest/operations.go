@@ -48,11 +48,11 @@ func elementwise(x *bench) {
 		ta, tb := x.array(a, shape[0], shape[1]), x.array(b, shape[0], shape[1])
 		x.near("Add", x.read(x.s.Add(ta, tb), n), sum, x.plain())
 		x.near("Multiply", x.read(x.s.Multiply(ta, tb), n), product, x.plain())
-		x.near("SiLU", x.read(x.s.SiLU(ta), n), silu, x.plain())
-		x.near("SwiGLU", x.read(x.s.SwiGLU(ta, tb), n), swiglu, x.plain())
+		x.near("SiLU", x.read(x.s.Map(ta, tensor.SiLU{}), n), silu, x.plain())
+		x.near("SwiGLU", x.read(x.s.GLU(ta, tb, tensor.SwiGLU{}), n), swiglu, x.plain())
 	}
 	far := []float32{-200, -88, 0, 88, 200}
-	x.near("SiLU of extreme values", x.read(x.s.SiLU(x.array(far, 1, 5)), 5), []float64{0, 0, 0, 88, 200}, x.plain())
+	x.near("SiLU of extreme values", x.read(x.s.Map(x.array(far, 1, 5), tensor.SiLU{}), 5), []float64{0, 0, 0, 88, 200}, x.plain())
 }
 
 // rmsNorm of whole rows, of rows longer than a GPU's group of threads takes at

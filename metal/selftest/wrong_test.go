@@ -137,10 +137,12 @@ func (s *wrongScope) Multiply(a, b tensor.Array) tensor.Array {
 	return s.more("Multiply", s.Scope.Multiply(a, b))
 }
 
-func (s *wrongScope) SiLU(x tensor.Array) tensor.Array { return s.more("SiLU", s.Scope.SiLU(x)) }
+func (s *wrongScope) Map(x tensor.Array, f tensor.Function) tensor.Array {
+	return s.more(f.Function(), s.Scope.Map(x, f))
+}
 
-func (s *wrongScope) SwiGLU(gate, up tensor.Array) tensor.Array {
-	return s.more("SwiGLU", s.Scope.SwiGLU(gate, up))
+func (s *wrongScope) GLU(gate, up tensor.Array, g tensor.GLU) tensor.Array {
+	return s.more(g.GLU(), s.Scope.GLU(gate, up, g))
 }
 
 func (s *wrongScope) RMSNorm(x, w tensor.Array, eps float32) tensor.Array {

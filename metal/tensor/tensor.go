@@ -175,6 +175,12 @@ type RouteSpec struct {
 	Least float32
 	// Each [E] multiplies the share of each expert; nil means 1.
 	Each Array
+	// Rounded weights are computed in the type of the scores, as models do that
+	// convert nothing. It goes with K and Normalized alone, as SoftmaxLast does with K.
+	Rounded bool
+	// SoftmaxLast takes the softmax of the chosen scores: the same numbers as
+	// normalized ones, but rounded as models that take the softmax last round them.
+	SoftmaxLast bool
 	// Jitter, unless 0, chooses by SparseMixer (https://arxiv.org/abs/2409.12136): the
 	// best expert first, then the best of the others, and so on. The share of each is
 	// its softmax among those not chosen before it whose score lies at most 2*Jitter
@@ -192,6 +198,8 @@ func (s RouteSpec) Check(experts int) error {
 		return fmt.Errorf("%d of %d experts in %d of %d groups", s.K, experts, s.TopGroups, s.Groups)
 	case s.Groups > 1 && s.Pairs && experts/s.Groups < 2:
 		return fmt.Errorf("pairs in groups of %d experts", experts/s.Groups)
+	case s.Rounded && s != RouteSpec{K: s.K, Normalized: s.Normalized, Rounded: true}, s.SoftmaxLast && s != RouteSpec{K: s.K, SoftmaxLast: true}:
+		return fmt.Errorf("weights of another precision in %+v", s)
 	case s.Jitter < 0, s.Jitter > 0 && (s.Sigmoid || s.Normalized || s.Groups > 1 || s.Bias != nil || s.Each != nil || s.Scale != 0 || s.Least != 0):
 		return fmt.Errorf("a jitter of %v in %+v", s.Jitter, s)
 	}
@@ -221,14 +229,10 @@ func CheckMix(x, by []int, n int) (m int, err error) {
 	return by[1] / n, nil
 }
 
-// Scope is one computation. The first error sticks: later operations return
-// unusable arrays, and Err returns the error. All arrays made in a scope are
-// released when it closes, except those that Keep moved out.
-//
-// A back end may defer computing until Start, Wait, Read or ReadIDs. To
-// minimize the peak of memory, build in a child scope, keep the results, close
-// the child and read then: released arrays are reused while computing.
-type Scope interface {
+// Arena owns the arrays of a computation, and moves numbers in and out. The first error
+// sticks: later operations return unusable arrays, and Err returns the error. All arrays
+// made in it are released when it closes, except those that Keep moved out.
+type Arena interface {
 	// Child opens a scope inside this one: Keep of the child moves into this.
 	// The child closes first.
 	Child() Scope
@@ -261,6 +265,15 @@ type Scope interface {
 	// immediately both have no effect.
 	Start(arrays ...Array)
 	Wait(arrays ...Array)
+}
+
+// Scope is one computation: an arena and the operations on its arrays.
+//
+// A back end may defer computing until Start, Wait, Read or ReadIDs. To
+// minimize the peak of memory, build in a child scope, keep the results, close
+// the child and read then: released arrays are reused while computing.
+type Scope interface {
+	Arena
 
 	// Embed gathers rows of a matrix: [n, in] for ids [n]. Where Argmax found
 	// nothing to choose (-1) the row is of no use; no other suffers.
@@ -270,18 +283,9 @@ type Scope interface {
 	// LinearBias is Linear, and adds to each row of a product the bias [out] that
 	// belongs to its matrix.
 	LinearBias(x Array, ms []Matrix, biases []Array) []Array
-	// Route chooses the k largest of each row of scores [T, E]: their ids
-	// [T*k], row by row and in no particular order, and their weights [T, k],
-	// which are the softmax of the whole row or, if normalized, of the chosen
-	// ones only.
-	Route(scores Array, k int, normalized bool) (chosen, shares Array)
-	// RouteTop is Route with weights that are the softmax of the chosen scores:
-	// the same numbers as normalized ones, but rounded as models that take the
-	// softmax last round them.
-	RouteTop(scores Array, k int) (chosen, shares Array)
-	// RouteBy chooses experts for each row of scores [T, E] by spec: their ids
+	// Route chooses experts for each row of scores [T, E] by spec: their ids
 	// [T*k], row by row and in no particular order, and their weights [T, k].
-	RouteBy(scores Array, spec RouteSpec) (chosen, shares Array)
+	Route(scores Array, spec RouteSpec) (chosen, shares Array)
 	// LinearOf multiplies each row of x [R, in] by its k chosen experts, ids
 	// [R*k]: [R*k, out]. The experts are stacked in a matrix [experts*out, in].
 	LinearOf(x, chosen Array, experts int, ms ...Matrix) []Array
@@ -304,28 +308,10 @@ type Scope interface {
 	// be a number for each column [D], or for each of the n equal runs of a row [T, n].
 	Add(a, b Array) Array
 	Multiply(a, b Array) Array
-	// SiLU is x * sigmoid(x).
-	SiLU(x Array) Array
-	// SwiGLU is SiLU(gate) * up, on equal shapes.
-	SwiGLU(gate, up Array) Array
-	// GeGLU is GELU(gate) * up, on equal shapes, with GELU in the form of tanh:
-	// x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
-	GeGLU(gate, up Array) Array
-	// ClampedSwiGLU is g * sigmoid(alpha*g) * (u + 1) on equal shapes, where g
-	// = min(gate, limit) and u is up clamped to [-limit, limit].
-	ClampedSwiGLU(gate, up Array, alpha, limit float32) Array
-	// LimitedSwiGLU is min(SiLU(gate), limit) * u on equal shapes, where u is up
-	// clamped to [-limit, limit].
-	LimitedSwiGLU(gate, up Array, limit float32) Array
-	// Softplus is ln(1 + e^x), computed in float32.
-	Softplus(x Array) Array
-	// ReLU2 is the square of max(0, x).
-	ReLU2(x Array) Array
-	// XIELU is positive*x^2 + beta*x where x is more than 0, and
-	// negative*(e^min(x, eps) - 1 - x) + beta*x elsewhere (eps is 0 or less).
-	XIELU(x Array, positive, negative, beta, eps float32) Array
-	// Clip is min(max(x, low), high), element by element; bounds may be infinite.
-	Clip(x Array, low, high float32) Array
+	// Map computes f of each element.
+	Map(x Array, f Function) Array
+	// GLU works element by element on equal shapes.
+	GLU(gate, up Array, g GLU) Array
 	// Exceed is max(0, x - mean - by*deviation), by the mean and the standard deviation of
 	// each row of x [T, D].
 	Exceed(x Array, by float32) Array
@@ -335,8 +321,6 @@ type Scope interface {
 	// Level scales each row of x [T, D] to the root mean square of that row of like [T,
 	// D]. Mean squares of x that are less than least count as that.
 	Level(x, like Array, least float32) Array
-	// ScaleShift is scale*x + shift, element by element.
-	ScaleShift(x Array, scale, shift float32) Array
 	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root
 	// mean square, then by weight [N]; N divides D.
 	RMSNorm(x, weight Array, eps float32) Array
@@ -368,10 +352,6 @@ type Scope interface {
 	// LayerNorm subtracts the mean of each row of x [T, D], scales it to unit
 	// variance, then by weight [D], and adds bias [D].
 	LayerNorm(x, weight, bias Array, eps float32) Array
-	// GELU is x/2 * (1 + erf(x/sqrt(2))), or in the form of tanh that GeGLU has.
-	GELU(x Array, tanh bool) Array
-	// Tanh is the hyperbolic tangent, element by element.
-	Tanh(x Array) Array
 	// Mean is the masked mean of the rows of each segment of x [T, D]:
 	// [segments, D]. mask has one number per row, 0 or 1 (nil: all 1); the sum
 	// of a segment's mask is at least 1e-9.

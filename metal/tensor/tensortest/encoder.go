@@ -65,7 +65,7 @@ func (s Suite) attendAll(t *testing.T) {
 	}
 }
 
-func (s Suite) layerNorm(t *testing.T) {
+func (s elementSuite) layerNorm(t *testing.T) {
 	x := s.open(t)
 	for _, c := range []struct {
 		rows, width int
@@ -93,7 +93,7 @@ func (s Suite) layerNorm(t *testing.T) {
 	}
 }
 
-func (s Suite) gelu(t *testing.T) {
+func (s elementSuite) gelu(t *testing.T) {
 	x := s.open(t)
 	const rows, width = 3, 2731
 	v := x.random(rows * width)
@@ -107,13 +107,13 @@ func (s Suite) gelu(t *testing.T) {
 	}
 	a := x.s.From(v, rows, width)
 	// The largest of the ordinary values counts, not the 100 put in.
-	s.nearOf(t, "GELU", x.read(x.s.GELU(a, false)), erf, 4)
-	s.nearOf(t, "GELU with tanh", x.read(x.s.GELU(a, true)), approximate, 4)
-	s.near(t, "Tanh", x.read(x.s.Tanh(a)), tanh)
+	s.nearOf(t, "GELU", x.read(x.s.Map(a, tensor.GELU{})), erf, 4)
+	s.nearOf(t, "GELU with tanh", x.read(x.s.Map(a, tensor.GELU{Tanh: true})), approximate, 4)
+	s.near(t, "Tanh", x.read(x.s.Map(a, tensor.Tanh{})), tanh)
 }
 
 // clip bounds on both sides, on one and on none.
-func (s Suite) clip(t *testing.T) {
+func (s elementSuite) clip(t *testing.T) {
 	x := s.open(t)
 	none := float32(math.Inf(1))
 	for _, c := range []struct{ low, high float32 }{{-0.25, 0.5}, {-none, 0.125}, {0, none}, {-none, none}} {
@@ -123,7 +123,7 @@ func (s Suite) clip(t *testing.T) {
 		for i, f := range v {
 			want[i] = math.Min(math.Max(float64(f), float64(c.low)), float64(c.high))
 		}
-		s.near(t, "Clip", x.read(x.s.Clip(x.s.From(v, 3, 2731), c.low, c.high)), want)
+		s.near(t, "Clip", x.read(x.s.Map(x.s.From(v, 3, 2731), tensor.Clip{Low: c.low, High: c.high})), want)
 	}
 }
 
@@ -172,19 +172,19 @@ func onOneArrayOfEncoders() map[string]func(sc tensor.Scope, a tensor.Array) ten
 			w := sc.From(make([]float32, limitWidth), limitWidth)
 			return sc.LayerNorm(a, w, w, 1)
 		},
-		"GELU":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GELU(a, false) },
-		"GELU with tanh": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GELU(a, true) },
-		"Tanh":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Tanh(a) },
-		"Clip":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Clip(a, -1, 1) },
+		"GELU":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.GELU{}) },
+		"GELU with tanh": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.GELU{Tanh: true}) },
+		"Tanh":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.Tanh{}) },
+		"Clip":           func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.Clip{Low: -1, High: 1}) },
 	}
 }
 
 // releasedOfEncoders use what was released.
 func releasedOfEncoders() map[string]func(sc tensor.Scope, a tensor.Array) {
 	return map[string]func(sc tensor.Scope, a tensor.Array){
-		"GELU": func(sc tensor.Scope, a tensor.Array) { sc.GELU(a, false) },
-		"Tanh": func(sc tensor.Scope, a tensor.Array) { sc.Tanh(a) },
-		"Clip": func(sc tensor.Scope, a tensor.Array) { sc.Clip(a, -1, 1) },
+		"GELU": func(sc tensor.Scope, a tensor.Array) { sc.Map(a, tensor.GELU{}) },
+		"Tanh": func(sc tensor.Scope, a tensor.Array) { sc.Map(a, tensor.Tanh{}) },
+		"Clip": func(sc tensor.Scope, a tensor.Array) { sc.Map(a, tensor.Clip{Low: -1, High: 1}) },
 		"AttendAll": func(sc tensor.Scope, a tensor.Array) {
 			b := sc.From(make([]float32, 4), 1, 4)
 			sc.AttendAll(tensor.AttendAllSpec{Segments: []tensor.Segment{{Length: 1}}, Q: b, K: a, V: b, Heads: 1, Scale: 1})

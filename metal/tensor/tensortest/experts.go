@@ -50,9 +50,9 @@ func (s matrixSuite) routes(t *testing.T, top bool) {
 		t.Run(fmt.Sprintf("%d of %d, %v", c.k, c.experts, c.normalized), func(t *testing.T) {
 			x := s.open(t)
 			scores := x.random(c.tokens * c.experts)
-			ids, shares := x.s.Route(x.s.From(scores, c.tokens, c.experts), c.k, c.normalized)
+			ids, shares := x.s.Route(x.s.From(scores, c.tokens, c.experts), tensor.RouteSpec{K: c.k, Normalized: c.normalized, Rounded: true})
 			if top {
-				ids, shares = x.s.RouteTop(x.s.From(scores, c.tokens, c.experts), c.k)
+				ids, shares = x.s.Route(x.s.From(scores, c.tokens, c.experts), tensor.RouteSpec{K: c.k, SoftmaxLast: true})
 			}
 			chosen := make([]int32, c.tokens*c.k)
 			x.s.ReadIDs(ids, chosen)
@@ -74,9 +74,9 @@ func (s matrixSuite) routes(t *testing.T, top bool) {
 	t.Run("of scores that are no numbers", func(t *testing.T) {
 		x := s.open(t)
 		nan := float32(math.NaN())
-		ids, _ := x.s.Route(x.s.From([]float32{nan, nan, nan, 1, nan, 2, nan, nan}, 2, 4), 2, true)
+		ids, _ := x.s.Route(x.s.From([]float32{nan, nan, nan, 1, nan, 2, nan, nan}, 2, 4), tensor.RouteSpec{K: 2, Normalized: true, Rounded: true})
 		if top {
-			ids, _ = x.s.RouteTop(x.s.From([]float32{nan, nan, nan, 1, nan, 2, nan, nan}, 2, 4), 2)
+			ids, _ = x.s.Route(x.s.From([]float32{nan, nan, nan, 1, nan, 2, nan, nan}, 2, 4), tensor.RouteSpec{K: 2, SoftmaxLast: true})
 		}
 		chosen := make([]int32, 4)
 		x.s.ReadIDs(ids, chosen)
@@ -215,9 +215,13 @@ func shapesOfExperts(m tensor.Matrix) map[string]func(sc tensor.Scope) {
 			sc.LinearBias(sc.From(make([]float32, 8), 1, 8), []tensor.Matrix{m}, []tensor.Array{sc.From(make([]float32, 3), 1, 3)})
 		},
 		"LinearBias of none": func(sc tensor.Scope) { sc.LinearBias(sc.From(make([]float32, 8), 1, 8), []tensor.Matrix{m}, nil) },
-		"GeGLU":              func(sc tensor.Scope) { sc.GeGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
-		"LimitedSwiGLU":      func(sc tensor.Scope) { sc.LimitedSwiGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), 7) },
-		"ClampedSwiGLU":      func(sc tensor.Scope) { sc.ClampedSwiGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), 1, 7) },
+		"GeGLU":              func(sc tensor.Scope) { sc.GLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), tensor.GeGLU{}) },
+		"LimitedSwiGLU": func(sc tensor.Scope) {
+			sc.GLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), tensor.LimitedSwiGLU{Limit: 7})
+		},
+		"ClampedSwiGLU": func(sc tensor.Scope) {
+			sc.GLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), tensor.ClampedSwiGLU{Alpha: 1, Limit: 7})
+		},
 		"Level": func(sc tensor.Scope) {
 			sc.Level(sc.From(make([]float32, 4), 2, 2), sc.From(make([]float32, 4), 1, 4), 0)
 		},
@@ -233,14 +237,22 @@ func shapesOfExperts(m tensor.Matrix) map[string]func(sc tensor.Scope) {
 		"MixRuns of none": func(sc tensor.Scope) {
 			sc.MixRuns(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 6), 2, 3), 0)
 		},
-		"RouteTop of none": func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 0) },
-		"RouteTop of more": func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 5) },
-		"Route of none":    func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 0, true) },
-		"Route of more":    func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 5, true) },
-		"LinearOf width":   func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },
-		"LinearOf parts":   func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 2, m) },
-		"LinearOf none":    func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 0, m) },
-		"LinearOf ids":     func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 16), 2, 8), sc.IDs([]int32{0, 1, 2}), 3, m) },
+		"RouteTop of none": func(sc tensor.Scope) {
+			sc.Route(sc.From(make([]float32, 8), 2, 4), tensor.RouteSpec{SoftmaxLast: true})
+		},
+		"RouteTop of more": func(sc tensor.Scope) {
+			sc.Route(sc.From(make([]float32, 8), 2, 4), tensor.RouteSpec{K: 5, SoftmaxLast: true})
+		},
+		"Route of none": func(sc tensor.Scope) {
+			sc.Route(sc.From(make([]float32, 8), 2, 4), tensor.RouteSpec{Normalized: true, Rounded: true})
+		},
+		"Route of more": func(sc tensor.Scope) {
+			sc.Route(sc.From(make([]float32, 8), 2, 4), tensor.RouteSpec{K: 5, Normalized: true, Rounded: true})
+		},
+		"LinearOf width": func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },
+		"LinearOf parts": func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 2, m) },
+		"LinearOf none":  func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 0, m) },
+		"LinearOf ids":   func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 16), 2, 8), sc.IDs([]int32{0, 1, 2}), 3, m) },
 		"LinearOf a stranger": func(sc tensor.Scope) {
 			sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{3}), 3, m)
 		},
@@ -265,22 +277,28 @@ func releasedOfExperts(m, gone tensor.Matrix) map[string]func(sc tensor.Scope, a
 		"gone matrix of a bias": func(sc tensor.Scope, _ tensor.Array) {
 			sc.LinearBias(sc.From(make([]float32, 4), 1, 4), []tensor.Matrix{gone}, []tensor.Array{sc.From([]float32{1}, 1)})
 		},
-		"GeGLU":         func(sc tensor.Scope, a tensor.Array) { sc.GeGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"LimitedSwiGLU": func(sc tensor.Scope, a tensor.Array) { sc.LimitedSwiGLU(a, sc.From(make([]float32, 4), 1, 4), 7) },
-		"Softplus":      func(sc tensor.Scope, a tensor.Array) { sc.Softplus(a) },
-		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) { sc.ClampedSwiGLU(a, sc.From(make([]float32, 4), 1, 4), 1, 7) },
-		"RouteTop":      func(sc tensor.Scope, a tensor.Array) { sc.RouteTop(a, 1) },
-		"Exceed":        func(sc tensor.Scope, a tensor.Array) { sc.Exceed(a, 1) },
-		"MixRuns":       func(sc tensor.Scope, a tensor.Array) { sc.MixRuns(a, sc.From([]float32{1}, 1, 1), 1) },
-		"MixRuns by":    func(sc tensor.Scope, a tensor.Array) { sc.MixRuns(sc.From(make([]float32, 4), 1, 4), a, 1) },
-		"Level":         func(sc tensor.Scope, a tensor.Array) { sc.Level(a, sc.From(make([]float32, 4), 1, 4), 0) },
-		"Level like":    func(sc tensor.Scope, a tensor.Array) { sc.Level(sc.From(make([]float32, 4), 1, 4), a, 0) },
-		"ScaleShift":    func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },
-		"Route":         func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
-		"Combine":       func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
-		"shares":        func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
-		"LinearOf":      func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
-		"chosen":        func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
+		"GeGLU": func(sc tensor.Scope, a tensor.Array) { sc.GLU(a, sc.From(make([]float32, 4), 1, 4), tensor.GeGLU{}) },
+		"LimitedSwiGLU": func(sc tensor.Scope, a tensor.Array) {
+			sc.GLU(a, sc.From(make([]float32, 4), 1, 4), tensor.LimitedSwiGLU{Limit: 7})
+		},
+		"Softplus": func(sc tensor.Scope, a tensor.Array) { sc.Map(a, tensor.Softplus{}) },
+		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) {
+			sc.GLU(a, sc.From(make([]float32, 4), 1, 4), tensor.ClampedSwiGLU{Alpha: 1, Limit: 7})
+		},
+		"RouteTop":   func(sc tensor.Scope, a tensor.Array) { sc.Route(a, tensor.RouteSpec{K: 1, SoftmaxLast: true}) },
+		"Exceed":     func(sc tensor.Scope, a tensor.Array) { sc.Exceed(a, 1) },
+		"MixRuns":    func(sc tensor.Scope, a tensor.Array) { sc.MixRuns(a, sc.From([]float32{1}, 1, 1), 1) },
+		"MixRuns by": func(sc tensor.Scope, a tensor.Array) { sc.MixRuns(sc.From(make([]float32, 4), 1, 4), a, 1) },
+		"Level":      func(sc tensor.Scope, a tensor.Array) { sc.Level(a, sc.From(make([]float32, 4), 1, 4), 0) },
+		"Level like": func(sc tensor.Scope, a tensor.Array) { sc.Level(sc.From(make([]float32, 4), 1, 4), a, 0) },
+		"ScaleShift": func(sc tensor.Scope, a tensor.Array) { sc.Map(a, tensor.ScaleShift{Scale: 1, Shift: 1}) },
+		"Route": func(sc tensor.Scope, a tensor.Array) {
+			sc.Route(a, tensor.RouteSpec{K: 1, Normalized: true, Rounded: true})
+		},
+		"Combine":  func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
+		"shares":   func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
+		"LinearOf": func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
+		"chosen":   func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
 		"gone experts": func(sc tensor.Scope, _ tensor.Array) {
 			sc.LinearOf(sc.From(make([]float32, 4), 1, 4), sc.IDs([]int32{0}), 1, gone)
 		},

@@ -81,14 +81,9 @@ func (s faultyScope) LinearBias(x tensor.Array, ms []tensor.Matrix, biases []ten
 	return s.Scope.LinearBias(x, ms, biases)
 }
 
-func (s faultyScope) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
+func (s faultyScope) Route(scores tensor.Array, spec tensor.RouteSpec) (chosen, shares tensor.Array) {
 	defer s.in("Route")()
-	return s.Scope.Route(scores, k, normalized)
-}
-
-func (s faultyScope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
-	defer s.in("RouteTop")()
-	return s.Scope.RouteTop(scores, k)
+	return s.Scope.Route(scores, spec)
 }
 
 func (s faultyScope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
@@ -126,6 +121,16 @@ func (s faultyScope) Multiply(a, b tensor.Array) tensor.Array {
 	return s.Scope.Multiply(a, b)
 }
 
+func (s faultyScope) Map(x tensor.Array, f tensor.Function) tensor.Array {
+	defer s.in(f.Function())()
+	return s.Scope.Map(x, f)
+}
+
+func (s faultyScope) GLU(gate, up tensor.Array, g tensor.GLU) tensor.Array {
+	defer s.in(g.GLU())()
+	return s.Scope.GLU(gate, up, g)
+}
+
 func (s faultyScope) Exceed(x tensor.Array, by float32) tensor.Array {
 	defer s.in("Exceed")()
 	return s.Scope.Exceed(x, by)
@@ -139,41 +144,6 @@ func (s faultyScope) MixRuns(x, by tensor.Array, n int) tensor.Array {
 func (s faultyScope) Level(x, like tensor.Array, least float32) tensor.Array {
 	defer s.in("Level")()
 	return s.Scope.Level(x, like, least)
-}
-
-func (s faultyScope) SiLU(x tensor.Array) tensor.Array {
-	defer s.in("SiLU")()
-	return s.Scope.SiLU(x)
-}
-
-func (s faultyScope) SwiGLU(gate, up tensor.Array) tensor.Array {
-	defer s.in("SwiGLU")()
-	return s.Scope.SwiGLU(gate, up)
-}
-
-func (s faultyScope) GeGLU(gate, up tensor.Array) tensor.Array {
-	defer s.in("GeGLU")()
-	return s.Scope.GeGLU(gate, up)
-}
-
-func (s faultyScope) LimitedSwiGLU(gate, up tensor.Array, limit float32) tensor.Array {
-	defer s.in("LimitedSwiGLU")()
-	return s.Scope.LimitedSwiGLU(gate, up, limit)
-}
-
-func (s faultyScope) Softplus(x tensor.Array) tensor.Array {
-	defer s.in("Softplus")()
-	return s.Scope.Softplus(x)
-}
-
-func (s faultyScope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
-	defer s.in("ClampedSwiGLU")()
-	return s.Scope.ClampedSwiGLU(gate, up, alpha, limit)
-}
-
-func (s faultyScope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
-	defer s.in("ScaleShift")()
-	return s.Scope.ScaleShift(x, scale, shift)
 }
 
 func (s faultyScope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
@@ -224,21 +194,6 @@ func (s faultyScope) AttendAll(spec tensor.AttendAllSpec) tensor.Array {
 func (s faultyScope) LayerNorm(x, weight, bias tensor.Array, eps float32) tensor.Array {
 	defer s.in("LayerNorm")()
 	return s.Scope.LayerNorm(x, weight, bias, eps)
-}
-
-func (s faultyScope) GELU(x tensor.Array, tanh bool) tensor.Array {
-	defer s.in("GELU")()
-	return s.Scope.GELU(x, tanh)
-}
-
-func (s faultyScope) Clip(x tensor.Array, low, high float32) tensor.Array {
-	defer s.in("Clip")()
-	return s.Scope.Clip(x, low, high)
-}
-
-func (s faultyScope) Tanh(x tensor.Array) tensor.Array {
-	defer s.in("Tanh")()
-	return s.Scope.Tanh(x)
 }
 
 func (s faultyScope) Mean(x tensor.Array, segments []tensor.Segment, mask []float32) tensor.Array {

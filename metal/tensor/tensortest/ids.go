@@ -141,8 +141,8 @@ func (s Suite) kinds(t *testing.T) {
 		"Linear of ids":     func(sc tensor.Scope, ids, _ tensor.Array) { sc.Linear(ids, m) },
 		"Argmax of ids":     func(sc tensor.Scope, ids, _ tensor.Array) { sc.Argmax(ids, 1) },
 		"Add of ids":        func(sc tensor.Scope, ids, _ tensor.Array) { sc.Add(ids, ids) },
-		"SwiGLU of ids":     func(sc tensor.Scope, ids, numbers tensor.Array) { sc.SwiGLU(numbers, ids) },
-		"SiLU of ids":       func(sc tensor.Scope, ids, _ tensor.Array) { sc.SiLU(ids) },
+		"SwiGLU of ids":     func(sc tensor.Scope, ids, numbers tensor.Array) { sc.GLU(numbers, ids, tensor.SwiGLU{}) },
+		"SiLU of ids":       func(sc tensor.Scope, ids, _ tensor.Array) { sc.Map(ids, tensor.SiLU{}) },
 		"Rows of ids":       func(sc tensor.Scope, ids, _ tensor.Array) { sc.Rows(ids, []int{0}) },
 		"RMSNorm by ids":    func(sc tensor.Scope, ids, numbers tensor.Array) { sc.RMSNorm(numbers, ids, 0) },
 		"Rope of ids": func(sc tensor.Scope, ids, _ tensor.Array) {

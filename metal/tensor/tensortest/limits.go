@@ -101,31 +101,39 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		"Add":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Add(a, a) },
 		"Multiply": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Multiply(a, a) },
 		"Route": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			_, shares := sc.Route(a, limitWidth, true)
+			_, shares := sc.Route(a, tensor.RouteSpec{K: limitWidth, Normalized: true, Rounded: true})
 			return shares
 		},
 		"Combine": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Combine(a, sc.From(make([]float32, limitRows), limitRows, 1))
 		},
-		"SiLU":          func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
-		"SwiGLU":        func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
-		"GeGLU":         func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GeGLU(a, a) },
-		"LimitedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.LimitedSwiGLU(a, a, 7) },
-		"Softplus":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Softplus(a) },
-		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ClampedSwiGLU(a, a, 1.702, 7) },
+		"SiLU":   func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.SiLU{}) },
+		"SwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GLU(a, a, tensor.SwiGLU{}) },
+		"GeGLU":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GLU(a, a, tensor.GeGLU{}) },
+		"LimitedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.GLU(a, a, tensor.LimitedSwiGLU{Limit: 7})
+		},
+		"Softplus": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.Softplus{}) },
+		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.GLU(a, a, tensor.ClampedSwiGLU{Alpha: 1.702, Limit: 7})
+		},
 		"RouteTop": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			_, shares := sc.RouteTop(a, limitWidth)
+			_, shares := sc.Route(a, tensor.RouteSpec{K: limitWidth, SoftmaxLast: true})
 			return shares
 		},
 		"RouteBy": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			_, shares := sc.RouteBy(a, tensor.RouteSpec{K: limitWidth, Sigmoid: true})
+			_, shares := sc.Route(a, tensor.RouteSpec{K: limitWidth, Sigmoid: true})
 			return shares
 		},
-		"ReLU2":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ReLU2(a) },
-		"XIELU":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.XIELU(a, 1, 1, 0.5, 0) },
-		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
-		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
-		"Split":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },
+		"ReLU2": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.ReLU2{}) },
+		"XIELU": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.Map(a, tensor.XIELU{Positive: 1, Negative: 1, Beta: 0.5})
+		},
+		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.Map(a, tensor.ScaleShift{Scale: 2, Shift: 1})
+		},
+		"RMSNorm": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
+		"Split":   func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },
 		"Join": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Join([]tensor.Array{a, a}, limitWidth, limitWidth)
 		},
@@ -236,7 +244,7 @@ func (s Suite) peak(t *testing.T) {
 	for range layers {
 		child := sc.Child()
 		gu := child.Linear(child.RMSNorm(h, one, 1e-5), gate, up)
-		next := child.Keep(child.Add(h, child.Linear(child.SwiGLU(gu[0], gu[1]), down)[0]))
+		next := child.Keep(child.Add(h, child.Linear(child.GLU(gu[0], gu[1], tensor.SwiGLU{}), down)[0]))
 		child.Close()
 		sc.Release(h)
 		h = next
@@ -270,8 +278,8 @@ func (s Suite) released(t *testing.T) {
 	maps.Copy(all, releasedOfEncoders())
 	maps.Copy(all, map[string]func(sc tensor.Scope, a tensor.Array){
 		"Add":         func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
-		"SwiGLU":      func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"SiLU":        func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
+		"SwiGLU":      func(sc tensor.Scope, a tensor.Array) { sc.GLU(a, sc.From(make([]float32, 4), 1, 4), tensor.SwiGLU{}) },
+		"SiLU":        func(sc tensor.Scope, a tensor.Array) { sc.Map(a, tensor.SiLU{}) },
 		"Rows":        func(sc tensor.Scope, a tensor.Array) { sc.Rows(a, []int{0}) },
 		"Argmax":      func(sc tensor.Scope, a tensor.Array) { sc.Argmax(a, 1) },
 		"Mean":        func(sc tensor.Scope, a tensor.Array) { sc.Mean(a, seg, nil) },
@@ -293,7 +301,7 @@ func (s Suite) released(t *testing.T) {
 		},
 		"gone matrix": func(sc tensor.Scope, _ tensor.Array) { sc.Linear(sc.From(make([]float32, 4), 1, 4), gone) },
 		"gone table":  func(sc tensor.Scope, _ tensor.Array) { sc.Embed(gone, sc.IDs([]int32{0})) },
-		"no array":    func(sc tensor.Scope, _ tensor.Array) { sc.SiLU(nil) },
+		"no array":    func(sc tensor.Scope, _ tensor.Array) { sc.Map(nil, tensor.SiLU{}) },
 		"no matrix":   func(sc tensor.Scope, _ tensor.Array) { sc.Linear(sc.From(make([]float32, 4), 1, 4), nil) },
 		"closed scope": func(sc tensor.Scope, _ tensor.Array) {
 			sc.Close()

@@ -10,7 +10,7 @@ import (
 
 // place replaces rows, leaves the others and its operands as they were, and refuses
 // rows that are not there or not in order.
-func (s Suite) place(t *testing.T) {
+func (s elementSuite) place(t *testing.T) {
 	x := s.open(t)
 	const width = 37
 	v, fresh := x.random(9*width), x.random(3*width)

@@ -8,7 +8,7 @@ import (
 )
 
 // rows gathers any rows, and the last of each segment, as embedders pool.
-func (s Suite) rows(t *testing.T) {
+func (s elementSuite) rows(t *testing.T) {
 	x := s.open(t)
 	const width = 37
 	v := x.random(9 * width)
@@ -32,7 +32,7 @@ func (s Suite) rows(t *testing.T) {
 	}
 }
 
-func (s Suite) mean(t *testing.T) {
+func (s elementSuite) mean(t *testing.T) {
 	x := s.open(t)
 	const width = 33
 	segments := []tensor.Segment{{Request: 1, Length: 1}, {Request: 2, Start: 5, Length: 6}, {Request: 3, Length: 2}}
@@ -66,7 +66,7 @@ func (s Suite) mean(t *testing.T) {
 	}
 }
 
-func (s Suite) unit(t *testing.T) {
+func (s elementSuite) unit(t *testing.T) {
 	x := s.open(t)
 	const rows, width = 4, 259
 	v, want := x.random(rows*width), make([]float64, rows*width)

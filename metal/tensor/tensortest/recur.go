@@ -429,7 +429,7 @@ func (s cacheSuite) recurErrors(t *testing.T) {
 }
 
 // split cuts runs of each row into parts.
-func (s cacheSuite) split(t *testing.T) {
+func (s elementSuite) split(t *testing.T) {
 	x := s.open(t)
 	const rows = 3
 	for _, widths := range [][]int{{12}, {4, 8}, {1, 2, 3}, {2, 2}, {3, 1, 5, 3}} {
@@ -455,7 +455,7 @@ func (s cacheSuite) split(t *testing.T) {
 }
 
 // join puts together what Split cut, and refuses what does not fit.
-func (s cacheSuite) join(t *testing.T) {
+func (s elementSuite) join(t *testing.T) {
 	x := s.open(t)
 	const rows = 3
 	for _, widths := range [][]int{{12}, {4, 8}, {1, 2, 3}, {2, 2}, {3, 1, 5, 3}} {
@@ -476,7 +476,7 @@ func (s cacheSuite) join(t *testing.T) {
 	}
 }
 
-func (s cacheSuite) sigmoidGate(t *testing.T) {
+func (s elementSuite) sigmoidGate(t *testing.T) {
 	x := s.open(t)
 	const rows, width = 3, 2730
 	for _, columns := range []int{width, 1, 7} {
@@ -490,7 +490,7 @@ func (s cacheSuite) sigmoidGate(t *testing.T) {
 	}
 }
 
-func (s cacheSuite) addGated(t *testing.T) {
+func (s elementSuite) addGated(t *testing.T) {
 	x := s.open(t)
 	const rows, width = 3, 2730
 	to, v, gate, want := x.random(rows*width), x.random(rows*width), []float32{100, 0.5, -100}, make([]float64, rows*width)
@@ -511,7 +511,7 @@ func (s cacheSuite) addGated(t *testing.T) {
 }
 
 // rmsNormGate norms whole rows, and each head of a row by itself.
-func (s cacheSuite) rmsNormGate(t *testing.T) {
+func (s elementSuite) rmsNormGate(t *testing.T) {
 	x := s.open(t)
 	const rows, width, eps = 5, 134, 1e-5
 	for _, run := range []int{width, width / 2, 1} {

@@ -42,7 +42,7 @@ func (s matrixSuite) routeBy(t *testing.T) {
 		"a negative jitter": {K: 2, Jitter: -0.1}, "a jitter and normalized shares": {K: 2, Jitter: 0.1, Normalized: true},
 	} {
 		x := s.open(t)
-		x.s.RouteBy(x.s.From(x.random(12), 2, 6), spec)
+		x.s.Route(x.s.From(x.random(12), 2, 6), spec)
 		if x.s.Err() == nil {
 			t.Errorf("%s is accepted", name)
 		}
@@ -65,7 +65,7 @@ func (s matrixSuite) routesBy(t *testing.T, c routeCase) {
 		each = x.random(c.experts)
 		c.spec.Each = x.s.From(each, c.experts)
 	}
-	ids, shares := x.s.RouteBy(x.s.From(scores, c.tokens, c.experts), c.spec)
+	ids, shares := x.s.Route(x.s.From(scores, c.tokens, c.experts), c.spec)
 	k := c.spec.K
 	chosen := make([]int32, c.tokens*k)
 	x.s.ReadIDs(ids, chosen)
@@ -175,7 +175,7 @@ func mixOracle(scores []float32, k int, jitter float64) map[int32]float64 {
 }
 
 // curves are activations of one operand.
-func (s matrixSuite) curves(t *testing.T) {
+func (s elementSuite) curves(t *testing.T) {
 	x := s.open(t)
 	v := x.random(3 * 1031)
 	v[0], v[1], v[2], v[3] = 0, -30, 30, -1e-7
@@ -189,6 +189,6 @@ func (s matrixSuite) curves(t *testing.T) {
 		}
 	}
 	in := x.s.From(v, 3, 1031)
-	s.near(t, "ReLU2", x.read(x.s.ReLU2(in)), square)
-	s.near(t, "XIELU", x.read(x.s.XIELU(in, positive, negative, beta, eps)), curve)
+	s.near(t, "ReLU2", x.read(x.s.Map(in, tensor.ReLU2{})), square)
+	s.near(t, "XIELU", x.read(x.s.Map(in, tensor.XIELU{Positive: positive, Negative: negative, Beta: beta, Eps: eps})), curve)
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // exceed compares with the deviation of a whole row, as of a population.
-func (s Suite) exceed(t *testing.T) {
+func (s elementSuite) exceed(t *testing.T) {
 	x := s.open(t)
 	for _, c := range []struct {
 		rows, width int
@@ -31,7 +31,7 @@ func (s Suite) exceed(t *testing.T) {
 }
 
 // mixRuns mixes several runs to more, to fewer, and one to several.
-func (s Suite) mixRuns(t *testing.T) {
+func (s elementSuite) mixRuns(t *testing.T) {
 	x := s.open(t)
 	for _, c := range []struct{ rows, n, m, width int }{{5, 4, 4, 33}, {3, 1, 4, 130}, {2, 3, 2, 7}, {1, 5, 1, 64}, {40, 2, 2, 1}} {
 		v, by, want := x.random(c.rows*c.n*c.width), x.random(c.rows*c.n*c.m), make([]float64, c.rows*c.m*c.width)
@@ -46,7 +46,7 @@ func (s Suite) mixRuns(t *testing.T) {
 }
 
 // level has a row that is smaller than the least, and one of zeros.
-func (s Suite) level(t *testing.T) {
+func (s elementSuite) level(t *testing.T) {
 	x := s.open(t)
 	const rows, width, least = 4, 130, 1e-5
 	v, like, want := x.random(rows*width), x.random(rows*width), make([]float64, rows*width)
