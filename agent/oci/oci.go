@@ -14,6 +14,8 @@
 package oci
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -43,13 +45,6 @@ const (
 	dockerType   = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// Annotations that name a layer's file, and mark it as a packed folder.
-const (
-	titleKey  = "org.opencontainers.image.title"
-	pathKey   = "org.cncf.model.filepath"
-	unpackKey = "io.deis.oras.content.unpack"
-)
-
 // ggufLayer is a layer of Docker's, which needs no name: it is the model.
 const ggufLayer = "application/vnd.docker.ai.gguf.v3"
 
@@ -63,16 +58,46 @@ type Client struct {
 }
 
 type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int64             `json:"size"`
-	Annotations map[string]string `json:"annotations"`
+	MediaType   string      `json:"mediaType"`
+	Digest      string      `json:"digest"`
+	Size        int64       `json:"size"`
+	Annotations annotations `json:"annotations"`
+}
+
+// annotations name a layer's file, and mark it as a packed folder.
+type annotations struct {
+	Title  string `json:"org.opencontainers.image.title"`
+	Path   string `json:"org.cncf.model.filepath"`
+	Unpack string `json:"io.deis.oras.content.unpack"`
 }
 
 type manifest struct {
-	MediaType string       `json:"mediaType"`
-	Layers    []descriptor `json:"layers"`
-	Manifests []descriptor `json:"manifests"`
+	MediaType string      `json:"mediaType"`
+	Layers    descriptors `json:"layers"`
+	Manifests descriptors `json:"manifests"`
+}
+
+// descriptors of one manifest. Those that are read are at most one more than maxLayers,
+// so that a list of empty ones costs no more than its text.
+type descriptors []descriptor
+
+// UnmarshalJSON reads a list, or null.
+func (d *descriptors) UnmarshalJSON(raw []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	switch t, err := dec.Token(); {
+	case err != nil || t == nil:
+		return err
+	case t != json.Delim('['):
+		return fmt.Errorf("%v is no list", t)
+	}
+	for dec.More() && len(*d) <= maxLayers {
+		var next descriptor
+		if err := dec.Decode(&next); err != nil {
+			return err
+		}
+		*d = append(*d, next)
+	}
+	return nil
 }
 
 // List returns the files of the artifact. Every error except the context's own is
@@ -85,14 +110,17 @@ func (c *Client) List(ctx context.Context, s Source, login Login) ([]hub.Entry, 
 	if len(m.Manifests) > 0 {
 		if len(m.Manifests) > 1 {
 			return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf(
-				"%s is an index of %d manifests; reference one of them by its digest", s, len(m.Manifests))}
+				"%s is an index of several manifests; reference one of them by its digest", s)}
 		}
 		if m, err = c.manifest(ctx, s, m.Manifests[0].Digest, login); err != nil {
 			return nil, err
 		}
 	}
-	if len(m.Layers) == 0 || len(m.Layers) > maxLayers {
-		return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("%s has %d layers and no model; push a model's files, as `oras push` does", s, len(m.Layers))}
+	if len(m.Layers) > maxLayers {
+		return nil, strange(s, fmt.Sprintf("has more than %d layers", maxLayers))
+	}
+	if len(m.Layers) == 0 {
+		return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("%s has no layers and no model; push a model's files, as `oras push` does", s)}
 	}
 	return files(s, m.Layers)
 }
@@ -100,10 +128,7 @@ func (c *Client) List(ctx context.Context, s Source, login Login) ([]hub.Entry, 
 // files are what the layers hold: each one file, raw.
 func files(s Source, layers []descriptor) (out []hub.Entry, err error) {
 	for _, l := range layers {
-		name := l.Annotations[pathKey]
-		if name == "" {
-			name = l.Annotations[titleKey]
-		}
+		name := cmp.Or(l.Annotations.Path, l.Annotations.Title)
 		if name == "" && l.MediaType == ggufLayer {
 			name = "model.gguf"
 		}
@@ -126,7 +151,7 @@ func files(s Source, layers []descriptor) (out []hub.Entry, err error) {
 // packed reports whether a layer is an archive, or compressed.
 func packed(l descriptor) bool {
 	t := l.MediaType
-	return l.Annotations[unpackKey] == "true" || strings.HasSuffix(t, "tar") || strings.Contains(t, ".tar") || strings.HasSuffix(t, "+gzip") || strings.HasSuffix(t, "+zstd")
+	return l.Annotations.Unpack == "true" || strings.HasSuffix(t, "tar") || strings.Contains(t, ".tar") || strings.HasSuffix(t, "+gzip") || strings.HasSuffix(t, "+zstd")
 }
 
 // manifest reads one, and proves it where its digest is known.

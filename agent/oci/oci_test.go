@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -13,6 +14,12 @@ import (
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/oci/ocitest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Annotations that name a layer's file.
+const (
+	titleKey = "org.opencontainers.image.title"
+	pathKey  = "org.cncf.model.filepath"
 )
 
 // stand is a registry, and a client that reaches it.
@@ -94,7 +101,7 @@ func TestArtifactsThatAreNoModelAreRefused(t *testing.T) {
 		return []ocitest.Layer{titled("config.json", "{}"), l}
 	}
 	unpacked := titled("folder", "x")
-	unpacked.Annotations[unpackKey] = "true"
+	unpacked.Annotations["io.deis.oras.content.unpack"] = "true"
 	one := r.Push("m", "good", []ocitest.Layer{titled("config.json", "{}")})
 	r.Push("m", "image", layer("application/vnd.oci.image.layer.v1.tar+gzip", ""))
 	r.Push("m", "docker", layer("application/vnd.docker.image.rootfs.diff.tar.gzip", ""))
@@ -185,5 +192,24 @@ func TestAManifestHasAnEnd(t *testing.T) {
 	r.Swap("m", "large", []byte(`{"layers":[{"digest":"`+ocitest.Sum(nil)+`","size":1,"annotations":{"`+titleKey+`":"x"}}]}`+strings.Repeat(" ", maxManifest)))
 	if got, err := c.List(t.Context(), parse(t, "oci://"+host+"/m:large"), Login{}); download.Reason(err, "") != v1alpha1.ReasonInvalidModel {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestAManifestOfEmptyLayersCostsNoMoreThanItsText: each of a million empty ones would
+// become a descriptor of 100 bytes.
+func TestAManifestOfEmptyLayersCostsNoMoreThanItsText(t *testing.T) {
+	r := &ocitest.Registry{}
+	r.Push("m", "large", nil)
+	c, host := stand(t, r)
+	r.Swap("m", "large", []byte(`{"layers":[`+strings.Repeat("{},", (maxManifest-64)/3)+`{}]}`))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := c.List(t.Context(), parse(t, "oci://"+host+"/m:large"), Login{})
+	runtime.ReadMemStats(&after)
+	if download.Reason(err, "") != v1alpha1.ReasonInvalidModel || !strings.Contains(err.Error(), "more than 4096 layers") {
+		t.Errorf("%v", err)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > 32*maxManifest/4 {
+		t.Errorf("a manifest of %d bytes took %d", maxManifest, used)
 	}
 }
