@@ -97,9 +97,9 @@ type AttentionSpec struct {
 	Cap float32
 }
 
-// attention declares q_proj, k_proj, v_proj and o_proj with the prefix path,
+// newAttention declares q_proj, k_proj, v_proj and o_proj with the prefix path,
 // and the family's optional tensors.
-func (l *Loader) attention(path string, d family.Dimensions, f family.Attention, layer int) *Attention {
+func newAttention(l *Loader, path string, d family.Dimensions, f family.Attention, layer int) *Attention {
 	a := &Attention{Gated: f.Gated, NormLast: f.NormLast, AttentionSpec: AttentionSpec{
 		Layer: layer, HeadSize: f.HeadSize, Temper: f.Temper, Scale: float32(f.Scale), Window: f.Window, Chunk: f.Chunk, Cap: float32(f.Cap), ValueScale: float32(f.ValueScale),
 	}}

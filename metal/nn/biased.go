@@ -114,10 +114,10 @@ func (e *ClampedExperts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return s.Combine(down, shares)
 }
 
-// ClampedExperts declares a router and experts with the prefix path: gate_proj,
+// newClampedExperts declares a router and experts with the prefix path: gate_proj,
 // up_proj and down_proj with mlx-lm's names, or gate_up_proj for both as
 // published.
-func (l *Loader) ClampedExperts(path string, d family.Experts) *ClampedExperts {
+func newClampedExperts(l *Loader, path string, d family.Experts) *ClampedExperts {
 	e := &ClampedExperts{Count: d.Count, PerToken: d.PerToken, Alpha: family.GateAlpha, Limit: family.GateLimit}
 	l.Linear(path+".router", &e.Router)
 	l.Bias(path+".router", &e.Router)

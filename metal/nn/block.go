@@ -39,36 +39,36 @@ type block struct {
 	eager bool
 }
 
-// block declares layer i, whose tensors lie under path; number counts the layers
+// newBlock declares layer i, whose tensors lie under path; number counts the layers
 // that keep the same.
-func (l *Loader) block(path string, d family.Dimensions, i, number int) *block {
+func newBlock(l *Loader, path string, d family.Dimensions, i, number int) *block {
 	f := d.Block(i)
 	b := &block{parallel: f.Parallel, residual: float32(f.Residual), layer: i, eager: f.After.Path != "" || d.Hybrid.Any()}
-	b.before, b.after = l.norm(path, f.Before, d), l.norm(path, f.After, d)
+	b.before, b.after = newNorm(l, path, f.Before, d), newNorm(l, path, f.After, d)
 	switch {
 	case f.Recurrent != nil:
-		b.mixer = l.recurrent(path, number, d)
+		b.mixer = newRecurrent(l, path, number, d)
 	case f.Latent != nil:
-		b.mixer = l.latent(path+"."+f.Attention.Prefix(), d, *f.Attention, *f.Latent, number)
+		b.mixer = newLatent(l, path+"."+f.Attention.Prefix(), d, *f.Attention, *f.Latent, number)
 	case f.Attention != nil:
-		b.mixer = l.attention(path+"."+f.Attention.Prefix(), d, *f.Attention, number)
+		b.mixer = newAttention(l, path+"."+f.Attention.Prefix(), d, *f.Attention, number)
 	}
-	b.beforeFeed, b.afterFeed = l.norm(path, f.BeforeFeed, d), l.norm(path, f.AfterFeed, d)
+	b.beforeFeed, b.afterFeed = newNorm(l, path, f.BeforeFeed, d), newNorm(l, path, f.AfterFeed, d)
 	if f.Inner > 0 {
-		b.input = l.layerInput(path, d)
+		b.input = newLayerInput(l, path, d)
 	}
 	if f.Scaled {
 		l.host(path+".layer_scalar", &b.scalar)
 	}
 	switch {
 	case f.Experts != nil && f.Experts.Clamped:
-		b.feed = l.ClampedExperts(path+".mlp", *f.Experts)
+		b.feed = newClampedExperts(l, path+".mlp", *f.Experts)
 	case f.Experts != nil && f.Experts.Aside > 0:
-		b.feed = l.aside(path, d, *f.Experts)
+		b.feed = newAside(l, path, d, *f.Experts)
 	case f.Experts != nil:
-		b.feed = l.Experts(path+"."+f.Experts.Prefix(), *f.Experts)
+		b.feed = newExperts(l, path+"."+f.Experts.Prefix(), *f.Experts)
 	case f.Feed != nil:
-		b.feed = l.feed(path+"."+f.Feed.Prefix(), *f.Feed)
+		b.feed = newFeed(l, path+"."+f.Feed.Prefix(), *f.Feed)
 	}
 	return b
 }
@@ -167,8 +167,8 @@ func (n *Norm) apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return s.RMSNorm(x, n.Weight, n.Eps)
 }
 
-// norm declares a norm under path; nil where there is none.
-func (l *Loader) norm(path string, n family.Norm, d family.Dimensions) *Norm {
+// newNorm declares a norm under path; nil where there is none.
+func newNorm(l *Loader, path string, n family.Norm, d family.Dimensions) *Norm {
 	if n.Path == "" {
 		return nil
 	}

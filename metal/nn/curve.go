@@ -15,9 +15,9 @@ func (c *curve) negative() float32 { return c.beta[0] + softplus(c.alphaN[0]) }
 
 func softplus(v float32) float32 { return float32(math.Log1p(math.Exp(float64(v)))) }
 
-// curve declares the numbers of an XIELU under a path; those that are no weights
+// newCurve declares the numbers of an XIELU under a path; those that are no weights
 // have defaults.
-func (l *Loader) curve(path string) *curve {
+func newCurve(l *Loader, path string) *curve {
 	c := &curve{beta: []float32{0.5}, eps: []float32{-1e-6}}
 	for _, n := range []struct {
 		name string

@@ -97,21 +97,21 @@ func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
 	m.loader.table("model.embed_tokens", &m.embed)
 	m.embed.Scale = float32(d.EmbedScale)
 	if d.Inner > 0 {
-		m.inner = m.loader.layerInputs(d)
+		m.inner = newLayerInputs(m.loader, d)
 	}
 	for i, number := range numbers(d) {
 		path := fmt.Sprintf("model.layers.%d", i)
-		b := m.loader.block(path, d, i, number)
+		b := newBlock(m.loader, path, d, i, number)
 		if d.Streams == nil {
 			m.blocks = append(m.blocks, b)
 		} else {
-			m.blocks = append(m.blocks, m.loader.altUp(path, b, d))
+			m.blocks = append(m.blocks, newAltUp(m.loader, path, b, d))
 		}
 	}
 	if d.Streams != nil {
-		m.streams = m.loader.streams(d)
+		m.streams = newStreams(m.loader, d)
 	}
-	m.norm = m.loader.norm("", d.FinalNorm(), d)
+	m.norm = newNorm(m.loader, "", d.FinalNorm(), d)
 	tied := !m.loader.Has("lm_head")
 	if !tied {
 		m.loader.Linear("lm_head", &m.head)

@@ -84,7 +84,7 @@ func LoadEncoder(ctx context.Context, l *Loader, d family.Dimensions) (*Encoder,
 	l.Linear("embeddings.token_type_embeddings", &e.types.Linear)
 	l.LayerNorm("embeddings.LayerNorm", d.NormEps, &e.norm)
 	for i := range e.layers {
-		l.encoderLayer(fmt.Sprintf("encoder.layer.%d.", i), d.NormEps, &e.layers[i])
+		e.layers[i].declare(l, fmt.Sprintf("encoder.layer.%d.", i), d.NormEps)
 	}
 	if d.Encoder.Labels > 0 {
 		first, last := d.HeadPaths()
@@ -99,15 +99,16 @@ func LoadEncoder(ctx context.Context, l *Loader, d family.Dimensions) (*Encoder,
 	return e, nil
 }
 
-func (l *Loader) encoderLayer(at string, eps float64, to *encoderLayer) {
-	l.Dense(at+"attention.self.query", &to.q)
-	l.Dense(at+"attention.self.key", &to.k)
-	l.Dense(at+"attention.self.value", &to.v)
-	l.Dense(at+"attention.output.dense", &to.o)
-	l.LayerNorm(at+"attention.output.LayerNorm", eps, &to.attentionNorm)
-	l.Dense(at+"intermediate.dense", &to.up)
-	l.Dense(at+"output.dense", &to.down)
-	l.LayerNorm(at+"output.LayerNorm", eps, &to.norm)
+// declare declares the layer whose tensors have the prefix at.
+func (e *encoderLayer) declare(l *Loader, at string, eps float64) {
+	l.Dense(at+"attention.self.query", &e.q)
+	l.Dense(at+"attention.self.key", &e.k)
+	l.Dense(at+"attention.self.value", &e.v)
+	l.Dense(at+"attention.output.dense", &e.o)
+	l.LayerNorm(at+"attention.output.LayerNorm", eps, &e.attentionNorm)
+	l.Dense(at+"intermediate.dense", &e.up)
+	l.Dense(at+"output.dense", &e.down)
+	l.LayerNorm(at+"output.LayerNorm", eps, &e.norm)
 }
 
 // Release frees the weights.

@@ -111,9 +111,9 @@ func (l *Loader) stack(path string, to *Linear) {
 	l.matrix(path, 3, func(m tensor.Matrix) { to.Matrix, l.layers[path] = m, m })
 }
 
-// Experts declares a router, gate, with the prefix path, and the stacked
+// newExperts declares a router, gate, with the prefix path, and the stacked
 // experts of switch_mlp, with mlx-lm's names.
-func (l *Loader) Experts(path string, d family.Experts) *Experts {
+func newExperts(l *Loader, path string, d family.Experts) *Experts {
 	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized, By: d.Router, GELU: d.Activation == family.GELUTanh, Limit: float32(d.Limit)}
 	if name := path + "." + d.Router.Bias; d.Router.Bias != "" && l.holds(name, !d.Router.MayLack) {
 		l.vector(name, func(v tensor.Array) { e.Bias = v })
@@ -125,7 +125,7 @@ func (l *Loader) Experts(path string, d family.Experts) *Experts {
 	l.stack(path+".switch_mlp.up_proj", &e.Up)
 	l.stack(path+".switch_mlp.down_proj", &e.Down)
 	if d.Shared > 0 {
-		e.Shared = l.feed(path+"."+d.SharedName(), family.Feed{Plain: d.Plain, Activation: d.Activation, Limit: d.SharedLimit})
+		e.Shared = newFeed(l, path+"."+d.SharedName(), family.Feed{Plain: d.Plain, Activation: d.Activation, Limit: d.SharedLimit})
 		if !d.SharedWhole {
 			l.Linear(path+"."+d.SharedName()+"_gate", &e.SharedGate)
 		}
@@ -144,9 +144,9 @@ type Aside struct {
 	By    RMSNorm
 }
 
-// aside declares both halves in the layer at path.
-func (l *Loader) aside(path string, d family.Dimensions, e family.Experts) *Aside {
-	a := &Aside{Dense: l.feed(path+".mlp", family.Feed{Activation: e.Activation}), Experts: l.Experts(path+"."+e.Prefix(), e)}
+// newAside declares both halves in the layer at path.
+func newAside(l *Loader, path string, d family.Dimensions, e family.Experts) *Aside {
+	a := &Aside{Dense: newFeed(l, path+".mlp", family.Feed{Activation: e.Activation}), Experts: newExperts(l, path+"."+e.Prefix(), e)}
 	for i, name := range e.AsideNorms() {
 		l.RMSNorm(path+"."+name, d.NormEps, &a.Norms[i])
 	}

@@ -27,8 +27,8 @@ type Latent struct {
 	spec  AttentionSpec
 }
 
-// latent declares latent attention under path.
-func (l *Loader) latent(path string, d family.Dimensions, f family.Attention, shape family.Latent, layer int) *Latent {
+// newLatent declares latent attention under path.
+func newLatent(l *Loader, path string, d family.Dimensions, f family.Attention, shape family.Latent, layer int) *Latent {
 	a := &Latent{heads: d.QueryHeads, shape: shape, spec: AttentionSpec{Layer: layer, Scale: float32(f.Scale), Window: f.Window, Temper: f.Temper}}
 	if f.Rope != nil {
 		a.spec.Rope = l.rope(*f.Rope)
@@ -52,7 +52,7 @@ func (l *Loader) latent(path string, d family.Dimensions, f family.Attention, sh
 	l.heads(path+".unembed_out", &a.Unembed)
 	biased(".o_proj", &a.O)
 	if shape.Indexer != nil {
-		a.indexer = l.indexer(path+".indexer", *shape.Indexer, a.spec.Rope)
+		a.indexer = newIndexer(l, path+".indexer", *shape.Indexer, a.spec.Rope)
 	}
 	return a
 }
@@ -70,9 +70,9 @@ type indexer struct {
 	size, topK    int
 }
 
-// indexer declares an indexer under path, whose heads are rotated like those of
+// newIndexer declares an indexer under path, whose heads are rotated like those of
 // the layer but for the order of pairs.
-func (l *Loader) indexer(path string, f family.Indexer, rope tensor.RopeSpec) *indexer {
+func newIndexer(l *Loader, path string, f family.Indexer, rope tensor.RopeSpec) *indexer {
 	x := &indexer{rope: rope, size: f.Size, topK: f.TopK, Norm: Norm{Eps: 1e-6}}
 	x.rope.Interleaved = f.Interleaved
 	l.Linear(path+".wq_b", &x.Q)

@@ -20,8 +20,8 @@ type layerInputs struct {
 	blank int32
 }
 
-// layerInputs declares them.
-func (l *Loader) layerInputs(d family.Dimensions) *layerInputs {
+// newLayerInputs declares the embedding, the projection and its norm.
+func newLayerInputs(l *Loader, d family.Dimensions) *layerInputs {
 	e := &layerInputs{layers: d.Layers, width: d.Inner, scale: float32(1 / math.Sqrt(float64(d.Hidden)))}
 	l.padded("model.embed_tokens_per_layer", d.Vocabulary, &e.embed)
 	e.embed.Scale = float32(math.Sqrt(float64(d.Inner)))
@@ -65,8 +65,8 @@ type layerInput struct {
 	norm          RMSNorm
 }
 
-// layerInput declares it under path.
-func (l *Loader) layerInput(path string, d family.Dimensions) *layerInput {
+// newLayerInput declares the input of the layer under path.
+func newLayerInput(l *Loader, path string, d family.Dimensions) *layerInput {
 	e := new(layerInput)
 	l.Linear(path+".per_layer_input_gate", &e.gate)
 	l.Linear(path+".per_layer_projection", &e.project)

@@ -11,6 +11,10 @@ import (
 // Loader builds layers on a back end from the tensors of a file, in two steps:
 // a family declares its layers, then Load reads their tensors in the order of
 // the file. Release releases everything the loader made, also after an error.
+//
+// Its methods declare single tensors and the parameters of one product or norm;
+// newBlock, newAttention, newExperts and the other constructors declare whole
+// layers with them.
 type Loader struct {
 	tensors
 	// normsLessOne: the weights of norms are stored minus one.

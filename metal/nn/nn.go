@@ -148,8 +148,8 @@ func (m *plainMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	return m.Down.Apply(s, inner)
 }
 
-// feed declares a dense feed-forward under path.
-func (l *Loader) feed(path string, f family.Feed) FeedForward {
+// newFeed declares a dense feed-forward under path.
+func newFeed(l *Loader, path string, f family.Feed) FeedForward {
 	linear := func(name string, to *Linear) {
 		l.Linear(path+"."+name, to)
 		if f.Bias {
@@ -159,7 +159,7 @@ func (l *Loader) feed(path string, f family.Feed) FeedForward {
 	if f.Plain {
 		m := &plainMLP{Activation: f.Activation}
 		if f.Activation == family.XIELU {
-			m.Curve = l.curve(path + ".act_fn")
+			m.Curve = newCurve(l, path+".act_fn")
 		}
 		linear("up_proj", &m.Up)
 		linear("down_proj", &m.Down)

@@ -7,19 +7,19 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// recurrent declares the recurrent mixer of a layer under path; number is its number
+// newRecurrent declares the recurrent mixer of a layer under path; number is its number
 // among those.
-func (l *Loader) recurrent(path string, number int, d family.Dimensions) Mixer {
+func newRecurrent(l *Loader, path string, number int, d family.Dimensions) Mixer {
 	path += "." + d.Hybrid.Prefix()
 	switch d.Hybrid.Rule {
 	case family.Mamba2:
-		return l.mamba2(path, number, d)
+		return newMamba2(l, path, number, d)
 	case family.ShortConvolution:
-		return l.shortConvolution(path, number, d)
+		return newShortConvolution(l, path, number, d)
 	case family.KimiDelta:
-		return l.kimiDelta(path, number, d)
+		return newKimiDelta(l, path, number, d)
 	}
-	return l.GatedDelta(path, number, d)
+	return newGatedDelta(l, path, number, d)
 }
 
 // GatedDelta is a recurrent layer: a short convolution over queries, keys and
@@ -40,9 +40,9 @@ type GatedDelta struct {
 	shape family.Hybrid
 }
 
-// GatedDelta declares a recurrent layer with the prefix path; layer is its
+// newGatedDelta declares a recurrent layer with the prefix path; layer is its
 // number among the recurrent layers.
-func (l *Loader) GatedDelta(path string, layer int, d family.Dimensions) *GatedDelta {
+func newGatedDelta(l *Loader, path string, layer int, d family.Dimensions) *GatedDelta {
 	g := &GatedDelta{Layer: layer, shape: d.Hybrid}
 	names := []string{".in_proj_qkv", ".in_proj_z", ".in_proj_b", ".in_proj_a"}
 	if d.Hybrid.Joined {

@@ -22,8 +22,8 @@ type Mamba2 struct {
 	shape family.Hybrid
 }
 
-// mamba2 declares such a layer under path.
-func (l *Loader) mamba2(path string, layer int, d family.Dimensions) *Mamba2 {
+// newMamba2 declares the layer under path.
+func newMamba2(l *Loader, path string, layer int, d family.Dimensions) *Mamba2 {
 	h := d.Hybrid
 	m := &Mamba2{Layer: layer, shape: h}
 	l.Linear(path+".in_proj", &m.In)
@@ -90,8 +90,8 @@ type ShortConvolution struct {
 	hidden int
 }
 
-// shortConvolution declares such a layer under path.
-func (l *Loader) shortConvolution(path string, layer int, d family.Dimensions) *ShortConvolution {
+// newShortConvolution declares the layer under path.
+func newShortConvolution(l *Loader, path string, layer int, d family.Dimensions) *ShortConvolution {
 	c := &ShortConvolution{Layer: layer, hidden: d.Hidden}
 	l.Linear(path+".in_proj", &c.In)
 	l.Linear(path+".out_proj", &c.O)
@@ -135,8 +135,8 @@ type KimiDelta struct {
 	Norm                  RMSNorm
 }
 
-// kimiDelta declares such a layer under path.
-func (l *Loader) kimiDelta(path string, layer int, d family.Dimensions) *KimiDelta {
+// newKimiDelta declares the layer under path.
+func newKimiDelta(l *Loader, path string, layer int, d family.Dimensions) *KimiDelta {
 	k := &KimiDelta{Layer: layer}
 	for i, name := range []string{".q_proj", ".k_proj", ".v_proj", ".f_a_proj", ".b_proj", ".g_a_proj"} {
 		l.Linear(path+name, &k.In[i])

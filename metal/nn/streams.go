@@ -21,8 +21,8 @@ type streams struct {
 	widths           []int
 }
 
-// streams declares their projections.
-func (l *Loader) streams(d family.Dimensions) *streams {
+// newStreams declares the projections of the residuals.
+func newStreams(l *Loader, d family.Dimensions) *streams {
 	n := d.Streams.Count
 	m := &streams{spreads: make([]Linear, n-1), gathers: make([]Linear, n-1), widths: make([]int, n)}
 	for i := range n {
@@ -75,8 +75,8 @@ type altUp struct {
 	aroundNorm      RMSNorm
 }
 
-// altUp declares what the layer b, under path, does besides.
-func (l *Loader) altUp(path string, b *block, d family.Dimensions) *altUp {
+// newAltUp declares what the layer under path has in addition to b.
+func newAltUp(l *Loader, path string, b *block, d family.Dimensions) *altUp {
 	a := &altUp{block: b, shape: *d.Streams, hidden: d.Hidden}
 	l.Linear(path+".altup.modality_router", &a.router)
 	l.RMSNorm(path+".altup.router_norm", d.NormEps, &a.routerNorm)

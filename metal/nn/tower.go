@@ -75,7 +75,7 @@ func (t *Tower) declare() {
 	t.layers, t.deep = make([]towerLayer, d.Layers), make([]merger, len(d.Deep))
 	l.Dense(at+"patch", &t.patch)
 	for i := range t.layers {
-		l.towerLayer(fmt.Sprintf("%slayers.%d.", at, i), d, &t.layers[i])
+		t.layers[i].declare(l, fmt.Sprintf("%slayers.%d.", at, i), d)
 	}
 	if d.FinalNorm {
 		l.LayerNorm(at+"norm", d.Eps, &t.norm)
@@ -85,32 +85,34 @@ func (t *Tower) declare() {
 		l.RMSNorm(at+"merger.norm", d.Eps, &t.merger.mean)
 		l.whole(at+"merger.turned", 3, func(m tensor.Matrix) { t.merger.project.Matrix = m })
 	} else {
-		l.merger(at+"merger", d, &t.merger)
+		t.merger.declare(l, at+"merger", d)
 	}
 	for i := range t.deep {
-		l.merger(fmt.Sprintf("%sdeep.%d", at, i), d, &t.deep[i])
+		t.deep[i].declare(l, fmt.Sprintf("%sdeep.%d", at, i), d)
 	}
 }
 
-func (l *Loader) towerLayer(at string, d family.Tower, to *towerLayer) {
-	l.LayerNorm(at+"before", d.Eps, &to.before)
-	l.LayerNorm(at+"beforeFeed", d.Eps, &to.beforeFeed)
+// declare declares the layer whose tensors have the prefix at.
+func (t *towerLayer) declare(l *Loader, at string, d family.Tower) {
+	l.LayerNorm(at+"before", d.Eps, &t.before)
+	l.LayerNorm(at+"beforeFeed", d.Eps, &t.beforeFeed)
 	if d.Joined {
-		l.Dense(at+"qkv", &to.qkv)
+		l.Dense(at+"qkv", &t.qkv)
 	} else {
-		l.Dense(at+"q", &to.q)
-		l.Dense(at+"k", &to.k)
-		l.Dense(at+"v", &to.v)
+		l.Dense(at+"q", &t.q)
+		l.Dense(at+"k", &t.k)
+		l.Dense(at+"v", &t.v)
 	}
-	l.Dense(at+"o", &to.o)
-	l.Dense(at+"up", &to.up)
-	l.Dense(at+"down", &to.down)
+	l.Dense(at+"o", &t.o)
+	l.Dense(at+"up", &t.up)
+	l.Dense(at+"down", &t.down)
 }
 
-func (l *Loader) merger(at string, d family.Tower, to *merger) {
-	l.LayerNorm(at+".norm", d.Eps, &to.norm)
-	l.Dense(at+".up", &to.up)
-	l.Dense(at+".down", &to.down)
+// declare declares the merger whose tensors have the prefix at.
+func (m *merger) declare(l *Loader, at string, d family.Tower) {
+	l.LayerNorm(at+".norm", d.Eps, &m.norm)
+	l.Dense(at+".up", &m.up)
+	l.Dense(at+".down", &m.down)
 }
 
 // Release frees the weights.
