@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,25 +64,6 @@ func TestNothingThatIsReplacedOrRestoredUnloadsAMac(t *testing.T) {
 	unchanged("after a restored copy")
 }
 
-// deletes deletes the MacNode of a Mac, which is waited for elsewhere.
-func (w *world) deletes(mac string) {
-	w.t.Helper()
-	w.must(w.c.Delete(w.ctx, &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: mac}}))
-}
-
-// macGone waits until a MacNode and its MacAssignment are gone.
-func (w *world) macGone(mac string) {
-	w.t.Helper()
-	w.eventually(mac+" is gone", func() error {
-		for _, o := range []client.Object{&v1alpha1.MacNode{}, &v1alpha1.MacAssignment{}} {
-			if err := w.c.Get(w.ctx, client.ObjectKey{Name: mac}, o); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%T is there (%w)", o, err)
-			}
-		}
-		return nil
-	})
-}
-
 // TestADeletedMacNodeIsDrainedFirst: it stays while requests run, gets no new replica, and
 // its replica is created on the other Mac.
 func TestADeletedMacNodeIsDrainedFirst(t *testing.T) {
@@ -95,7 +75,7 @@ func TestADeletedMacNodeIsDrainedFirst(t *testing.T) {
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	old := w.replicas("small")[0]
 	w.mac("mac-2", holding(50*gib))
-	w.deletes("mac-1")
+	w.deleteMacNode("mac-1")
 	w.eventually("it drains, and another Mac serves", func() error {
 		a := w.assigned("mac-1").Assignments
 		if len(a) != 1 || a[0].ReplicaUID != string(old.UID) || a[0].Desired != v1alpha1.DesiredDrained {
@@ -129,7 +109,7 @@ func TestADeletedMacNodeIsNotDrainedForEver(t *testing.T) {
 	w.mac("mac-1", busy)
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.deletes("mac-1")
+	w.deleteMacNode("mac-1")
 	w.settled(time.Second)
 	if err := w.macCondition("mac-1", v1alpha1.ReasonReporting); err != nil {
 		t.Fatal("before its time is over:", err)
@@ -148,7 +128,7 @@ func TestADeletedMacNodeThatIsLostIsNotWaitedFor(t *testing.T) {
 	w.mac("mac-1", busy)
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.deletes("mac-1")
+	w.deleteMacNode("mac-1")
 	w.settled(time.Second)
 	w.must(w.declareLost("mac-1"))
 	w.macGone("mac-1")

@@ -16,7 +16,7 @@ import (
 
 // wantScaled waits until a deployment has that many replicas, all ready, and its autoscaler
 // that number and reason; no reason: no autoscaling status.
-func (w *world) wantScaled(name string, n int32, reason string) {
+func wantScaled(w *world, name string, n int32, reason string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s has %d replicas, %s", name, n, reason), func() error {
 		d := w.get(name)
@@ -52,9 +52,9 @@ func TestADeploymentScalesItself(t *testing.T) {
 	})
 	w.deployment("chat", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling.MinReplicas = ptr.To[int32](2) })
-	w.wantScaled("chat", 2, scale.Bounds)
+	wantScaled(w, "chat", 2, scale.Bounds)
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling.MinReplicas = ptr.To[int32](3) })
-	w.wantScaled("chat", 3, scale.Bounds)
+	wantScaled(w, "chat", 3, scale.Bounds)
 	w.stop()
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) {
 		s.Autoscaling.MinReplicas, s.Autoscaling.MaxReplicas = ptr.To[int32](0), 1
@@ -76,7 +76,7 @@ func TestADeploymentScalesItself(t *testing.T) {
 	}
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling, s.Replicas = nil, ptr.To[int32](1) })
 	w.startOperator()
-	w.wantScaled("chat", 1, "")
+	wantScaled(w, "chat", 1, "")
 	if r := w.replicas("chat")[0]; r.Annotations[v1alpha1.AnnotationRetiring] != "" {
 		t.Error("the replica that stays is still the last that gateways choose")
 	}

@@ -22,37 +22,6 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// deleteLimit bounds a delete in every failure: the 180 s after which a Mac is gone, and a
-// minute for everything else.
-const deleteLimit = 240 * time.Second
-
-// gone returns an error while an object exists.
-func (w *world) gone(o client.Object) error {
-	err := w.c.Get(w.ctx, client.ObjectKeyFromObject(o), o)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err == nil:
-		return fmt.Errorf("%T %s is there, finalizers %v", o, o.GetName(), o.GetFinalizers())
-	}
-	return err
-}
-
-// endsInTime advances the operator's clock until an object is gone.
-func (w *world) endsInTime(o client.Object) {
-	w.t.Helper()
-	for passed := time.Duration(0); ; passed += 20 * time.Second {
-		if passed == deleteLimit { // no more time passes; the rest is work
-			w.eventually(fmt.Sprintf("%T %s ends in %s", o, o.GetName(), deleteLimit), func() error { return w.gone(o) })
-		}
-		if w.gone(o) == nil {
-			w.t.Logf("%T %s is gone after at most %s of the operator's time", o, o.GetName(), passed)
-			return
-		}
-		w.pass(20 * time.Second)
-	}
-}
-
 // TestDeleteADeploymentOfADeadMac: the Mac dies at the moment of the delete.
 func TestDeleteADeploymentOfADeadMac(t *testing.T) {
 	w := newWorld(t)
@@ -158,7 +127,7 @@ func TestDeleteAMacTakesAllOfItBack(t *testing.T) {
 	for what, try := range l.itsOwn() {
 		w.eventually("the agent of a Mac that was deleted may not "+what, refused(try))
 	}
-	w.wantNothingOf("mac-1")
+	wantNothingOf(w, "mac-1")
 	w.eventually("served elsewhere", func() error {
 		r, err := alone(w.replicas("small"))
 		if err == nil && (r.UID == old.UID || r.Spec.NodeName != "mac-2") {
@@ -192,7 +161,7 @@ func refused(try func() error) func() error {
 }
 
 // wantNothingOf requires that no object of a Mac is left.
-func (w *world) wantNothingOf(mac string) {
+func wantNothingOf(w *world, mac string) {
 	w.t.Helper()
 	for _, account := range []string{"mac-" + mac, "join-" + mac} {
 		here, everywhere := metav1.ObjectMeta{Namespace: system, Name: account}, metav1.ObjectMeta{Name: "metalfleet-" + account}

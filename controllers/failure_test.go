@@ -3,22 +3,14 @@ package controllers_test
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -100,47 +92,6 @@ func TestKubectlWaitSeesAMacsState(t *testing.T) {
 	}
 	w.pass(10 * time.Second)
 	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=60s", "mac/mac-1")
-}
-
-// kubectl runs the real program and returns its output.
-func (w *world) kubectl(args ...string) string {
-	w.t.Helper()
-	assets, err := testenv.AssetsDir()
-	w.must(err)
-	cmd := exec.CommandContext(w.ctx, filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", env.Kubeconfig}, args...)...)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-// watchReplica returns a function for the latest state of a replica.
-func (w *world) watchReplica(name string) func() *v1alpha1.ModelReplica {
-	w.t.Helper()
-	watch, err := w.c.Watch(w.ctx, &v1alpha1.ModelReplicaList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
-	w.must(err)
-	last := make(chan *v1alpha1.ModelReplica, 1)
-	go func() {
-		var seen *v1alpha1.ModelReplica
-		for e := range watch.ResultChan() {
-			seen, _ = e.Object.(*v1alpha1.ModelReplica)
-			if e.Type == apiwatch.Deleted {
-				break
-			}
-		}
-		last <- seen
-	}()
-	return func() *v1alpha1.ModelReplica {
-		defer watch.Stop()
-		select {
-		case seen := <-last:
-			return seen
-		case <-w.ctx.Done():
-			w.t.Fatal("no end was seen of " + name)
-			return nil
-		}
-	}
 }
 
 func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
@@ -278,65 +229,6 @@ func TestNamespaceDeletionFinishes(t *testing.T) {
 	})
 }
 
-// versions returns the resourceVersions of everything that the operator could write.
-func (w *world) versions() map[string]string {
-	w.t.Helper()
-	out := map[string]string{}
-	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{},
-		&appsv1.ControllerRevisionList{}, &corev1.SecretList{}, &corev1.ServiceAccountList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{},
-		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &corev1.EventList{}} {
-		w.must(w.c.List(w.ctx, list))
-		w.must(meta.EachListItem(list, func(o runtimeObject) error {
-			m, err := meta.Accessor(o)
-			if err != nil {
-				return err
-			}
-			if !slices.Contains([]string{"", metav1.NamespaceDefault, system, w.ns}, m.GetNamespace()) {
-				return nil // another test's terminating namespace
-			}
-			out[fmt.Sprintf("%T %s/%s", o, m.GetNamespace(), m.GetName())] = m.GetResourceVersion()
-			return nil
-		}))
-	}
-	return out
-}
-
-// stillness is how long nothing must change for the operator to be considered idle on a
-// busy machine.
-const stillness = 3 * time.Second
-
-// settled waits until nothing changed for a while, and returns the versions.
-func (w *world) settled(quiet time.Duration) map[string]string {
-	w.t.Helper()
-	last, since := w.versions(), time.Now()
-	w.eventually("the fleet is quiet", func() error {
-		now := w.versions()
-		if !maps.Equal(last, now) {
-			last, since = now, time.Now()
-		}
-		if time.Since(since) < quiet {
-			return errors.New("something changed lately")
-		}
-		return nil
-	})
-	return last
-}
-
-func (w *world) wantUnchanged(before map[string]string, when string) {
-	w.t.Helper()
-	after := w.settled(time.Second)
-	for _, k := range slices.Sorted(maps.Keys(after)) {
-		if before[k] != after[k] {
-			w.t.Errorf("%s: %s was written", when, k)
-		}
-	}
-	for k := range before {
-		if _, has := after[k]; !has {
-			w.t.Errorf("%s: %s is gone", when, k)
-		}
-	}
-}
-
 func TestIdleFleetAndRestartWriteNothing(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
@@ -393,13 +285,4 @@ func TestAPIServerPauseMovesNothing(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// waitTicks waits for n ticks of the watchdog.
-func (w *world) waitTicks(n int) {
-	tick := w.clock.NewTicker(0)
-	defer tick.Stop()
-	for range n {
-		<-tick.C()
-	}
 }

@@ -20,34 +20,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/controllers"
 	"metalfleet.dev/metalfleet/controllers/identity"
 	"metalfleet.dev/metalfleet/test/patience"
 )
-
-// asAgent returns a client with a token of a Mac's ServiceAccount.
-func (w *world) asAgent(mac string) client.WithWatch {
-	w.t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}}
-	token := &authenticationv1.TokenRequest{}
-	w.eventually("the account of "+mac+" gives a token", func() error { return w.c.SubResource("token").Create(w.ctx, account, token) })
-	return w.as(token.Status.Token)
-}
-
-// as returns a client with any token.
-func (w *world) as(token string) client.WithWatch {
-	w.t.Helper()
-	config := rest.AnonymousClientConfig(env.Config())
-	config.BearerToken = token
-	c, err := client.NewWithWatch(config, client.Options{Scheme: controllers.Scheme(), Mapper: w.c.RESTMapper()})
-	w.must(err)
-	return c
-}
 
 func TestAttackAnAgentLooksAround(t *testing.T) {
 	w := joins{newWorld(t)}
@@ -180,20 +159,6 @@ func (l looking) models(ns string, replica v1alpha1.ModelReplica) map[string]fun
 			return l.a.Get(l.ctx, client.ObjectKey{Namespace: ns, Name: "small"}, &v1alpha1.ModelDeployment{})
 		},
 	}
-}
-
-// secretOf reads the TLS material of a Secret.
-func (w *world) secretOf(name string) (tls.Certificate, *x509.CertPool, *corev1.Secret) {
-	w.t.Helper()
-	var s corev1.Secret
-	w.eventually("Secret "+name, func() error { return w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: name}, &s) })
-	pair, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
-	w.must(err)
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(s.Data["ca.crt"]) {
-		w.t.Fatalf("Secret %s holds no ca.crt", name)
-	}
-	return pair, roots, &s
 }
 
 func TestCertificatesSpeakForTheirNameAlone(t *testing.T) {

@@ -20,7 +20,7 @@ type classed struct{ *world }
 func (w classed) class(name string, spec v1alpha1.MacClassSpec) *v1alpha1.MacClass {
 	w.t.Helper()
 	c := &v1alpha1.MacClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	w.shared(c)
+	w.createForTest(c)
 	return c
 }
 

@@ -20,7 +20,7 @@ type governed struct{ *world }
 func (w governed) rules(spec v1alpha1.NamespaceRulesSpec) *v1alpha1.NamespaceRules {
 	w.t.Helper()
 	r := &v1alpha1.NamespaceRules{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NamespaceRulesName}, Spec: spec}
-	w.shared(r)
+	w.createForTest(r)
 	return r
 }
 

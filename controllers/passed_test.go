@@ -23,7 +23,7 @@ func TestReplicasHaveTheLabelsOfTheirDeployment(t *testing.T) {
 		s.Replicas, s.Prefetch.Macs = ptr.To[int32](1), 2
 		s.ReplicaMetadata.Labels = map[string]v1alpha1.MetadataValue{"team": "a", "example.com/tier": "b"}
 	})
-	w.prefetched("chat", 1, 2)
+	prefetched(w, "chat", 1, 2)
 	revision := w.get("chat").Status.UpdateRevision
 	have := func(what string, selector client.MatchingLabels, annotation string) {
 		w.t.Helper()
@@ -49,7 +49,7 @@ func TestReplicasHaveTheLabelsOfTheirDeployment(t *testing.T) {
 	if w.must(w.c.List(w.ctx, &list, client.InNamespace(w.ns), client.HasLabels{"example.com/tier"})); len(list.Items) > 0 {
 		t.Errorf("%d replicas have a label that was removed", len(list.Items))
 	}
-	if d := w.prefetched("chat", 1, 2); d.Status.UpdateRevision != revision {
+	if d := prefetched(w, "chat", 1, 2); d.Status.UpdateRevision != revision {
 		t.Errorf("labels made the revision %s of %s", d.Status.UpdateRevision, revision)
 	}
 }

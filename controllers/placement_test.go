@@ -1,7 +1,6 @@
 package controllers_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -14,14 +13,6 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
-
-// shared creates an object of the whole cluster, or of the operator, and deletes it at the
-// end.
-func (w *world) shared(o client.Object) {
-	w.t.Helper()
-	w.must(w.c.Create(w.ctx, o))
-	w.t.Cleanup(func() { _ = w.c.Delete(context.Background(), o) })
-}
 
 // The lower one drains with a reason, waits for memory, and returns.
 func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
@@ -46,7 +37,7 @@ func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
 	})
 	d := w.deployment("high", v1alpha1.ConditionAccepted, v1alpha1.ReasonPriorityClassNotFound)
 	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "PriorityClass "+class, "kubectl get priorityclass")
-	w.shared(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 1000})
+	w.createForTest(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 1000})
 
 	d = w.deployment("high", v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempting)
 	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "a lower priority than 1000", "on mac-1")

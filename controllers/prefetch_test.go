@@ -17,7 +17,7 @@ import (
 )
 
 // assignedTo returns, for each Mac, the desired states of its assignments, as "mac-1 Downloaded".
-func (w *world) assignedTo() (out []string) {
+func assignedTo(w *world) (out []string) {
 	w.t.Helper()
 	for _, a := range w.macs {
 		for _, one := range w.assigned(a.Name).Assignments {
@@ -29,12 +29,12 @@ func (w *world) assignedTo() (out []string) {
 }
 
 // prefetched waits until a deployment has a number of replicas, and weights on a number of Macs.
-func (w *world) prefetched(name string, replicas, macs int32) *v1alpha1.ModelDeployment {
+func prefetched(w *world, name string, replicas, macs int32) *v1alpha1.ModelDeployment {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s has %d replicas and weights on %d Macs", name, replicas, macs), func() error {
 		d := w.get(name)
 		running, downloaded := 0, 0
-		for _, a := range w.assignedTo() {
+		for _, a := range assignedTo(w) {
 			if strings.HasSuffix(a, string(v1alpha1.DesiredRunning)) {
 				running++
 			}
@@ -44,7 +44,7 @@ func (w *world) prefetched(name string, replicas, macs int32) *v1alpha1.ModelDep
 		}
 		if d.Status.Replicas != replicas || d.Status.ReadyReplicas != replicas || d.Status.PrefetchedMacs != macs || running != int(replicas) || running+downloaded != int(macs) ||
 			d.Status.ObservedGeneration != d.Generation {
-			return fmt.Errorf("%s: %d replicas, %d ready, weights on %d Macs, assigned %v", brief(d), d.Status.Replicas, d.Status.ReadyReplicas, d.Status.PrefetchedMacs, w.assignedTo())
+			return fmt.Errorf("%s: %d replicas, %d ready, weights on %d Macs, assigned %v", brief(d), d.Status.Replicas, d.Status.ReadyReplicas, d.Status.PrefetchedMacs, assignedTo(w))
 		}
 		return wantReason(d.Status.Conditions, v1alpha1.ConditionPrefetched, v1alpha1.ReasonPrefetched)
 	})
@@ -59,11 +59,11 @@ func TestWeightsArePrefetchedWithoutServing(t *testing.T) {
 	}
 	w.looked()
 	w.deploy("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas, s.Prefetch.Macs = ptr.To[int32](0), 2 })
-	d := w.prefetched("chat", 0, 2)
+	d := prefetched(w, "chat", 0, 2)
 	if err := wantReason(d.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ReasonScaledToZero); err != nil {
 		t.Error(err)
 	}
-	if got := w.assignedTo(); len(got) != 2 || got[0][:5] == got[1][:5] {
+	if got := assignedTo(w); len(got) != 2 || got[0][:5] == got[1][:5] {
 		t.Errorf("assigned %v, want two Macs", got)
 	}
 	for _, r := range w.replicas("chat") {
@@ -83,15 +83,15 @@ func TestWeightsArePrefetchedWithoutServing(t *testing.T) {
 	})
 
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](1) })
-	w.prefetched("chat", 1, 2)
+	prefetched(w, "chat", 1, 2)
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](3) })
-	w.prefetched("chat", 3, 3)
+	prefetched(w, "chat", 3, 3)
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Suspend, s.Prefetch.Macs = true, 3 })
-	w.prefetched("chat", 0, 3)
+	prefetched(w, "chat", 0, 3)
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Prefetch.Macs = 0 })
 	w.eventually("no Mac keeps them", func() error {
-		if n := len(w.replicas("chat")); n > 0 || len(w.assignedTo()) > 0 || w.get("chat").Status.PrefetchedMacs != 0 {
-			return fmt.Errorf("%d replicas, assigned %v", n, w.assignedTo())
+		if n := len(w.replicas("chat")); n > 0 || len(assignedTo(w)) > 0 || w.get("chat").Status.PrefetchedMacs != 0 {
+			return fmt.Errorf("%d replicas, assigned %v", n, assignedTo(w))
 		}
 		return nil
 	})
@@ -108,7 +108,7 @@ func TestAPrefetchSaysWhatItWaitsFor(t *testing.T) {
 	d := w.deployment("chat", v1alpha1.ConditionPrefetched, v1alpha1.ReasonDiskFull)
 	wantContains(t, "Prefetched", message(d.Status.Conditions, v1alpha1.ConditionPrefetched), "0 of 1 Macs have the weights", "on mac-1")
 	w.play(mac, func(s *fleettest.Script) { s.Ahead = nil })
-	w.prefetched("chat", 0, 1)
+	prefetched(w, "chat", 0, 1)
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Prefetch.Macs = 2 })
 	d = w.deployment("chat", v1alpha1.ConditionPrefetched, v1alpha1.ReasonNoCandidates)
 	wantContains(t, "Prefetched", message(d.Status.Conditions, v1alpha1.ConditionPrefetched), "1 of 2 Macs have the weights", "lower spec.prefetch.macs")
@@ -126,7 +126,7 @@ func TestAPrefetchObeysTheRulesOfItsNamespace(t *testing.T) {
 	w.deploy("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas, s.Prefetch.Macs = ptr.To[int32](0), 2 })
 	d := w.deployment("chat", v1alpha1.ConditionPrefetched, v1alpha1.ReasonOverQuota)
 	wantContains(t, "Prefetched", message(d.Status.Conditions, v1alpha1.ConditionPrefetched), "namespace "+w.ns+" may prefetch 0", "prefetchLimit of the NamespaceRules")
-	if got := w.assignedTo(); len(got) > 0 {
+	if got := assignedTo(w.world); len(got) > 0 {
 		t.Errorf("assigned %v", got)
 	}
 	w.changeRules(w.limited(v1alpha1.NamespaceRule{PrefetchLimit: quantity("100Mi")})) // one copy
@@ -138,7 +138,7 @@ func TestAPrefetchObeysTheRulesOfItsNamespace(t *testing.T) {
 	})
 	w.changeRules(w.limited(v1alpha1.NamespaceRule{PrefetchLimit: quantity("1Gi"), MacSelector: &v1alpha1.MacSelector{MatchLabels: map[string]string{"name": "mac-2"}}}))
 	w.eventually("only the Mac of the namespace keeps them", func() error {
-		if got := w.assignedTo(); !slices.Equal(got, []string{"mac-2 Downloaded"}) {
+		if got := assignedTo(w.world); !slices.Equal(got, []string{"mac-2 Downloaded"}) {
 			return fmt.Errorf("assigned %v", got)
 		}
 		return wantReason(w.get("chat").Status.Conditions, v1alpha1.ConditionPrefetched, v1alpha1.ReasonNoCandidates)

@@ -13,17 +13,16 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// profile creates a ModelProfile and deletes it at the end of the test.
-func (w *world) profile(name string, spec v1alpha1.ModelProfileSpec) *v1alpha1.ModelProfile {
+// profile creates a ModelProfile for the test.
+func profile(w *world, name string, spec v1alpha1.ModelProfileSpec) *v1alpha1.ModelProfile {
 	w.t.Helper()
 	p := &v1alpha1.ModelProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	w.must(w.c.Create(w.ctx, p))
-	w.t.Cleanup(func() { _ = w.c.Delete(w.ctx, p) })
+	w.createForTest(p)
 	return p
 }
 
 // servedWith waits until a deployment serves one revision with a context and a temperature.
-func (w *world) servedWith(name string, tokens int64, temperature v1alpha1.Decimal) *v1alpha1.ModelDeployment {
+func servedWith(w *world, name string, tokens int64, temperature v1alpha1.Decimal) *v1alpha1.ModelDeployment {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s serves %d tokens at %s", name, tokens, temperature), func() error {
 		d, replicas := w.get(name), w.replicas(name)
@@ -51,12 +50,12 @@ func TestAProfileIsRolledOut(t *testing.T) {
 	})
 	w.deploy("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.ProfileName = "base-" + w.ns })
 	w.deployment("chat", v1alpha1.ConditionStalled, v1alpha1.ReasonProfileNotFound)
-	p := w.profile("base-"+w.ns, v1alpha1.ModelProfileSpec{Context: v1alpha1.ContextSpec{MaxTokens: 1024}, Sampling: v1alpha1.SamplingSpec{Temperature: "0.2"}})
-	first := w.servedWith("chat", 1024, "0.2")
-	plain, own := w.deployment("plain", v1alpha1.ConditionReady, v1alpha1.ReasonReady), w.servedWith("own", 512, "0.9")
+	p := profile(w, "base-"+w.ns, v1alpha1.ModelProfileSpec{Context: v1alpha1.ContextSpec{MaxTokens: 1024}, Sampling: v1alpha1.SamplingSpec{Temperature: "0.2"}})
+	first := servedWith(w, "chat", 1024, "0.2")
+	plain, own := w.deployment("plain", v1alpha1.ConditionReady, v1alpha1.ReasonReady), servedWith(w, "own", 512, "0.9")
 
 	w.change(p, func() { p.Spec.Context.MaxTokens, p.Spec.Sampling.Temperature = 2048, "0.3" })
-	second := w.servedWith("chat", 2048, "0.3")
+	second := servedWith(w, "chat", 2048, "0.3")
 	if second.Status.CurrentRevision == first.Status.CurrentRevision {
 		t.Error("the change of the profile made no revision")
 	}
@@ -74,19 +73,19 @@ func TestAProfileIsRolledOut(t *testing.T) {
 		t.Errorf("without its profile: %s", brief(d))
 	}
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.ProfileName = "" })
-	w.servedWith("chat", 8192, "")
+	servedWith(w, "chat", 8192, "")
 }
 
 func TestAProfileThatContradictsADeploymentIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
-	w.profile("narrow-"+w.ns, v1alpha1.ModelProfileSpec{Context: v1alpha1.ContextSpec{KVCacheTokens: 1024}})
+	profile(w, "narrow-"+w.ns, v1alpha1.ModelProfileSpec{Context: v1alpha1.ContextSpec{KVCacheTokens: 1024}})
 	w.deploy("chat", func(s *v1alpha1.ModelDeploymentSpec) {
 		s.ProfileName, s.Context.MaxTokens = "narrow-"+w.ns, 2048
 	})
 	w.deployment("chat", v1alpha1.ConditionStalled, v1alpha1.ReasonProfileConflict)
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens = 512 })
-	w.servedWith("chat", 512, "")
+	servedWith(w, "chat", 512, "")
 }
 
 func TestProfilesAreValidated(t *testing.T) {

@@ -22,7 +22,7 @@ func onDemand(s *v1alpha1.ModelDeploymentSpec) {
 }
 
 // summary waits for the columns of a replica and its deployment.
-func (w *world) summary(name, progress, memory, freed string) {
+func summary(w *world, name, progress, memory, freed string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s shows %q, %s, freed %s", name, progress, memory, freed), func() error {
 		rs, d := w.replicas(name), w.get(name)
@@ -48,7 +48,7 @@ func TestOnDemandModelLoadsAndUnloads(t *testing.T) {
 	if err := wantReason(d.Status.Conditions, v1alpha1.ConditionProgressing, v1alpha1.ReasonStable); err != nil {
 		t.Error(err)
 	}
-	w.summary("small", "On demand, not loaded", "0", "0")
+	summary(w, "small", "On demand, not loaded", "0", "0")
 
 	r := w.replicas("small")[0]
 	want := v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, EvictionPriority: 2}
@@ -62,10 +62,10 @@ func TestOnDemandModelLoadsAndUnloads(t *testing.T) {
 	}
 	w.play(mac, asked(true))
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.summary("small", "Serving", "152.3 MiB", "0")
+	summary(w, "small", "Serving", "152.3 MiB", "0")
 	w.play(mac, asked(false))
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonOnDemand)
-	w.summary("small", "On demand, not loaded", "0", "152.3 MiB")
+	summary(w, "small", "On demand, not loaded", "0", "152.3 MiB")
 	w.wantReclaimEvents(1)
 	var events corev1.EventList
 	w.must(w.c.List(w.ctx, &events, client.InNamespace(w.ns)))

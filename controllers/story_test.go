@@ -9,7 +9,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -279,28 +278,6 @@ func TestScaleDownCountsFreedBytesOnce(t *testing.T) {
 		t.Error(err)
 	}
 	w.wantReclaimEvents(2)
-}
-
-// wantReclaimEvents requires one Event per reclaim on the Mac and one on the replica.
-func (w *world) wantReclaimEvents(reclaims int) {
-	w.t.Helper()
-	w.eventually("events of reclaims", func() error {
-		for _, ns := range []string{"default", w.ns} {
-			var list corev1.EventList
-			w.must(w.c.List(w.ctx, &list, client.InNamespace(ns)))
-			n := 0
-			for _, e := range list.Items {
-				if e.Reason == "Reclaimed" && e.Source.Component == "metalfleet-operator" && contains(e.Message, w.ns+"/") {
-					n++
-					wantContains(w.t, "event", e.Message, "freed 159744000 bytes (152.3 MiB) on mac-")
-				}
-			}
-			if n != reclaims {
-				return fmt.Errorf("%d events in %s, want %d", n, ns, reclaims)
-			}
-		}
-		return nil
-	})
 }
 
 func TestRefusedReplicaMovesElsewhere(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 )
 
 // manifest writes a deployment of the small model as a user keeps it, and returns the file.
-func (w *world) manifest(name, rest string) string {
+func manifest(w *world, name, rest string) string {
 	w.t.Helper()
 	file := filepath.Join(w.t.TempDir(), name+".yaml")
 	w.must(os.WriteFile(file, []byte(fmt.Sprintf("apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: %s, namespace: %s}\nspec:\n  model: {source: %q}\n%s",
@@ -31,7 +31,7 @@ func TestAutoscalingIsSwitchedOnByApplyAfterScale(t *testing.T) {
 	for name, how := range map[string][]string{"client-side": nil, "server-side": {"--server-side"}} {
 		apply := func(rest string) {
 			w.t.Helper()
-			w.kubectl(append([]string{"apply", "-f", w.manifest(name, rest)}, how...)...)
+			w.kubectl(append([]string{"apply", "-f", manifest(w, name, rest)}, how...)...)
 		}
 		apply("")
 		w.kubectl("scale", "-n", w.ns, "mdep/"+name, "--replicas=2")
@@ -55,7 +55,7 @@ func TestAutoscalingIsSwitchedOnByApplyAfterScale(t *testing.T) {
 			t.Errorf("%s: replicas can be changed while it scales itself: %v", name, err)
 		}
 	}
-	both := w.manifest("both", "  replicas: 3\n  autoscaling: {maxReplicas: 3}\n")
+	both := manifest(w, "both", "  replicas: 3\n  autoscaling: {maxReplicas: 3}\n")
 	raw, err := os.ReadFile(both)
 	w.must(err)
 	s := newSchema(t)
