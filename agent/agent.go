@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +24,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
@@ -57,47 +55,23 @@ type Agent struct {
 	hub          *hub.Hub
 	limit        *download.Limit
 	weightServer *peer.Server // serves weights to peers
-	networks     atomic.Pointer[[]netip.Prefix]
-	// openedRoot is the model root that was wanted at the start, and rootTrouble why
-	// it could not be opened.
-	openedRoot, rootTrouble string
-	inspector               *inspect.Inspector
-	pool                    *pool.Pool
-	metrics                 *metrics
-	cache                   *diskCache // nil where there is none
-	changes                 chan struct{}
-	// clearSignal and settingsSignal receive after a new desired state was
-	// accepted: one for each reader.
-	clearSignal, settingsSignal chan struct{}
-	inForce                     atomic.Pointer[v1alpha1.SettingsInForce] // as applied now
-	accepting                   atomic.Pointer[acceptance]
-	fetching                    context.CancelFunc
-	upgrader                    *upgrade.Upgrader
+	inspector    *inspect.Inspector
+	tokens       hubTokens
+	pool         *pool.Pool
+	metrics      *metrics
+	cache        *diskCache // nil where there is none
+	clearing     *cacheClearing
+	settings     *liveSettings
+	changes      chan struct{}
+	accepting    availability
+	fetching     context.CancelFunc
+	upgrader     *upgrade.Upgrader
 	// fenced: another machine has this identity, and started earlier.
 	fenced atomic.Bool
 	// replaced is how long requests may run before an upgrade replaces this
 	// agent; nil: no upgrade is waiting.
 	replaced atomic.Pointer[time.Duration]
 	drained  chan time.Duration // how long requests may run before an upgrade
-}
-
-// acceptance is whether new requests are accepted, and since when.
-type acceptance struct {
-	yes, replaced bool
-	// leaves is why the Mac itself becomes unavailable, a reason of Accepting;
-	// empty: it stays.
-	leaves string
-	since  time.Time
-}
-
-func (a *acceptance) condition() metav1.Condition {
-	switch {
-	case a.leaves != "":
-		return register.Leaving(a.leaves, a.since)
-	case a.replaced:
-		return register.Replaced(a.since)
-	}
-	return register.Accepting(a.yes, a.since)
 }
 
 // NewBootID returns an ID for one start of the agent.
@@ -108,9 +82,9 @@ var ErrRunning = errors.New("another agent is already running on this state fold
 
 // New opens the state directory. Close releases it.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, changes: make(chan struct{}, 1), clearSignal: make(chan struct{}, 1), settingsSignal: make(chan struct{}, 1), metrics: newMetrics(), drained: make(chan time.Duration, 1)}
+	a := &Agent{Config: c, changes: make(chan struct{}, 1), tokens: hubTokens{c.Links.Tokens}, metrics: newMetrics(), drained: make(chan time.Duration, 1)}
 	// An agent on trial accepts no request, because it may be killed.
-	a.setAccepting(!c.Launched.OnTrial(), c.Launched.OnTrial())
+	a.accepting.set(!c.Launched.OnTrial(), c.Launched.OnTrial())
 	if err := a.open(); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -167,7 +141,9 @@ func (a *Agent) open() error {
 	if err != nil {
 		return err
 	}
-	a.applySettings()
+	a.settings.targets = settingTargets{root: a.root, store: a.store, client: a.client, hub: a.hub, limit: a.limit, weightServer: a.weightServer, cache: a.cache}
+	a.settings.apply()
+	a.clearing = &cacheClearing{log: a.Log, journal: a.journal, pool: a.pool, cache: a.cache, changed: a.changed, signal: make(chan struct{}, 1)}
 	a.metrics.watch(a.pool.Snapshot, desired)
 	return nil
 }
@@ -178,26 +154,27 @@ func (a *Agent) openStore() error {
 		return fmt.Errorf("open weight store: %w", err)
 	}
 	var err error
-	if err = a.openRoot(filepath.Join(dir, "model-root.json")); err != nil {
+	a.settings = newLiveSettings(&a.Config, a.journal, a.changed)
+	if a.root, err = a.settings.openRoot(filepath.Join(dir, "model-root.json")); err != nil {
 		return err
 	}
-	a.networks.Store(&a.Sources.Allow)
-	a.Sources.AllowNow = func() []netip.Prefix { return *a.networks.Load() }
+	a.Sources.AllowNow = a.settings.allowed
 	a.client = download.NewClient(a.Sources)
 	a.hub, a.limit = &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}, download.NewLimit(a.DownloadRate)
 	a.peers = a.newPeerClient()
+	use := weightUse{a.journal}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.fetching = cancel
 	a.store, err = store.Open(ctx, store.Options{
-		Dir: dir, Root: a.root, Hub: a.hub, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce, Peers: a.peers,
-		Marks: a.DiskMarks, Spared: a.spared, Ahead: a.ahead, Namespace: a.namespaceOf, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
+		Dir: dir, Root: a.root, Hub: a.hub, Token: a.tokens.require, AtOnce: a.DownloadsAtOnce, Peers: a.peers,
+		Marks: a.DiskMarks, Spared: use.spared, Ahead: use.ahead, Namespace: use.namespace, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
 		Fetch: &download.Fetcher{Client: a.client, Limit: a.limit}, Log: a.Log.WithName("store"),
 	})
 	if err != nil {
 		return err
 	}
 	a.weightServer = a.newPeerServer()
-	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: a.hub, Token: a.token}, a.Log.WithName("inspect"))
+	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
 	return nil
 }
 
@@ -301,12 +278,12 @@ func (a *Agent) components(fence func(error)) map[string]func(context.Context) e
 			}
 			return err
 		},
-		"tokens":   a.followTokens,
+		"tokens":   func(ctx context.Context) error { return a.tokens.run(ctx, a.inspector.Retry) },
 		"upgrade":  a.upgrader.Run,
 		"trial":    a.prove,
 		"collect":  a.collect,
-		"clear":    a.clear,
-		"settings": a.followSettings,
+		"clear":    a.clearing.run,
+		"settings": a.settings.run,
 	}
 	if a.Power != nil {
 		all["power"] = func(ctx context.Context) error { return a.Power(ctx, a.onPower) }
@@ -336,7 +313,7 @@ func (a *Agent) Restart(p upgrade.Program) (exit int, err error) {
 func (a *Agent) prove(ctx context.Context) error {
 	if a.Launched.OnTrial() && a.Launched.Prove(ctx) {
 		a.Log.Info("The new agent passed its trial and accepts requests", "version", a.Version)
-		a.setAccepting(true, false)
+		a.accepting.set(true, false)
 		a.upgrader.Proved()
 	}
 	<-ctx.Done()
@@ -370,7 +347,7 @@ func (a *Agent) servePort(ctx context.Context) error {
 	fetch, done := a.imageFetcher()
 	defer done()
 	return serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
-		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
+		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.get().yes },
 		Trusts: a.Links.Identity.Trusts, Weights: a.weightServer, Log: a.Log.WithName("serve"), TextCalls: a.metrics.textCall, Metrics: a.metrics.handler(),
 		Logs: a.lastOfLog, Tracer: a.Tracer,
 		FetchImage: fetch,
@@ -423,8 +400,8 @@ func StopLimit(grace time.Duration) time.Duration {
 }
 
 func (a *Agent) reportStopping() {
-	if a.accepting.Load().leaves == "" { // else the status already says why
-		a.setAccepting(false, a.Upgrading())
+	if a.accepting.get().leaves == "" { // else the status already says why
+		a.accepting.set(false, a.Upgrading())
 	}
 	a.reportNow()
 }
@@ -445,23 +422,11 @@ func (a *Agent) reportNow() {
 // onPower reports that the Mac becomes unavailable before it does, and that it is
 // back.
 func (a *Agent) onPower(n power.Notice) {
-	before := a.accepting.Load()
-	switch {
-	case n == power.Sleeps:
-		a.accepting.Store(&acceptance{leaves: v1alpha1.ReasonMacSleeps, since: time.Now()})
-	case n == power.ShutsDown:
-		a.accepting.Store(&acceptance{leaves: v1alpha1.ReasonMacShutsDown, since: time.Now()})
-	case before.leaves == "":
-		return // it was never unavailable
-	default:
-		a.setAccepting(true, false)
+	if !a.accepting.follow(n) {
+		return
 	}
-	a.Log.Info("Mac power state changed", "leaves", a.accepting.Load().leaves)
+	a.Log.Info("Mac power state changed", "leaves", a.accepting.get().leaves)
 	a.reportNow()
-}
-
-func (a *Agent) setAccepting(yes, replaced bool) {
-	a.accepting.Store(&acceptance{yes: yes, replaced: replaced, since: time.Now()})
 }
 
 // accept stores a desired state that was read completely, and applies it.
@@ -477,7 +442,7 @@ func (a *Agent) accept(o journal.Desired) {
 		a.Log.Info("Cannot apply the desired state of a replica", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
 	}
 	a.follow(o)
-	for _, reader := range []chan struct{}{a.clearSignal, a.settingsSignal} {
+	for _, reader := range []chan struct{}{a.clearing.signal, a.settings.signal} {
 		select {
 		case reader <- struct{}{}:
 		default:

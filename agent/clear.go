@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -17,32 +19,42 @@ import (
 // again.
 const clearAgain = 30 * time.Second
 
-// clear executes requests to clear caches until ctx ends. A request is done when
-// the journal records it: an agent that ends before that clears again.
-func (a *Agent) clear(ctx context.Context) error {
+// cacheClearing executes the requests of the desired state to clear caches.
+type cacheClearing struct {
+	log     logr.Logger
+	journal *journal.Journal
+	pool    *pool.Pool
+	cache   *diskCache    // nil where there is none
+	changed func()        // called after a request was executed
+	signal  chan struct{} // receives after a new desired state was accepted
+}
+
+// run executes requests until ctx ends. A request is done when the journal records it: an
+// agent that ends before that clears again.
+func (c *cacheClearing) run(ctx context.Context) error {
 	var done *v1alpha1.CacheCleared // not in the journal yet
 	for {
-		order := toClear(a.journal.Snapshot())
+		order := toClear(c.journal.Snapshot())
 		if order != nil && (done == nil || done.Request != order.Request) {
-			done = a.clearOnce(ctx, *order)
+			done = c.execute(ctx, *order)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		var again <-chan time.Time
 		if order != nil {
-			if err := a.journal.Update(func(s *journal.State) { s.CacheCleared = done }); err != nil {
-				a.Log.Error(err, "Caches were cleared, but this could not be stored yet", "request", done.Request)
+			if err := c.journal.Update(func(s *journal.State) { s.CacheCleared = done }); err != nil {
+				c.log.Error(err, "Caches were cleared, but this could not be stored yet", "request", done.Request)
 				again = time.After(clearAgain)
 			} else {
-				a.changed()
+				c.changed()
 				continue // a newer request may have arrived
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-a.clearSignal:
+		case <-c.signal:
 		case <-again:
 		}
 	}
@@ -59,33 +71,33 @@ func toClear(s journal.State) *v1alpha1.CacheClear {
 	return s.Desired.ClearCache
 }
 
-// clearOnce clears memory before the disk, so that blocks which an engine writes
-// to disk meanwhile are removed too.
-func (a *Agent) clearOnce(ctx context.Context, order v1alpha1.CacheClear) *v1alpha1.CacheCleared {
-	c := &v1alpha1.CacheCleared{Request: order.Request}
+// execute clears memory before the disk, so that blocks which an engine writes to disk
+// meanwhile are removed too.
+func (c *cacheClearing) execute(ctx context.Context, order v1alpha1.CacheClear) *v1alpha1.CacheCleared {
+	done := &v1alpha1.CacheCleared{Request: order.Request}
 	var left []string
 	if order.Tier != v1alpha1.CacheTierDisk {
-		c.Engines = a.pool.Forget(ctx)
-		c.MemoryBytes = new(int64)
-		for _, e := range c.Engines {
+		done.Engines = c.pool.Forget(ctx)
+		done.MemoryBytes = new(int64)
+		for _, e := range done.Engines {
 			if e.Bytes == nil {
 				left = append(left, fmt.Sprintf("the engine of replica %s did not answer", e.ReplicaUID))
 				continue
 			}
-			*c.MemoryBytes += *e.Bytes
+			*done.MemoryBytes += *e.Bytes
 		}
 	}
-	if order.Tier != v1alpha1.CacheTierMemory && a.cache != nil {
-		bytes, err := a.cache.clear(ctx)
-		c.DiskBytes = &bytes
+	if order.Tier != v1alpha1.CacheTierMemory && c.cache != nil {
+		bytes, err := c.cache.clear(ctx)
+		done.DiskBytes = &bytes
 		if err != nil {
 			left = append(left, "disk: "+err.Error())
 		}
 	}
 	slices.Sort(left)
-	c.Message, c.Time = clip(strings.Join(left, "; "), 1024), metav1.Now()
-	a.Log.Info("Caches cleared", "request", c.Request, "memoryBytes", bytesOf(c.MemoryBytes), "diskBytes", bytesOf(c.DiskBytes), "problem", c.Message)
-	return c
+	done.Message, done.Time = clip(strings.Join(left, "; "), 1024), metav1.Now()
+	c.log.Info("Caches cleared", "request", done.Request, "memoryBytes", bytesOf(done.MemoryBytes), "diskBytes", bytesOf(done.DiskBytes), "problem", done.Message)
+	return done
 }
 
 // bytesOf returns *b, or 0 for nil, for the log.

@@ -47,7 +47,7 @@ func TestAMacSaysThatItGoesAndThatItIsBack(t *testing.T) {
 	notices <- power.Wakes // it never went
 	notices <- power.Sleeps
 	said(v1alpha1.ReasonMacSleeps)
-	if a := m.agent.accepting.Load(); a.yes {
+	if a := m.agent.accepting.get(); a.yes {
 		t.Error("it takes requests while it falls asleep")
 	}
 	notices <- power.Wakes

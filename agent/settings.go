@@ -1,11 +1,7 @@
 package agent
 
 import (
-	"context"
-	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/hub"
@@ -28,32 +24,32 @@ type settings struct {
 	quiet                  *v1alpha1.QuietHours
 }
 
-// defaults are the settings that the agent was started with: its flags, and built-in
+// atStart are the settings that the agent was started with: its flags, and built-in
 // values for those that have none.
-func (a *Agent) defaults() settings {
-	s := settings{level: v1alpha1.LogInfo, hub: a.HubEndpoint, networks: a.Sources.Allow, downloadRate: a.DownloadRate, giveRate: a.GiveRate, marks: a.DiskMarks,
-		modelRoot: a.ModelRoot}
+func (c *Config) atStart() settings {
+	s := settings{level: v1alpha1.LogInfo, hub: c.HubEndpoint, networks: c.Sources.Allow, downloadRate: c.DownloadRate, giveRate: c.GiveRate, marks: c.DiskMarks,
+		modelRoot: c.ModelRoot}
 	if s.hub == "" {
 		s.hub = hub.DefaultEndpoint
 	}
-	if a.Verbose {
+	if c.Verbose {
 		s.level = v1alpha1.LogDebug
 	}
-	if a.Cache != nil {
-		s.budget = a.Cache.Budget
+	if c.Cache != nil {
+		s.budget = c.Cache.Budget
 	}
 	return s
 }
 
 // wanted returns the settings of a desired state. A flag replaces the setting of the
 // class, and the MacNode replaces both.
-func (a *Agent) wanted(o *journal.Desired) settings {
-	s := a.defaults()
+func (c *Config) wanted(o *journal.Desired) settings {
+	s := c.atStart()
 	if o == nil {
 		return s
 	}
 	if o.Class != nil {
-		s = s.with(o.Class.Settings).with(a.ByFlag)
+		s = s.with(o.Class.Settings).with(c.ByFlag)
 	}
 	return s.with(o.Settings)
 }
@@ -130,76 +126,4 @@ func (s settings) inForce(now time.Time, cache bool) v1alpha1.SettingsInForce {
 		f.CacheLimitBytes = &s.budget.LimitBytes
 	}
 	return f
-}
-
-// quietEvery is how often the beginning and the end of quiet hours are looked for. The
-// clock may jump, because Macs sleep.
-const quietEvery = 30 * time.Second
-
-// followSettings applies the settings of each desired state until ctx ends; New
-// has applied those of the journal. It may wait for the disk, so it has its own
-// loop.
-func (a *Agent) followSettings(ctx context.Context) error {
-	tick := time.NewTicker(quietEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-a.settingsSignal:
-		case <-tick.C:
-			if a.inForce.Load().QuietHours == "" {
-				continue
-			}
-		}
-		a.applySettings()
-		a.changed()
-	}
-}
-
-// applySettings applies the last settings.
-func (a *Agent) applySettings() {
-	o := a.journal.Snapshot().Desired
-	if o == nil {
-		o = &journal.Desired{}
-	}
-	now := a.wanted(o)
-	if a.LogDebug != nil {
-		a.LogDebug(now.level == v1alpha1.LogDebug)
-	}
-	if a.cache != nil {
-		a.cache.setBudget(now.budget)
-	}
-	f := now.inForce(time.Now(), a.cache != nil)
-	a.limit.Set(f.DownloadRateBytes)
-	a.weightServer.SetRate(now.giveRate)
-	a.hub.SetEndpoint(now.hub)
-	if !slices.Equal(now.networks, *a.networks.Swap(&now.networks)) {
-		a.client.Close() // idle connections to networks that are no longer allowed
-	}
-	trouble := []string{o.SettingsRefused, a.rootTrouble}
-	if err := a.store.SetMarks(now.marks); err != nil {
-		trouble = append(trouble, fmt.Sprintf("diskMarks: %v", err))
-	}
-	f.ModelRoot = clip(a.root.Dir(), 1024)
-	if now.modelRoot != a.openedRoot {
-		f.RestartRequired = []string{"modelRoot"}
-	}
-	if o.Class != nil {
-		f.Class, f.ClassGeneration = o.Class.Name, o.Class.Generation
-	}
-	f.Message = clip(strings.Join(slices.DeleteFunc(trouble, func(s string) bool { return s == "" }), "; "), 1024)
-	a.inForce.Store(&f)
-}
-
-// openRoot opens the model root. One of the cluster that cannot be opened does not keep
-// the agent from starting: then the one of the flag is used.
-func (a *Agent) openRoot(notes string) (err error) {
-	a.openedRoot = a.wanted(a.journal.Snapshot().Desired).modelRoot
-	log := a.Log.WithName("store")
-	if a.root, err = store.OpenRoot(a.openedRoot, notes, log); err != nil && a.openedRoot != a.ModelRoot {
-		a.rootTrouble = fmt.Sprintf("modelRoot: %v; create the folder on this Mac, readable for the agent, and restart the agent", err)
-		a.root, err = store.OpenRoot(a.ModelRoot, notes, log)
-	}
-	return err
 }

@@ -94,7 +94,7 @@ func TestSettingsApplyAndSurviveARestart(t *testing.T) {
 }
 
 func TestMacWithoutACacheHasNoCacheSettings(t *testing.T) {
-	s := (&Agent{Config: Config{Verbose: true}}).defaults()
+	s := (&Config{Verbose: true}).atStart()
 	want := inForce(v1alpha1.SettingsInForce{LogLevel: v1alpha1.LogDebug})
 	if d := cmp.Diff(want, s.with(v1alpha1.AgentSettings{CacheLimit: ptr.To(resource.MustParse("1Gi"))}).inForce(time.Now(), false)); d != "" {
 		t.Error(d)

@@ -33,7 +33,7 @@ func (a *Agent) statusLoop(ctx context.Context) error {
 func (a *Agent) status() *v1alpha1.MacNodeStatus {
 	p := a.pool.Snapshot()
 	address := a.Address
-	accepting := a.accepting.Load()
+	accepting := a.accepting.get()
 	s := &v1alpha1.MacNodeStatus{
 		ObservedGeneration: p.Generation, AgentVersion: clip(a.Version, 64), BootID: clip(a.BootID, 64), Address: &address,
 		TrustedRoots: a.Links.Identity.TrustedRoots(),
@@ -42,7 +42,7 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 		Inspections: a.inspector.Snapshot(), Reclaims: p.Reclaims,
 		Conditions: append([]metav1.Condition{accepting.condition()}, p.Conditions...),
 	}
-	s.Settings = *a.inForce.Load()
+	s.Settings = *a.settings.inForce.Load()
 	s.CacheCleared = a.journal.Snapshot().CacheCleared
 	s.AgentUpgrade = a.upgrader.Status()
 	s.Disk = a.store.Status()

@@ -54,7 +54,7 @@ func TestAnAgentOnTrialTakesNoRequestBeforeItProvedItself(t *testing.T) {
 	m.launched.Reported()
 	m.launched.Reported()
 	m.waitAccepting("False/AgentUpgrading")
-	if m.agent.accepting.Load().yes {
+	if m.agent.accepting.get().yes {
 		t.Error("a status alone is taken for the proof")
 	}
 	m.launched.Renewed()
