@@ -34,9 +34,10 @@
 // ProposeChunks, from which a memory guard may cut or drop chunks, and Plan. If
 // CanPipeline returns true, the next step may be built while one is in flight.
 //
-// Start reading at Scheduler.Plan; share.go has the shares of tenants; pipeline.go looks one step ahead. Pace.Tokens
-// limits prefill next to decoding, with the step times of measured.go; work.go has
-// the inputs of both.
+// Start reading at Scheduler.Plan. admission.go decides which requests run, prefill.go
+// which chunks are proposed; share.go has the shares of tenants; pipeline.go looks one
+// step ahead. Pace.Tokens limits prefill next to decoding, with the step times of
+// measured.go; work.go has the inputs of both.
 package batch
 
 import (
@@ -82,10 +83,6 @@ type Limits struct {
 	// another tenant.
 	Turn int
 }
-
-// overtakes limits how often a waiting request can be overtaken, as a multiple
-// of Limits.Sequences.
-const overtakes = 4
 
 // Request describes a request to the scheduler.
 type Request struct {
@@ -234,209 +231,6 @@ func (s *Scheduler) IDs() []ID {
 		}
 	}
 	return ids
-}
-
-// Admit moves waiting requests that fit into the running set. It returns the
-// running requests that have nothing in the KV cache and were not returned
-// since they were admitted or forgotten: the caller can restore cached prefixes
-// of them before the next plan, see Restored. The slice is valid until the next
-// call.
-func (s *Scheduler) Admit() []ID {
-	for at := s.next(); at >= 0; at = s.next() {
-		r := s.waiting[at]
-		s.waiting = slices.Delete(s.waiting, at, at+1)
-		for _, w := range s.waiting {
-			if w.arrival < r.arrival && w.tenant.running <= r.tenant.running {
-				w.overtaken++
-			}
-		}
-		r.tenant.waiting--
-		r.tenant.running++
-		// Blocks for all known tokens are taken now, so that a prefill never
-		// waits for memory.
-		r.blocks, r.overtaken, r.running, r.empty, r.admitted = s.blocksFor(r.known), 0, true, true, r.known
-		s.freeBlocks -= r.blocks
-		s.running = insert(s.running, r)
-	}
-	s.admitted = s.admitted[:0]
-	for _, r := range s.running {
-		if r.empty {
-			r.empty = false
-			s.admitted = append(s.admitted, r.id)
-		}
-	}
-	return s.admitted
-}
-
-// next is the index in the queue of the next request to admit, or -1.
-func (s *Scheduler) next() int {
-	if s.paused || len(s.waiting) == 0 || len(s.running) >= s.limits.Sequences {
-		return -1
-	}
-	patient := s.patient()
-	room, best := s.freeBlocks-s.reserve(s.running), -1
-	for i, r := range s.waiting {
-		switch {
-		case best >= 0 && r.priority < s.waiting[best].priority:
-			return best
-		case s.blocksFor(r.known) > room, r.mustFollow(patient):
-		case best < 0, r.tenant.running < s.waiting[best].tenant.running:
-			best = i
-		}
-	}
-	return best
-}
-
-// patient returns the earliest of the requests that were overtaken too often.
-func (s *Scheduler) patient() *request {
-	var patient *request
-	for _, r := range s.waiting {
-		if r.overtaken >= overtakes*s.limits.Sequences && (patient == nil || r.arrival < patient.arrival) {
-			patient = r
-		}
-	}
-	return patient
-}
-
-// mustFollow reports whether a request may not be admitted before the patient one.
-func (r *request) mustFollow(patient *request) bool {
-	return patient != nil && r != patient && r.tenant.running >= patient.tenant.running
-}
-
-// reserve counts one block for every running request that will soon need
-// another. Without it a request admitted into the last blocks would be
-// preempted first.
-func (s *Scheduler) reserve(running []*request) int {
-	size, n := s.limits.BlockTokens, 0
-	for _, r := range running {
-		if tail := r.blocks*size - r.known; 4*tail < size && r.blocks < s.blocksFor(s.limits.ContextTokens) {
-			n++
-		}
-	}
-	return n
-}
-
-// Restored records that the first tokens of a running request, of which nothing
-// was computed, were restored into the KV cache. At least one known token must
-// remain to be computed.
-func (s *Scheduler) Restored(id ID, tokens int) error {
-	r := s.all[id]
-	if r == nil || !r.running || r.computed > 0 {
-		return fmt.Errorf("restore %d tokens of request %d, which has already started: %w", tokens, id, errUnknown)
-	}
-	if tokens < 0 || tokens >= r.known {
-		return fmt.Errorf("restore %d of the %d tokens of request %d, but at least one must be computed: %w", tokens, r.known, id, ErrTooLong)
-	}
-	r.computed = tokens
-	return nil
-}
-
-// ProposeChunks proposes prefill chunks for the next plan with at most this
-// many tokens in total, the head first. The caller may shorten or drop
-// chunks. The slice is valid until the next call.
-func (s *Scheduler) ProposeChunks(tokens int) []Row {
-	s.chunks = s.chunks[:0]
-	head := s.prefill()
-	if s.paused || head == nil {
-		return nil
-	}
-	passing := 0
-	for passing < len(s.prompts) && mayOvertake(s.prompts[passing], head) {
-		passing++
-	}
-	share := tokens
-	if passing > 0 {
-		share = (tokens + s.odd) / 2
-	}
-	spare := tokens - s.propose(head, share)
-	own := tokens - spare
-	for _, r := range s.prompts[:passing] {
-		spare -= s.propose(r, spare)
-	}
-	if own == 0 {
-		spare -= s.propose(head, spare)
-	} else {
-		s.chunks[0] = s.chunk(head, own+spare)
-		spare -= s.chunks[0].Length - own
-	}
-	for _, r := range s.prompts[passing:] {
-		spare -= s.propose(r, spare)
-	}
-	return s.chunks
-}
-
-// prefill returns the head, nil if no request is in prefill, and sets s.prompts to
-// the other requests in prefill, those that may overtake it first.
-func (s *Scheduler) prefill() *request {
-	s.prompts = s.prompts[:0]
-	for _, r := range s.running {
-		if r.prefills() {
-			s.prompts = append(s.prompts, r)
-		}
-	}
-	if len(s.prompts) == 0 {
-		s.head = nil
-		return nil
-	}
-	if !slices.Contains(s.prompts, s.head) {
-		s.head = slices.MinFunc(s.prompts, func(a, b *request) int {
-			return cmp.Or(cmp.Compare(s.prefilled(a.tenant), s.prefilled(b.tenant)), cmp.Compare(a.arrival, b.arrival))
-		})
-		s.headStart = s.prefilled(s.head.tenant)
-	}
-	s.prompts = slices.DeleteFunc(s.prompts, func(r *request) bool { return r == s.head })
-	slices.SortFunc(s.prompts, func(a, b *request) int {
-		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.left(), b.left()), cmp.Compare(a.arrival, b.arrival))
-	})
-	return s.head
-}
-
-// mayOvertake reports whether a prompt may share the steps of the head.
-func mayOvertake(r, head *request) bool {
-	return r.priority > head.priority || r.priority == head.priority && r.left() < head.left()
-}
-
-// propose adds a chunk of at most this many tokens and returns its length.
-func (s *Scheduler) propose(r *request, tokens int) int {
-	if tokens < 1 {
-		return 0
-	}
-	p := s.chunk(r, tokens)
-	s.chunks = append(s.chunks, p)
-	return p.Length
-}
-
-// chunk returns the next prefill chunk of a request, of at most this many
-// tokens.
-func (s *Scheduler) chunk(r *request, tokens int) Row {
-	n := min(r.left(), tokens)
-	if b := s.limits.Boundary; b > 0 {
-		n = min(n, b-r.computed%b)
-	}
-	n = r.undivided(n)
-	return Row{ID: r.id, Start: r.computed, Length: n, Sample: n == r.left()}
-}
-
-// undivided is the length of a row of about n tokens that divides no run: it ends before
-// a run that does not fit, unless it begins there.
-func (r *request) undivided(n int) int {
-	for _, w := range r.whole {
-		if end := r.computed + n; w.From < end && end < w.To {
-			if w.From > r.computed {
-				return w.From - r.computed
-			}
-			return w.To - r.computed
-		}
-	}
-	return n
-}
-
-// Shorten is a row that ProposeChunks returned, with about this many tokens.
-func (s *Scheduler) Shorten(row Row, tokens int) Row {
-	if r := s.all[row.ID]; r != nil && r.computed == row.Start {
-		return s.chunk(r, tokens)
-	}
-	return row
 }
 
 // Plan returns the next step: the newest token of every decoding request, then

@@ -1,0 +1,105 @@
+package batch
+
+import (
+	"fmt"
+	"slices"
+)
+
+// overtakes limits how often a waiting request can be overtaken, as a multiple
+// of Limits.Sequences.
+const overtakes = 4
+
+// Admit moves waiting requests that fit into the running set. It returns the
+// running requests that have nothing in the KV cache and were not returned
+// since they were admitted or forgotten: the caller can restore cached prefixes
+// of them before the next plan, see Restored. The slice is valid until the next
+// call.
+func (s *Scheduler) Admit() []ID {
+	for at := s.next(); at >= 0; at = s.next() {
+		r := s.waiting[at]
+		s.waiting = slices.Delete(s.waiting, at, at+1)
+		for _, w := range s.waiting {
+			if w.arrival < r.arrival && w.tenant.running <= r.tenant.running {
+				w.overtaken++
+			}
+		}
+		r.tenant.waiting--
+		r.tenant.running++
+		// Blocks for all known tokens are taken now, so that a prefill never
+		// waits for memory.
+		r.blocks, r.overtaken, r.running, r.empty, r.admitted = s.blocksFor(r.known), 0, true, true, r.known
+		s.freeBlocks -= r.blocks
+		s.running = insert(s.running, r)
+	}
+	s.admitted = s.admitted[:0]
+	for _, r := range s.running {
+		if r.empty {
+			r.empty = false
+			s.admitted = append(s.admitted, r.id)
+		}
+	}
+	return s.admitted
+}
+
+// next is the index in the queue of the next request to admit, or -1.
+func (s *Scheduler) next() int {
+	if s.paused || len(s.waiting) == 0 || len(s.running) >= s.limits.Sequences {
+		return -1
+	}
+	patient := s.patient()
+	room, best := s.freeBlocks-s.reserve(s.running), -1
+	for i, r := range s.waiting {
+		switch {
+		case best >= 0 && r.priority < s.waiting[best].priority:
+			return best
+		case s.blocksFor(r.known) > room, r.mustFollow(patient):
+		case best < 0, r.tenant.running < s.waiting[best].tenant.running:
+			best = i
+		}
+	}
+	return best
+}
+
+// patient returns the earliest of the requests that were overtaken too often.
+func (s *Scheduler) patient() *request {
+	var patient *request
+	for _, r := range s.waiting {
+		if r.overtaken >= overtakes*s.limits.Sequences && (patient == nil || r.arrival < patient.arrival) {
+			patient = r
+		}
+	}
+	return patient
+}
+
+// mustFollow reports whether a request may not be admitted before the patient one.
+func (r *request) mustFollow(patient *request) bool {
+	return patient != nil && r != patient && r.tenant.running >= patient.tenant.running
+}
+
+// reserve counts one block for every running request that will soon need
+// another. Without it a request admitted into the last blocks would be
+// preempted first.
+func (s *Scheduler) reserve(running []*request) int {
+	size, n := s.limits.BlockTokens, 0
+	for _, r := range running {
+		if tail := r.blocks*size - r.known; 4*tail < size && r.blocks < s.blocksFor(s.limits.ContextTokens) {
+			n++
+		}
+	}
+	return n
+}
+
+// Restored records that the first tokens of a running request, of which nothing
+// was computed, were restored into the KV cache. At least one known token must
+// remain to be computed.
+func (s *Scheduler) Restored(id ID, tokens int) error {
+	r := s.all[id]
+	if r == nil || !r.running || r.computed > 0 {
+		return fmt.Errorf("restore %d tokens of request %d, which has already started: %w", tokens, id, errUnknown)
+	}
+	if tokens < 0 || tokens >= r.known {
+		return fmt.Errorf("restore %d of the %d tokens of request %d, but at least one must be computed: %w", tokens, r.known, id, ErrTooLong)
+	}
+	r.computed = tokens
+	return nil
+}
