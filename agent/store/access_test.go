@@ -64,9 +64,7 @@ func (x *tenants) brought(t *testing.T) string {
 // weights, and claims that its own source has them.
 func TestAttackWeightsOfAnotherTenantByTheirDigest(t *testing.T) {
 	w := newWorld(t)
-	evil := append([]byte(nil), w.content...)
-	evil[9] ^= 1
-	w.serve("/evil.gguf", evil)
+	w.serve("/evil.gguf", otherBytes(w.content))
 	claim := recordOf(w.origin.URL+"/evil.gguf", w.content)
 	t.Run("at an address", func(t *testing.T) {
 		s, stop := w.start()
@@ -96,44 +94,56 @@ func TestAttackWeightsOfAnotherTenantByTheirDigest(t *testing.T) {
 			t.Errorf("it is given %s", path)
 		}
 	})
-	t.Run("while they are downloaded", func(t *testing.T) {
-		w := newWorld(t)
-		w.gate = make(chan struct{})
-		w.serve("/evil.gguf", evil)
-		s, _ := w.start()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		tried := false
-		_, err := s.Ensure(ctx, recordOf(w.source(), w.content), "", func(p v1alpha1.Progress) {
-			if tried || p.BytesDone == 0 {
-				return
-			}
-			tried = true
-			path, err := s.Ensure(ctx, recordOf(w.origin.URL+"/evil.gguf", w.content), "", nil)
-			if path != "" || download.Reason(err, "") != v1alpha1.ReasonDigestMismatch {
-				t.Errorf("%q, %v", path, err)
-			}
-			close(w.gate)
-		})
-		if err != nil {
-			t.Error(err)
+	t.Run("while they are downloaded", claimWeightsDuringTheirDownload)
+	t.Run("one file of them", claimOneFile)
+}
+
+// otherBytes are as many bytes as content, of which one differs.
+func otherBytes(content []byte) []byte {
+	evil := append([]byte(nil), content...)
+	evil[9] ^= 1
+	return evil
+}
+
+func claimWeightsDuringTheirDownload(t *testing.T) {
+	w := newWorld(t)
+	w.gate = make(chan struct{})
+	w.serve("/evil.gguf", otherBytes(w.content))
+	s, _ := w.start()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tried := false
+	_, err := s.Ensure(ctx, recordOf(w.source(), w.content), "", func(p v1alpha1.Progress) {
+		if tried || p.BytesDone == 0 {
+			return
 		}
-	})
-	t.Run("one file of them", func(t *testing.T) {
-		x := newTenants(t)
-		x.brought(t)
-		config := hubtest.File{Content: []byte(`{"mine":1}`)}
-		repo := hubtest.Of(map[string]hubtest.File{"config.json": config})
-		x.stand.Put("b/claims", repo)
-		rec := model.Record{Source: "hf://b/claims", Commit: repo.Refs["main"], Format: model.FormatSafetensors, Files: []model.File{
-			{Path: "config.json", Bytes: int64(len(config.Content)), SHA256: digest(config.Content)},
-			{Path: "model.safetensors", Bytes: x.private.Files[1].Bytes, SHA256: x.private.Files[1].SHA256},
-		}}
-		rec.Digest = model.DigestOf(rec.Files)
-		if path, err := x.Ensure(t.Context(), rec, "b", nil); err == nil {
-			t.Errorf("it is given %s", path)
+		tried = true
+		path, err := s.Ensure(ctx, recordOf(w.origin.URL+"/evil.gguf", w.content), "", nil)
+		if path != "" || download.Reason(err, "") != v1alpha1.ReasonDigestMismatch {
+			t.Errorf("%q, %v", path, err)
 		}
+		close(w.gate)
 	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// claimOneFile names one file of the private weights, next to one of its own.
+func claimOneFile(t *testing.T) {
+	x := newTenants(t)
+	x.brought(t)
+	config := hubtest.File{Content: []byte(`{"mine":1}`)}
+	repo := hubtest.Of(map[string]hubtest.File{"config.json": config})
+	x.stand.Put("b/claims", repo)
+	rec := model.Record{Source: "hf://b/claims", Commit: repo.Refs["main"], Format: model.FormatSafetensors, Files: []model.File{
+		{Path: "config.json", Bytes: int64(len(config.Content)), SHA256: digest(config.Content)},
+		{Path: "model.safetensors", Bytes: x.private.Files[1].Bytes, SHA256: x.private.Files[1].SHA256},
+	}}
+	rec.Digest = model.DigestOf(rec.Files)
+	if path, err := x.Ensure(t.Context(), rec, "b", nil); err == nil {
+		t.Errorf("it is given %s", path)
+	}
 }
 
 // TestAnotherCredentialIsCheckedAtTheSource before it may use stored weights; it

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -15,11 +16,88 @@ import (
 	"metalfleet.dev/metalfleet/test/seed"
 )
 
-// TestRandomHistories runs random operations on a store and a plain model of it:
-// a set of digests, and how many holds each has.
+// history is a store and a plain model of it: the size of each stored digest, and the holds
+// that each has.
+type history struct {
+	*Store
+	w      *world
+	rng    *rand.Rand
+	stop   func()
+	stored map[string]int64
+	holds  map[string][]*Hold
+}
+
+// step does something with the file of a record.
+func (h *history) step(rec model.Record) error {
+	d := rec.Digest
+	switch h.rng.IntN(6) {
+	case 0, 1:
+		path, err := h.Ensure(h.w.t.Context(), rec, "", nil)
+		if err != nil {
+			return fmt.Errorf("ensure: %w", err)
+		}
+		if got, err := os.ReadFile(path); err != nil || digest(got) != rec.Files[0].SHA256 {
+			return fmt.Errorf("%s holds other bytes (%v)", path, err)
+		}
+		h.stored[d] = rec.Bytes()
+	case 2:
+		n, err := h.Remove(d)
+		switch held := len(h.holds[d]) > 0; {
+		case held != errors.Is(err, errInUse), !held && err != nil, !held && n != h.stored[d]:
+			return fmt.Errorf("removed %d bytes of %d, held %v: %v", n, h.stored[d], held, err)
+		case !held:
+			delete(h.stored, d)
+		}
+	case 3:
+		h.holds[d] = append(h.holds[d], h.Hold(d))
+	case 4:
+		if len(h.holds[d]) > 0 {
+			h.holds[d][0].Release()
+			h.holds[d] = h.holds[d][1:]
+		}
+	case 5:
+		if h.rng.IntN(4) == 0 {
+			return h.restart(rec)
+		}
+	}
+	return nil
+}
+
+// restart opens the store again, half of the time after the file was damaged from outside
+// and mended.
+func (h *history) restart(rec model.Record) error {
+	if path := h.objects.filePath(rec); h.stored[rec.Digest] > 0 && h.rng.IntN(2) == 0 {
+		if err := os.Truncate(path, 10); err != nil {
+			return err
+		}
+		if _, err := h.Ensure(h.w.t.Context(), rec, "", nil); err != nil {
+			return fmt.Errorf("ensure after damage: %w", err)
+		}
+	}
+	h.stop()
+	h.Store, h.stop = h.w.start()
+	clear(h.holds) // a claim lives as long as its agent
+	return nil
+}
+
+// check compares the store with the model.
+func (h *history) check() error {
+	var got []string
+	for _, l := range h.List() {
+		if h.stored[l.Digest] != l.Bytes {
+			return fmt.Errorf("%s is listed with %d bytes, want %d", l.Digest, l.Bytes, h.stored[l.Digest])
+		}
+		got = append(got, l.Digest)
+	}
+	if len(got) != len(h.stored) || !slices.IsSorted(got) || h.w.partials() != 0 {
+		return fmt.Errorf("list %q, want %d; %d parts", got, len(h.stored), h.w.partials())
+	}
+	return nil
+}
+
+// TestRandomHistories runs random operations on a store and on the plain model.
 func TestRandomHistories(t *testing.T) {
-	seed := seed.Of(t)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := rand.New(rand.NewPCG(seed.Of(t), 0))
 	contents := map[string][]byte{}
 	w := newWorld(t)
 	w.origin.Close()
@@ -32,61 +110,14 @@ func TestRandomHistories(t *testing.T) {
 		contents[name] = append(blob(20_000+rng.IntN(20_000)), name...)
 		records = append(records, recordOf(w.origin.URL+name, contents[name]))
 	}
-	s, stop := w.start()
-	stored, holds := map[string]int64{}, map[string][]*Hold{}
+	h := &history{w: w, rng: rng, stored: map[string]int64{}, holds: map[string][]*Hold{}}
+	h.Store, h.stop = w.start()
 	for step := range 250 {
-		rec := records[rng.IntN(len(records))]
-		d := rec.Digest
-		switch op := rng.IntN(6); op {
-		case 0, 1:
-			path, err := s.Ensure(t.Context(), rec, "", nil)
-			if err != nil {
-				t.Fatalf("step %d: ensure: %v", step, err)
-			}
-			if got, err := os.ReadFile(path); err != nil || digest(got) != rec.Files[0].SHA256 {
-				t.Fatalf("step %d: %s holds other bytes (%v)", step, path, err)
-			}
-			stored[d] = rec.Bytes()
-		case 2:
-			n, err := s.Remove(d)
-			switch held := len(holds[d]) > 0; {
-			case held != errors.Is(err, errInUse), !held && err != nil, !held && n != stored[d]:
-				t.Fatalf("step %d: removed %d bytes of %d, held %v: %v", step, n, stored[d], held, err)
-			case !held:
-				delete(stored, d)
-			}
-		case 3:
-			holds[d] = append(holds[d], s.Hold(d))
-		case 4:
-			if len(holds[d]) > 0 {
-				holds[d][0].Release()
-				holds[d] = holds[d][1:]
-			}
-		case 5:
-			if rng.IntN(4) > 0 {
-				break
-			}
-			if path := s.objects.filePath(rec); stored[d] > 0 && rng.IntN(2) == 0 { // a file is damaged from outside
-				if err := os.Truncate(path, 10); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := s.Ensure(t.Context(), rec, "", nil); err != nil {
-					t.Fatalf("step %d: ensure after damage: %v", step, err)
-				}
-			}
-			stop()
-			s, stop = w.start()
-			clear(holds) // a claim lives as long as its agent
+		if err := h.step(records[rng.IntN(len(records))]); err != nil {
+			t.Fatalf("step %d: %v", step, err)
 		}
-		var got []string
-		for _, l := range s.List() {
-			if stored[l.Digest] != l.Bytes {
-				t.Fatalf("step %d: %s is listed with %d bytes, want %d", step, l.Digest, l.Bytes, stored[l.Digest])
-			}
-			got = append(got, l.Digest)
-		}
-		if len(got) != len(stored) || !slices.IsSorted(got) || w.partials() != 0 {
-			t.Fatalf("step %d: list %q, want %d; %d parts", step, got, len(stored), w.partials())
+		if err := h.check(); err != nil {
+			t.Fatalf("step %d: %v", step, err)
 		}
 	}
 }
