@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -18,110 +17,118 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// TestRolloutIsShownPausedResumedAndUndone against an API server: the status is
-// written by the test, as the operator would.
-func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
-	p := newPerson(t)
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "rollout-"}}
-	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
-	d.Spec.Model = v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v2"}
-	d.Spec.Context.MaxTokens = 512
-	if err := p.c.Create(t.Context(), ns); err != nil {
-		t.Fatal(err)
-	}
-	d.Namespace = ns.Name
-	if err := p.c.Create(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.c.Delete(t.Context(), ns) })
-	for i, spec := range []v1alpha1.ModelDeploymentSpec{{Model: v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v1"}}, d.Spec} {
+// rolling is a deployment with the revisions m-1, which serves, and m-2. The test writes its
+// status, as the operator would.
+type rolling struct {
+	*person
+	d *v1alpha1.ModelDeployment
+}
+
+func newRolling(t *testing.T) *rolling {
+	t.Helper()
+	r := &rolling{person: newPerson(t)}
+	r.d = &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: r.namespace("rollout")}}
+	r.d.Spec.Model = v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v2"}
+	r.d.Spec.Context.MaxTokens = 512
+	r.make(r.d)
+	for i, spec := range []v1alpha1.ModelDeploymentSpec{{Model: v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v1"}}, r.d.Spec} {
 		text, err := fleet.SpecOf(&spec, nil).Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.must(err)
 		data, err := fleet.Engine{Source: spec.Model.Source, Revision: spec.Model.Revision, Context: v1alpha1.ContextLimits{MaxTokens: 512, MaxConcurrentRequests: 4, KVCacheTokens: 1024}}.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: fmt.Sprintf("m-%d", i+1),
+		r.must(err)
+		revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: r.d.Namespace, Name: fmt.Sprintf("m-%d", i+1),
 			Labels: map[string]string{v1alpha1.LabelDeployment: "m"}, Annotations: map[string]string{v1alpha1.AnnotationSpec: string(text)},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, v1alpha1.GroupVersion.WithKind("ModelDeployment"))}},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r.d, v1alpha1.GroupVersion.WithKind("ModelDeployment"))}},
 			Revision: int64(i + 1), Data: runtime.RawExtension{Raw: data}}
-		if err := p.c.Create(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		r.must(r.c.Create(t.Context(), revision)) // it has no status, which make would write
+		t.Cleanup(func() { r.must(r.c.Delete(context.Background(), revision)) })
 	}
-	report := func(change func(*v1alpha1.ModelDeploymentStatus)) {
-		t.Helper()
-		if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
-			t.Fatal(err)
-		}
-		d.Status.ObservedGeneration, d.Status.CurrentRevision, d.Status.UpdateRevision = d.Generation, "m-1", "m-2"
-		change(&d.Status)
-		if err := p.c.Status().Update(t.Context(), d); err != nil {
-			t.Fatal(err)
-		}
+	return r
+}
+
+// read reads the deployment again.
+func (r *rolling) read() {
+	r.t.Helper()
+	r.must(r.c.Get(r.t.Context(), client.ObjectKeyFromObject(r.d), r.d))
+}
+
+// report writes a status of the current spec.
+func (r *rolling) report(rollout v1alpha1.RolloutStatus, conditions ...metav1.Condition) {
+	r.t.Helper()
+	r.read()
+	s := &r.d.Status
+	s.ObservedGeneration, s.CurrentRevision, s.UpdateRevision = r.d.Generation, "m-1", "m-2"
+	s.Rollout, s.Conditions = rollout, conditions
+	if rollout.State == v1alpha1.RolloutComplete {
+		s.CurrentRevision, s.Replicas, s.UpdatedAvailableReplicas = "m-2", 1, 1
 	}
-	want := func(code int, says string, args ...string) {
-		t.Helper()
-		got, out, errs := p.run(append([]string{"-n", d.Namespace, "rollout"}, args...)...)
-		if got != code || !strings.Contains(out+errs, says) {
-			t.Errorf("%q: exit code %d, want %d and %q:\n%s%s", args, got, code, says, out, errs)
-		}
+	r.must(r.c.Status().Update(r.t.Context(), r.d))
+}
+
+// want runs kubectl metalfleet rollout with arguments, and requires an exit code and a part
+// of what it prints.
+func (r *rolling) want(code int, says string, args ...string) {
+	r.t.Helper()
+	got, out, errs := r.run(append([]string{"-n", r.d.Namespace, "rollout"}, args...)...)
+	if got != code || !strings.Contains(out+errs, says) {
+		r.t.Errorf("%q: exit code %d, want %d and %q:\n%s%s", args, got, code, says, out, errs)
 	}
-	want(exitOK, "has not observed this spec yet", "status", "m", "--watch=false")
-	halt := &v1alpha1.RolloutHalt{Revision: "m-2", Reason: v1alpha1.ReasonCanaryFailed, Message: "no token", Time: metav1.Now()}
-	report(func(s *v1alpha1.ModelDeploymentStatus) {
-		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted, Halt: halt}
-		s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionFalse, Reason: "Halted", Message: "m-2 fails", LastTransitionTime: metav1.Now()}}
-	})
-	want(exitFailed, "Halted: m-2 fails", "status", "m")
-	report(func(s *v1alpha1.ModelDeploymentStatus) {
-		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutStarting}
-		s.Conditions = []metav1.Condition{
-			{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCreateFailed, Message: "exceeded quota", LastTransitionTime: metav1.Now()},
-			{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCreateFailed, Message: "exceeded quota", LastTransitionTime: metav1.Now()}}
-	})
-	want(exitFailed, "Starting: exceeded quota", "status", "m")
-	report(func(s *v1alpha1.ModelDeploymentStatus) {
-		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted, Halt: halt}
-		s.Conditions = nil
-	})
-	want(exitOK, "1         serves  0         hf://o/n@v1", "history", "m")
-	want(exitOK, "2         halted  0         hf://o/n@v2", "history", "m")
-	want(exitOK, "is retried (attempt 1)", "resume", "m")
-	want(exitOK, "is paused", "pause", "m")
-	want(exitOK, "is already paused", "pause", "m")
-	want(exitFailed, "resume it first", "undo", "m")
-	want(exitOK, "is resumed", "resume", "m")
-	want(exitOK, "is neither paused nor halted", "resume", "m")
-	want(exitFailed, "no revision 9", "undo", "m", "--to-revision", "9")
-	want(exitUsage, "--to-revision is -1", "undo", "m", "--to-revision=-1")
-	want(exitUsage, "unknown command", "undoo", "m")
-	want(exitOK, "is rolled back to revision 1 (hf://o/n@v1)", "undo", "m")
-	if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
-		t.Fatal(err)
+}
+
+func halted() v1alpha1.RolloutStatus {
+	return v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted,
+		Halt: &v1alpha1.RolloutHalt{Revision: "m-2", Reason: v1alpha1.ReasonCanaryFailed, Message: "no token", Time: metav1.Now()}}
+}
+
+func TestTheStateOfARolloutIsShown(t *testing.T) {
+	r := newRolling(t)
+	condition := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
 	}
-	if d.Spec.Model.Revision != "v1" || d.Spec.Context.MaxTokens != 0 || ptr.Deref(d.Spec.Replicas, 0) != 1 || d.Spec.Rollout.RetryGeneration != 1 {
-		t.Errorf("after the undo: %+v", d.Spec)
+	r.want(exitOK, "has not observed this spec yet", "status", "m", "--watch=false")
+	r.report(halted(), condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Halted", "m-2 fails"))
+	r.want(exitFailed, "Halted: m-2 fails", "status", "m")
+	r.report(v1alpha1.RolloutStatus{State: v1alpha1.RolloutStarting},
+		condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonCreateFailed, "exceeded quota"),
+		condition(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonCreateFailed, "exceeded quota"))
+	r.want(exitFailed, "Starting: exceeded quota", "status", "m")
+	r.report(v1alpha1.RolloutStatus{State: v1alpha1.RolloutComplete})
+	r.want(exitOK, "Complete: 1 of 1 replicas", "status", "m")
+}
+
+func TestARolloutIsPausedResumedAndUndone(t *testing.T) {
+	r := newRolling(t)
+	r.report(halted())
+	r.want(exitOK, "1         serves  0         hf://o/n@v1", "history", "m")
+	r.want(exitOK, "2         halted  0         hf://o/n@v2", "history", "m")
+	r.want(exitOK, "is retried (attempt 1)", "resume", "m")
+	r.want(exitOK, "is paused", "pause", "m")
+	r.want(exitOK, "is already paused", "pause", "m")
+	r.want(exitFailed, "resume it first", "undo", "m")
+	r.want(exitOK, "is resumed", "resume", "m")
+	r.want(exitOK, "is neither paused nor halted", "resume", "m")
+	r.want(exitFailed, "no revision 9", "undo", "m", "--to-revision", "9")
+	r.want(exitUsage, "--to-revision is -1", "undo", "m", "--to-revision=-1")
+	r.want(exitUsage, "unknown command", "undoo", "m")
+	r.want(exitOK, "is rolled back to revision 1 (hf://o/n@v1)", "undo", "m")
+	r.read()
+	if s := r.d.Spec; s.Model.Revision != "v1" || s.Context.MaxTokens != 0 || ptr.Deref(s.Replicas, 0) != 1 || s.Rollout.RetryGeneration != 1 {
+		t.Errorf("after the undo: %+v", s)
 	}
+}
+
+func TestADeploymentIsRestartedUnlessItIsPaused(t *testing.T) {
+	r := newRolling(t)
 	for range 2 { // also within a second
-		before := d.Spec.Rollout.RestartedAt
-		want(exitOK, "is restarted", "restart", "m")
-		if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
-			t.Fatal(err)
-		}
-		if now := d.Spec.Rollout.RestartedAt; now == nil || before != nil && !now.After(before.Time) {
+		before := r.d.Spec.Rollout.RestartedAt
+		r.want(exitOK, "is restarted", "restart", "m")
+		r.read()
+		if now := r.d.Spec.Rollout.RestartedAt; now == nil || before != nil && !now.After(before.Time) {
 			t.Errorf("restartedAt is %v after %v", now, before)
 		}
 	}
-	want(exitOK, "is paused", "pause", "m")
-	want(exitFailed, "resume it first", "restart", "m")
-	report(func(s *v1alpha1.ModelDeploymentStatus) {
-		s.CurrentRevision, s.Replicas, s.UpdatedAvailableReplicas = "m-2", 1, 1
-		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutComplete}
-	})
-	want(exitOK, "Complete: 1 of 1 replicas", "status", "m")
+	r.want(exitOK, "is paused", "pause", "m")
+	r.want(exitFailed, "resume it first", "restart", "m")
 }
 
 // TestAStatusThatChangesMeanwhileIsNoConflict: the operator writes it all the
