@@ -229,6 +229,39 @@ func TestNothingIsWrittenToABrokenResponse(t *testing.T) {
 	}
 }
 
+// breaking is a response whose deadline is being set until it may end.
+type breaking struct {
+	http.ResponseWriter
+	begun, end chan struct{}
+}
+
+func (b breaking) Break() { close(b.begun); <-b.end }
+
+// TestAttackAClientThatLeavesAtTheEnd of its response: a handler that returned while its
+// response was being broken off would leave net/http's response without a stream, and the
+// process would end with a panic.
+func TestAttackAClientThatLeavesAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		w := breaking{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+		stop := front.BreakAfter(ctx, w)
+		leave()
+		<-w.begun
+		returned := false
+		go func() { stop(); returned = true }()
+		synctest.Wait()
+		if returned {
+			t.Error("the handler returned before its response was broken off")
+		}
+		close(w.end)
+		synctest.Wait()
+		if !returned {
+			t.Error("the handler does not return")
+		}
+		front.BreakAfter(t.Context(), w)() // has nothing to wait for
+	})
+}
+
 // The client does not read, and would have half a minute.
 func TestAResponseIsBrokenOff(t *testing.T) {
 	ended := make(chan error, 1)

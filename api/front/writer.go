@@ -126,12 +126,19 @@ func (w *Writer) Break() {
 }
 
 // BreakAfter breaks a response of a Writer off when ctx ends, unless stop is called before.
-func BreakAfter(ctx context.Context, w http.ResponseWriter) (stop func() bool) {
-	return context.AfterFunc(ctx, func() {
+func BreakAfter(ctx context.Context, w http.ResponseWriter) (stop func()) {
+	broken := make(chan struct{})
+	unless := context.AfterFunc(ctx, func() {
+		defer close(broken)
 		if b, ok := w.(interface{ Break() }); ok {
 			b.Break()
 		}
 	})
+	return func() {
+		if !unless() {
+			<-broken // the response may not be used after its handler
+		}
+	}
 }
 
 // bound sets the deadline of a write of n bytes.
