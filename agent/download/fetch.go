@@ -25,6 +25,7 @@ const (
 	reportEvery    = 200 * time.Millisecond
 	maxBackoff     = 30 * time.Second
 	fruitlessTries = 6
+	gainedEvery    = 5 * time.Second
 )
 
 // File is a partial file on disk.
@@ -51,14 +52,17 @@ type Target struct {
 	// that a host denies is repeated only by the next Fetch, and the partial file
 	// stays: access may still be granted.
 	Header func(http.Header) (http.Header, error)
-	// Gained is called with the number of bytes that arrive over the network; may
-	// be nil.
+	// Gained is called with the number of bytes that arrive over the network, and with 0
+	// every few seconds between attempts; may be nil.
 	Gained func(n int)
 	// Get requests the URL; nil means the fetcher's client.
 	Get func(ctx context.Context, url string, header http.Header) (*http.Response, error)
 	// Tries is the number of attempts without a new byte after which Fetch gives
 	// up; 0 means six.
 	Tries int
+	// Most is the number of bytes that may arrive in all attempts before no other one is
+	// made; 0 means any. Responses that break off and start over are endless otherwise.
+	Most int64
 }
 
 // Begun reports whether a partial file exists that Fetch would resume.
@@ -96,6 +100,7 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 		wait = time.Second
 	}
 	first := wait
+	gained := int64(0)
 	for fruitless := 0; ; {
 		a := &attempt{f: f, t: t, report: report}
 		err := a.run(ctx)
@@ -115,10 +120,10 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 		if a.gained > 0 {
 			fruitless, wait = 0, first
 		}
-		if fruitless >= cmp.Or(t.Tries, fruitlessTries) {
+		if gained += a.gained; fruitless >= cmp.Or(t.Tries, fruitlessTries) || t.Most > 0 && gained >= t.Most {
 			return err
 		}
-		if err := pause(ctx, max(wait+rand.N(wait/2+1), retryAfter(err))); err != nil {
+		if err := t.pause(ctx, max(wait+rand.N(wait/2+1), retryAfter(err))); err != nil {
 			return fmt.Errorf("fetch %s: %w", path.Base(t.Name), err)
 		}
 		wait = min(2*wait, maxBackoff)
@@ -141,15 +146,20 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
+// pause waits between two attempts. The time counts: a source that asks for long waits
+// must not look like one that sends.
+func (t Target) pause(ctx context.Context, d time.Duration) error {
+	for ; d > 0; d -= gainedEvery {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(min(d, gainedEvery)):
+		}
+		if t.Gained != nil {
+			t.Gained(0)
+		}
 	}
+	return nil
 }
 
 // attempt is one attempt to fetch a target.

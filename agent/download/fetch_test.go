@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -294,6 +296,43 @@ func TestFetchGivesUpOnAServerThatStaysAway(t *testing.T) {
 	if !IsTransient(err) || tries != fruitlessTries {
 		t.Errorf("after %d tries: %v", tries, err)
 	}
+}
+
+// TestFetchBoundsWhatArrives: a server that breaks each response off, and starts over, would
+// be asked for ever.
+func TestFetchBoundsWhatArrives(t *testing.T) {
+	content := blob(1 << 20)
+	tries := 0
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		tries++
+		w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+		_, _ = w.Write(content[:3*len(content)/4])
+	}))
+	t.Cleanup(srv.Close)
+	f := &Fetcher{Client: clientFor(t, srv), Backoff: time.Millisecond}
+	ctx, end := context.WithTimeout(t.Context(), patience.Of(t))
+	defer end()
+	err := f.Fetch(ctx, Target{URL: srv.URL, Bytes: int64(len(content)), SHA256: digest(content), Root: place(t), Name: "m", Tries: 1, Most: 2 << 20}, nil)
+	if ctx.Err() != nil || !IsTransient(err) || tries != 3 {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+}
+
+// TestWaitsBetweenAttemptsAreReported to Gained, every few seconds.
+func TestWaitsBetweenAttemptsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waits := 0
+		f := &Fetcher{Client: NewClient(Policy{})}
+		defer f.Client.Close()
+		_ = f.Fetch(t.Context(), Target{Bytes: 1, SHA256: digest([]byte{0}), Root: place(t), Name: "m", Tries: 2,
+			Gained: func(int) { waits++ },
+			Get: func(context.Context, string, http.Header) (*http.Response, error) {
+				return nil, &Error{Reason: v1alpha1.ReasonSourceUnreachable, RetryAfter: 5 * time.Minute, Transient: true}
+			}}, nil)
+		if waits != 60 {
+			t.Errorf("%d reports in five minutes", waits)
+		}
+	})
 }
 
 // fullDisk is a partial file on a disk that is full after some bytes.

@@ -197,3 +197,25 @@ func TestSlowLinesAreUsed(t *testing.T) {
 		}
 	})
 }
+
+// TestAttackAPeerThatStartsOver answers fast, breaks each response off, and starts over.
+func TestAttackAPeerThatStartsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = int64(64 << 20)
+		s := newScripted(func(r *http.Request) *http.Response {
+			if r.Method == http.MethodHead {
+				return status(http.StatusOK, http.NoBody)
+			}
+			return status(http.StatusOK, io.LimitReader(trickle{25e6}, size*3/4))
+		})
+		peers := s.Of(t.Context(), sized(size), 0)
+		if len(peers) != 1 {
+			t.Fatalf("peers %v", peers)
+		}
+		began := time.Now()
+		err := drain(t.Context(), peers[0], 100*size)
+		if reason, _ := verdict(err); reason != reasonSlow || time.Since(began) > s.Pace.allows(size)+time.Minute {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}

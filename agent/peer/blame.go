@@ -107,6 +107,8 @@ const maxPause = 5 * time.Second
 // it. A nil one counts nothing and is never late.
 type progress struct {
 	pace Pace
+	// most is what the record has: more is of responses that were broken off.
+	most int64
 
 	mu    sync.Mutex
 	got   int64
@@ -168,7 +170,7 @@ func (p *progress) late(now time.Time) bool {
 	if !p.since.IsZero() {
 		spent += now.Sub(p.since)
 	}
-	return spent > p.pace.allows(p.got)
+	return spent > p.pace.allows(min(p.got, p.most))
 }
 
 // watched is a response body that must keep the pace.

@@ -202,7 +202,7 @@ func (c *Client) see(ctx context.Context, rec model.Record) (out sight) {
 		}
 		switch s := c.look(ctx, n, rec); {
 		case s.has:
-			out.have = append(out.have, store.Peer{Mac: n.Mac, Get: c.getter(n, &progress{pace: c.Pace})})
+			out.have = append(out.have, store.Peer{Mac: n.Mac, Get: c.getter(n, &progress{pace: c.Pace, most: rec.Bytes()})})
 		case s.busy:
 			out.waitFor, out.busy = append(out.waitFor, n.Mac), true
 		case s.fetches:

@@ -158,7 +158,7 @@ func (c *copies) lastly(ctx context.Context, t download.Target, show func(downlo
 // source.
 func (c *copies) from(ctx context.Context, p Peer, t download.Target, show func(download.Progress)) error {
 	t.URL = "https://" + agentapi.MacServerName(p.Mac) + agentapi.WeightsPath(c.rec.Digest, t.SHA256)
-	t.Get, t.Header, t.Tries = p.Get, nil, 1
+	t.Get, t.Header, t.Tries, t.Most = p.Get, nil, 1, 2*t.Bytes
 	t.Gained = func(n int) {
 		c.turn.gained(n)
 		if c.opt.Fetched != nil {

@@ -96,6 +96,28 @@ func TestADownloadWithAPaceKeepsItsSlot(t *testing.T) {
 	}
 }
 
+// TestAttackSourcesThatAskForLongWaits: each attempt brings nothing, and the next one may
+// begin only minutes later.
+func TestAttackSourcesThatAskForLongWaits(t *testing.T) {
+	s := newSlots(1)
+	now := time.Unix(1_800_000_000, 0)
+	s.now = func() time.Time { return now }
+	ctx, w, err := s.acquire(t.Context(), "evil")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.change(func() {
+		s.waiting = append(s.waiting, &turn{slots: s, namespace: "team", begun: make(chan struct{}), yield: func(error) {}})
+	})
+	for range 13 {
+		now = now.Add(5 * time.Second)
+		w.gained(0)
+	}
+	if !errors.Is(context.Cause(ctx), errYielded) {
+		t.Error("it keeps its slot while it waits")
+	}
+}
+
 // TestAttackSourcesThatAreJustFastEnough: two namespaces have large models whose servers keep
 // the least pace, for days.
 func TestAttackSourcesThatAreJustFastEnough(t *testing.T) {
