@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"iter"
 	"net/url"
 	"slices"
 	"strconv"
@@ -50,41 +51,67 @@ type ModelList struct {
 // maxModels is the maximum number of models of a page, and its default.
 const maxModels = 1000
 
-// NewModelList returns the page that a query asks for by limit, after_id and
-// before_id.
-func NewModelList(all []Model, query url.Values) (ModelList, error) {
-	limit := maxModels
+// Page is the part of a list of models that a query asks for.
+type Page struct {
+	// Limit is the maximum number of models.
+	Limit         int
+	after, before string
+}
+
+// ParsePage reads limit, after_id and before_id of a query.
+func ParsePage(query url.Values) (Page, error) {
+	p := Page{Limit: maxModels, after: query.Get("after_id"), before: query.Get("before_id")}
 	if text := query.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > maxModels {
-			return ModelList{}, openai.Invalid("limit", "'limit' must be between 1 and %d, not %s.", maxModels, openai.Shorten(text))
+			return Page{}, openai.Invalid("limit", "'limit' must be between 1 and %d, not %s.", maxModels, openai.Shorten(text))
 		}
-		limit = n
+		p.Limit = n
 	}
-	page, more := slices.Clone(all), false
-	if id := query.Get("after_id"); id != "" {
-		i := slices.IndexFunc(page, func(m Model) bool { return m.ID == id })
-		if i < 0 {
-			return ModelList{}, openai.Invalid("after_id", "'after_id' is not a model: %s.", openai.Shorten(id))
+	return p, nil
+}
+
+// PageOf returns the models of a page, by their ids, and whether the list has more after
+// them or, with before_id, ahead of them. It keeps no more than a page of the list in memory.
+func PageOf[M any](p Page, all iter.Seq[M], id func(M) string) (page []M, more bool, err error) {
+	begun, n := p.after == "", 0
+	for m := range all {
+		switch {
+		case !begun:
+			begun = id(m) == p.after
+		case p.before != "" && id(m) == p.before:
+			return ordered(page, n), n > p.Limit, nil
+		case n < p.Limit:
+			page, n = append(page, m), n+1
+		case p.before == "":
+			return page, true, nil
+		default: // those just before before_id are wanted: the oldest gives way
+			page[n%p.Limit], n = m, n+1
 		}
-		page = page[i+1:]
 	}
-	if id := query.Get("before_id"); id != "" {
-		i := slices.IndexFunc(page, func(m Model) bool { return m.ID == id })
-		if i < 0 {
-			return ModelList{}, openai.Invalid("before_id", "'before_id' is not a model: %s.", openai.Shorten(id))
-		}
-		page = page[:i]
-		if len(page) > limit { // those just before it
-			page, more = page[len(page)-limit:], true
-		}
+	if !begun {
+		return nil, false, openai.Invalid("after_id", "'after_id' is not a model: %s.", openai.Shorten(p.after))
 	}
-	if len(page) > limit {
-		page, more = page[:limit], true
+	if p.before != "" {
+		return nil, false, openai.Invalid("before_id", "'before_id' is not a model: %s.", openai.Shorten(p.before))
 	}
-	out := ModelList{Data: append([]Model{}, page...), HasMore: more}
-	if n := len(page); n > 0 {
-		out.FirstID, out.LastID = &page[0].ID, &page[n-1].ID
+	return page, false, nil
+}
+
+// ordered returns the elements of a ring, into which n were put, the oldest first.
+func ordered[M any](ring []M, n int) []M {
+	if n <= len(ring) {
+		return ring
 	}
-	return out, nil
+	return slices.Concat(ring[n%len(ring):], ring[:n%len(ring)])
+}
+
+// NewModelList returns a page without its models, of which it has the ids of the first and
+// the last one; both are empty if it has none.
+func NewModelList(first, last string, more bool) ModelList {
+	out := ModelList{Data: []Model{}, HasMore: more}
+	if first != "" {
+		out.FirstID, out.LastID = &first, &last
+	}
+	return out
 }

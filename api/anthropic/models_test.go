@@ -2,6 +2,7 @@ package anthropic
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,40 +11,51 @@ import (
 
 func TestModelsComeInPages(t *testing.T) {
 	var all []Model
-	for _, id := range []string{"a", "b/c", "d"} {
+	for _, id := range []string{"a", "b/c", "d", "e"} {
 		all = append(all, NewModel(id, 86400, 4096))
 	}
 	for query, want := range map[string]struct {
 		ids  string
 		more bool
 	}{
-		"":                    {ids: "a b/c d"},
-		"limit=2":             {ids: "a b/c", more: true},
-		"limit=1000":          {ids: "a b/c d"},
-		"limit=2&after_id=a":  {ids: "b/c d"},
-		"limit=1&after_id=a":  {ids: "b/c", more: true},
-		"limit=1&before_id=d": {ids: "b/c", more: true},
-		"before_id=b%2Fc":     {ids: "a"},
-		"after_id=d":          {},
-		"limit=3&unknown=x":   {ids: "a b/c d"},
+		"":                       {ids: "a b/c d e"},
+		"limit=2":                {ids: "a b/c", more: true},
+		"limit=1000":             {ids: "a b/c d e"},
+		"limit=2&after_id=a":     {ids: "b/c d", more: true},
+		"limit=2&after_id=b%2Fc": {ids: "d e"},
+		"limit=1&after_id=a":     {ids: "b/c", more: true},
+		"limit=1&before_id=d":    {ids: "b/c", more: true},
+		"limit=2&before_id=d":    {ids: "a b/c"},
+		"limit=2&before_id=e":    {ids: "b/c d", more: true},
+		"before_id=b%2Fc":        {ids: "a"},
+		"after_id=e":             {},
+		"limit=4&unknown=x":      {ids: "a b/c d e"},
 	} {
 		values, err := url.ParseQuery(query)
 		if err != nil {
 			t.Fatal(err)
 		}
-		page, err := NewModelList(all, values)
+		page, more, err := pageOf(values, all)
 		var ids []string
-		for _, m := range page.Data {
+		for _, m := range page {
 			ids = append(ids, m.ID)
 		}
-		if err != nil || strings.Join(ids, " ") != want.ids || page.HasMore != want.more || (page.FirstID == nil) != (len(ids) == 0) || len(ids) > 0 && (*page.FirstID != ids[0] || *page.LastID != ids[len(ids)-1]) {
-			t.Errorf("%s: %+v, %v", query, page, err)
+		if err != nil || strings.Join(ids, " ") != want.ids || more != want.more {
+			t.Errorf("%s: %+v, %t, %v", query, page, more, err)
 		}
 	}
 	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "after_id=z", "before_id=z"} {
 		values, _ := url.ParseQuery(query)
-		if _, err := NewModelList(all, values); err == nil {
+		if _, _, err := pageOf(values, all); err == nil {
 			t.Errorf("%s is accepted", query)
+		}
+	}
+	for want, list := range map[string]ModelList{
+		`{"data":[],"first_id":null,"last_id":null,"has_more":false}`: NewModelList("", "", false),
+		`{"data":[],"first_id":"a","last_id":"b","has_more":true}`:    NewModelList("a", "b", true),
+	} {
+		if raw, err := openai.Marshal(list); err != nil || string(raw) != want {
+			t.Errorf("%s, %v, want %s", raw, err, want)
 		}
 	}
 	raw, err := openai.Marshal(all[0])
@@ -54,4 +66,12 @@ func TestModelsComeInPages(t *testing.T) {
 	if m := NewModel("x", 0, 0); m.MaxInputTokens != nil || m.MaxTokens != nil {
 		t.Errorf("an unknown context length: %+v", m)
 	}
+}
+
+func pageOf(query url.Values, all []Model) ([]Model, bool, error) {
+	p, err := ParsePage(query)
+	if err != nil {
+		return nil, false, err
+	}
+	return PageOf(p, slices.Values(all), func(m Model) string { return m.ID })
 }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -276,15 +278,31 @@ func TestAttackListsOfManyModels(t *testing.T) {
 		name := fmt.Sprint("d", d)
 		w.table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "team-a", Name: name}, UID: name, Names: strings.Join(all, "\n")})
 	}
-	for path, member := range map[string]string{"/v1/models": "data", "/api/tags": "models"} {
-		resp := w.do("GET", path, "")
+	version := []string{anthropic.HeaderVersion, "2023-06-01"}
+	for _, c := range []struct {
+		path, member string
+		headers      []string
+		want         int
+	}{{path: "/v1/models", member: "data", want: models * names}, {path: "/api/tags", member: "models", want: models * names}, {path: "/v1/models", member: "data", headers: version, want: 1000}} {
+		path, member := c.path, c.member
+		resp := w.do("GET", path, "", c.headers...)
 		if resp.ContentLength >= 0 {
 			t.Errorf("%s was in memory as a whole: %d bytes", path, resp.ContentLength)
 		}
 		var got map[string]json.RawMessage
 		var list []any
-		if err := errors.Join(json.Unmarshal([]byte(read(t, resp)), &got), json.Unmarshal(got[member], &list)); err != nil || len(list) != models*names {
+		if err := errors.Join(json.Unmarshal([]byte(read(t, resp)), &got), json.Unmarshal(got[member], &list)); err != nil || len(list) != c.want {
 			t.Errorf("%s has %d models (%v)", path, len(list), err)
 		}
+	}
+	const asked = 20
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range asked {
+		read(t, w.do("GET", "/v1/models?limit=1", "", version...))
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / asked; each > 256<<10 {
+		t.Errorf("a list of one model takes %d bytes", each)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/anthropic"
@@ -48,8 +49,8 @@ func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Reques
 	}.Serve(w, r)
 }
 
-// modelBytes is what a model of a page takes in memory, and as JSON.
-const modelBytes = 512
+// nameBytes is what a name of a page takes in memory.
+const nameBytes = 64
 
 // anthropic lists the models in pages, or returns the one that the path names.
 func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Request) error {
@@ -64,20 +65,26 @@ func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Req
 	if err != nil {
 		return err
 	}
-	var all []anthropic.Model
-	for n := range names {
-		all = append(all, anthropicModel(n.Name, n.Model))
-	}
-	page, err := anthropic.NewModelList(all, r.URL.Query())
+	page, err := anthropic.ParsePage(r.URL.Query())
 	if err != nil {
 		return err
 	}
-	release, err := t.limits.bodies.Hold(c.share(), modelBytes*int64(len(page.Data)))
+	release, err := t.limits.bodies.Hold(c.share(), nameBytes*int64(page.Limit))
 	if err != nil {
 		return err
 	}
 	defer release()
-	return front.WriteJSON(w, page)
+	chosen, more, err := anthropic.PageOf(page, names, func(n route.Name) string { return n.Name })
+	if err != nil {
+		return err
+	}
+	first, last := "", ""
+	if n := len(chosen); n > 0 {
+		first, last = chosen[0].Name, chosen[n-1].Name
+	}
+	return front.WriteList(w, anthropic.NewModelList(first, last, more), each(slices.Values(chosen), func(n route.Name) anthropic.Model {
+		return anthropicModel(n.Name, n.Model)
+	}))
 }
 
 func anthropicModel(name string, m *route.Model) anthropic.Model {
