@@ -29,8 +29,9 @@ type stored struct {
 	limits    *limits
 	table     *route.Table
 	forwarder *forwarder
-	// searches bounds the searches for responses whose ids name no Mac.
-	searches *searches
+	// searches bounds the searches for responses whose ids name no Mac, reads all requests
+	// for stored responses: each is a stream to a Mac, where it may wait for memory.
+	searches, reads *turns
 }
 
 // storedAt returns the Mac that a request has to be sent to, because it stores the response
@@ -63,7 +64,7 @@ func (s *stored) storedAt(ctx context.Context, envelope openai.Envelope, candida
 
 // serve forwards a request to the Mac that stores a response. The agent checks the tenant.
 // No other Mac has it, so a read is retried once if the connection fails.
-func (s *stored) serve(ctx context.Context, _ caller, w *reply, r *http.Request) error {
+func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	if err := s.gate.ready(); err != nil {
 		return err
 	}
@@ -82,6 +83,14 @@ func (s *stored) serve(ctx context.Context, _ caller, w *reply, r *http.Request)
 		return err
 	}
 	defer cancel()
+	end, err := s.reads.begin(ctx, c.share())
+	switch {
+	case errors.Is(err, errTurns):
+		return openai.RateLimited(dispatch.RetryAfter)
+	case err != nil:
+		return dispatch.Ended(ctx)
+	}
+	defer end()
 	name, ok, err := s.macOf(ctx, id)
 	if err != nil {
 		return err
@@ -150,8 +159,12 @@ func unreached(id string, cause error) error {
 }
 
 const (
-	// maxSearches is how many searches run concurrently: each asks every Mac.
-	maxSearches = 2
+	// maxSearches is how many searches run concurrently, because each asks every Mac;
+	// searchesEach is how many of one tenant may run and wait.
+	maxSearches, searchesEach = 2, 16
+	// maxReads is how many requests for stored responses run concurrently, and readsEach how
+	// many of one tenant.
+	maxReads, readsEach = 1024, 64
 	// searchAtOnce is how many Macs one search asks concurrently, and searchTime bounds the
 	// search.
 	searchAtOnce = 16
@@ -165,7 +178,7 @@ const (
 func (s *stored) find(ctx context.Context, id string) (mac string, found bool, err error) {
 	end, err := s.searches.begin(ctx, tenantOf(ctx))
 	switch {
-	case errors.Is(err, errSearches):
+	case errors.Is(err, errTurns):
 		return "", false, openai.RateLimited(searchTime)
 	case err != nil:
 		return "", false, dispatch.Ended(ctx)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -118,6 +119,39 @@ func TestAttackAMacThatClaimsResponses(t *testing.T) {
 		if got := read(t, resp); want != "" && got != want || want == "" && resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %d %s, want %q", id, resp.StatusCode, got, want)
 		}
+	}
+}
+
+// TestAttackReadsOfStoredResponsesThatWait: at the Mac, a tenant's reads wait until its clients
+// have read others. Each is a stream of the Mac's tunnel, which has a thousand for all tenants.
+func TestAttackReadsOfStoredResponsesThatWait(t *testing.T) {
+	l := newLocked(t)
+	mallory, victim := l.key("mallory", keys.Grant{Models: []string{"*"}}), l.key("victim", keys.Grant{Models: []string{"*"}})
+	large, path := dialect.PathResponses+"/"+responses.NewID("mac-a"), dialect.PathResponses+"/"+responses.NewID("mac-a")
+	const most = 64
+	wait := make(chan struct{})
+	var waiting atomic.Int64
+	l.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == large && waiting.Add(1) <= most {
+			<-wait
+		}
+		say("{}")(rw, r)
+	})
+	var all sync.WaitGroup
+	for range most {
+		all.Go(func() { l.with(mallory, "GET", large, "") })
+	}
+	eventually(t, "the reads wait", func() bool { return waiting.Load() == most })
+	if resp := l.with(mallory, "GET", large, ""); resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("one more read: %d", resp.StatusCode)
+	}
+	if resp := l.with(victim, "GET", path, ""); resp.StatusCode != http.StatusOK {
+		t.Errorf("a read of another tenant: %d", resp.StatusCode)
+	}
+	close(wait)
+	all.Wait()
+	if resp := l.with(mallory, "GET", path, ""); resp.StatusCode != http.StatusOK {
+		t.Errorf("a read after them: %d", resp.StatusCode)
 	}
 }
 

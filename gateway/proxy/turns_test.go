@@ -11,7 +11,7 @@ import (
 // its searches.
 func TestSearchesOfOneTenantHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSearches(2)
+		s := newTurns(2, 16)
 		var order []string
 		ends := make(chan func(), 100)
 		search := func(ctx context.Context, tenant string) {
@@ -52,23 +52,23 @@ func TestSearchesOfOneTenantHoldUpNoOther(t *testing.T) {
 // The queue of a key's searches is bounded: each waiting one holds its request.
 func TestSearchesOfOneTenantThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSearches(2)
+		s := newTurns(2, 16)
 		ctx, stop := context.WithCancel(t.Context())
 		refused := 0
 		for range 100 {
 			go func() {
-				if _, err := s.begin(ctx, "hog"); errors.Is(err, errSearches) {
+				if _, err := s.begin(ctx, "hog"); errors.Is(err, errTurns) {
 					refused++
 				}
 			}()
 			synctest.Wait()
 		}
-		if refused != 100-searchesEach {
-			t.Errorf("%d of 100 searches were refused, want all but %d", refused, searchesEach)
+		if refused != 100-16 {
+			t.Errorf("%d of 100 searches were refused, want all but 16", refused)
 		}
 		victim, leave := context.WithCancel(t.Context())
 		leave()
-		if _, err := s.begin(victim, "victim"); errors.Is(err, errSearches) {
+		if _, err := s.begin(victim, "victim"); errors.Is(err, errTurns) {
 			t.Error("searches of one tenant have one of another refused")
 		}
 		stop()
