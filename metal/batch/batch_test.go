@@ -4,7 +4,6 @@ package batch
 
 import (
 	"errors"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -536,93 +535,6 @@ func TestCancelledIDCanBeReused(t *testing.T) {
 	s.Remove(1)
 	if total := 4; s.freeBlocks != total || len(s.all) != 0 {
 		t.Errorf("%d of %d blocks are free, %d requests kept", s.freeBlocks, total, len(s.all))
-	}
-}
-
-// TestCanPipelinePredictsTheNextPlan: whenever CanPipeline is true, the decode
-// rows of the next plan are the sampling rows of the step in the same order,
-// one token on, without those that are done, and nothing is preempted; prefill
-// chunks follow them, and other requests may be admitted.
-func TestCanPipelinePredictsTheNextPlan(t *testing.T) {
-	rng := rand.New(rand.NewPCG(11, 12))
-	seen := map[string]int{}
-	for round := range 600 {
-		s, err := New(Limits{ContextTokens: 24, CacheTokens: 40, BlockTokens: 4, Sequences: 3, Queue: 8})
-		if err != nil {
-			t.Fatal(err)
-		}
-		wants := map[ID]int{} // tokens yet to come
-		submit := func(id ID) {
-			r := Request{ID: id, Prompt: 1 + rng.IntN(9), Priority: rng.IntN(2), Tokens: 1 + rng.IntN(9)}
-			if wants[id] = r.Tokens; s.Submit(r) != nil { // the queue may be full
-				delete(wants, id)
-			}
-		}
-		for id := range ID(1 + rng.IntN(5)) {
-			submit(id)
-		}
-		step := plan(s, 1+rng.IntN(6))
-		var ended []ID
-		for range 30 {
-			if rng.IntN(8) == 0 {
-				submit(ID(100 + rng.IntN(1e9)))
-			}
-			canPipeline, running := s.CanPipeline(step), s.Running()
-			grow(t, s, step)
-			for _, id := range ended { // one step after their last token
-				s.Remove(id)
-			}
-			var answers []Row
-			ended = ended[:0]
-			for _, r := range step.Rows {
-				if !r.Sample {
-					continue
-				}
-				if wants[r.ID]--; wants[r.ID] == 0 {
-					ended = append(ended, r.ID)
-					continue
-				}
-				answers = append(answers, Row{ID: r.ID, Start: r.Start + r.Length, Length: 1, Sample: true})
-			}
-			was := s.Decodes()
-			s.Admit()
-			more := s.Decodes() != was // one is an answer at once
-			step = plan(s, 1+rng.IntN(6))
-			if slices.ContainsFunc(step.Rows, func(r Row) bool { return slices.Contains(ended, r.ID) }) {
-				t.Fatalf("round %d: %v have all their tokens, and are in %+v", round, ended, step)
-			}
-			if !canPipeline || more {
-				continue
-			}
-			n := step.Decodes()
-			if len(step.Preempted) > 0 || n == 0 || !slices.Equal(step.Rows[:n], answers) {
-				t.Fatalf("round %d: CanPipeline was true and %+v were to come, then came %+v", round, answers, step)
-			}
-			for what, is := range map[string]bool{"pipelined": true, "next to a prefill": n < len(step.Rows), "after an admission": s.Running() > running, "without one that ended": len(ended) > 0} {
-				if is {
-					seen[what]++
-				}
-			}
-		}
-	}
-	for what, least := range map[string]int{"pipelined": 1000, "next to a prefill": 200, "after an admission": 50, "without one that ended": 100} {
-		if seen[what] < least {
-			t.Errorf("only %d steps were %s, want %d at least", seen[what], what, least)
-		}
-	}
-}
-
-// grow computes a step: each row that samples gets a token, those at the
-// context's end go.
-func grow(t *testing.T, s *Scheduler, step Step) {
-	t.Helper()
-	for _, r := range step.Rows {
-		if err := s.Computed(r); err != nil {
-			t.Fatal(err)
-		}
-		if r.Sample && s.Grow(r.ID) != nil {
-			s.Remove(r.ID)
-		}
 	}
 }
 
