@@ -221,15 +221,18 @@ func allAtOnce(t *testing.T, k goldenKit, tok *Tokenizer, ids []int32) string {
 	return strings.Join(tokens, "")
 }
 
+// decoderFields are the fields of all decoders.
+type decoderFields struct {
+	Content, Prefix, Suffix, Replacement string
+	Scheme                               string `json:"prepend_scheme"`
+	Start, Stop                          int
+	Cleanup                              bool
+	Pattern                              pattern
+}
+
 func oneStep(t *testing.T, c component, tokens []string) []string {
 	t.Helper()
-	var f struct {
-		Content, Prefix, Suffix, Replacement string
-		Scheme                               string `json:"prepend_scheme"`
-		Start, Stop                          int
-		Cleanup                              bool
-		Pattern                              pattern
-	}
+	var f decoderFields
 	if err := c.into(&f); err != nil {
 		t.Fatal(err)
 	}
@@ -247,45 +250,53 @@ func oneStep(t *testing.T, c component, tokens []string) []string {
 	}
 	out := make([]string, len(tokens))
 	for i, s := range tokens {
-		switch c.kind {
-		case "Metaspace":
-			space := " "
-			if i == 0 && f.Scheme != "never" {
-				space = ""
-			}
-			out[i] = strings.ReplaceAll(s, f.Replacement, space)
-		case "WordPiece":
-			if i > 0 {
-				rest, continues := strings.CutPrefix(s, f.Prefix)
-				if s = rest; !continues {
-					s = " " + rest
-				}
-			}
-			if f.Cleanup {
-				s = cleanUp(s)
-			}
-			out[i] = s
-		case "BPEDecoder":
-			space := " "
-			if i == len(tokens)-1 {
-				space = ""
-			}
-			out[i] = strings.ReplaceAll(s, f.Suffix, space)
-		case "Replace":
-			out[i] = strings.ReplaceAll(s, *f.Pattern.String, f.Content)
-		case "Strip":
-			for range f.Start {
-				s = strings.TrimPrefix(s, f.Content)
-			}
-			for range f.Stop {
-				s = strings.TrimSuffix(s, f.Content)
-			}
-			out[i] = s
-		default:
+		decoded, known := f.decode(c.kind, s, i == 0, i == len(tokens)-1)
+		if !known {
 			t.Fatalf("no decoder %s", c.kind)
 		}
+		out[i] = decoded
 	}
 	return out
+}
+
+// decode applies a decoder that looks at one token at a time; first and last are its place
+// in the text.
+func (f *decoderFields) decode(kind, s string, first, last bool) (decoded string, known bool) {
+	space := " "
+	switch kind {
+	case "Metaspace":
+		if first && f.Scheme != "never" {
+			space = ""
+		}
+		return strings.ReplaceAll(s, f.Replacement, space), true
+	case "WordPiece":
+		if !first {
+			rest, continues := strings.CutPrefix(s, f.Prefix)
+			if s = rest; !continues {
+				s = " " + rest
+			}
+		}
+		if f.Cleanup {
+			s = cleanUp(s)
+		}
+		return s, true
+	case "BPEDecoder":
+		if last {
+			space = ""
+		}
+		return strings.ReplaceAll(s, f.Suffix, space), true
+	case "Replace":
+		return strings.ReplaceAll(s, *f.Pattern.String, f.Content), true
+	case "Strip":
+		for range f.Start {
+			s = strings.TrimPrefix(s, f.Content)
+		}
+		for range f.Stop {
+			s = strings.TrimSuffix(s, f.Content)
+		}
+		return s, true
+	}
+	return "", false
 }
 
 func bytesAtOnce(tokens []string) []string {
