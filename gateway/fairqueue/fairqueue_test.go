@@ -216,70 +216,104 @@ func TestLengthsHaveTheOldestRequest(t *testing.T) {
 	}
 }
 
+// history is a queue and a plain model of it: the entries that wait, and those that left.
+type history struct {
+	*fairqueue.Queue
+	limits  fairqueue.Limits
+	rng     *rand.Rand
+	in, out []*fairqueue.Entry
+}
+
+func (h *history) drop(w *fairqueue.Entry) {
+	h.in = slices.DeleteFunc(h.in, func(o *fairqueue.Entry) bool { return o == w })
+	h.out = append(h.out, w)
+}
+
+// enter queues a new entry, or one that left.
+func (h *history) enter() error {
+	w := &fairqueue.Entry{Model: fmt.Sprint(h.rng.IntN(2)), Key: fmt.Sprint(h.rng.IntN(4)), Bytes: int64(h.rng.IntN(12))}
+	if len(h.out) > 0 && h.rng.IntN(4) == 0 {
+		at := h.rng.IntN(len(h.out))
+		w = h.out[at]
+		h.out = slices.Delete(h.out, at, at+1)
+	}
+	left, err := h.Enter(w, begin)
+	if (err == nil) != w.Waits() || err != nil && len(left) > 0 {
+		return fmt.Errorf("%v, and it waits: %v", err, w.Waits())
+	}
+	for _, v := range left {
+		if v.Waits() || v == w {
+			return errors.New("a displaced request waits")
+		}
+		h.drop(v)
+	}
+	if err == nil {
+		h.in = append(h.in, w)
+	}
+	return nil
+}
+
+// next takes some entries of a model, which must leave in the order of their positions.
+func (h *history) next() error {
+	model := fmt.Sprint(h.rng.IntN(2))
+	places := map[*fairqueue.Entry]int{}
+	for _, w := range h.in {
+		places[w] = h.Position(w)
+	}
+	for turn := 1; h.rng.IntN(3) > 0; turn++ {
+		w := h.Next(model, begin, none, anyEntry)
+		if w == nil {
+			break
+		}
+		if places[w] != turn || w.Waits() {
+			return fmt.Errorf("turn %d is of the one in place %d", turn, places[w])
+		}
+		h.drop(w)
+	}
+	return nil
+}
+
+// leave removes an entry twice.
+func (h *history) leave() {
+	if len(h.in) > 0 {
+		w := h.in[h.rng.IntN(len(h.in))]
+		h.Leave(w)
+		h.Leave(w)
+		h.drop(w)
+	}
+}
+
+// check compares the queue with the model and its limits.
+func (h *history) check() error {
+	bytes := int64(0)
+	for _, w := range h.in {
+		bytes += w.Bytes
+	}
+	if n := h.Len("0") + h.Len("1"); len(h.in) > h.limits.Count || bytes > h.limits.Bytes || n != len(h.in) {
+		return fmt.Errorf("%d wait with %d bytes, the queue counts %d, limits %+v", len(h.in), bytes, n, h.limits)
+	}
+	return nil
+}
+
 // TestRandomHistoriesKeepTheBounds compares with a plain list: no request is lost, bounds
 // hold after every operation, and positions are right.
 func TestRandomHistoriesKeepTheBounds(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		l := fairqueue.Limits{Count: 1 + rng.IntN(12), Bytes: int64(1 + rng.IntN(60)), Age: time.Hour}
-		q := fairqueue.New(l)
-		var in, out []*fairqueue.Entry
-		drop := func(w *fairqueue.Entry) {
-			in = slices.DeleteFunc(in, func(o *fairqueue.Entry) bool { return o == w })
-			out = append(out, w)
-		}
+		h := &history{Queue: fairqueue.New(l), limits: l, rng: rng}
 		for step := range 300 {
+			var err error
 			switch rng.IntN(5) {
 			case 0, 1, 2:
-				w := &fairqueue.Entry{Model: fmt.Sprint(rng.IntN(2)), Key: fmt.Sprint(rng.IntN(4)), Bytes: int64(rng.IntN(12))}
-				if len(out) > 0 && rng.IntN(4) == 0 {
-					at := rng.IntN(len(out))
-					w = out[at]
-					out = slices.Delete(out, at, at+1)
-				}
-				left, err := q.Enter(w, begin)
-				if (err == nil) != w.Waits() || err != nil && len(left) > 0 {
-					t.Fatalf("seed %d step %d: %v, and it waits: %v", seed, step, err, w.Waits())
-				}
-				for _, v := range left {
-					if v.Waits() || v == w {
-						t.Fatalf("seed %d step %d: a displaced request waits", seed, step)
-					}
-					drop(v)
-				}
-				if err == nil {
-					in = append(in, w)
-				}
+				err = h.enter()
 			case 3:
-				model := fmt.Sprint(rng.IntN(2))
-				places := map[*fairqueue.Entry]int{}
-				for _, w := range in {
-					places[w] = q.Position(w)
-				}
-				for turn := 1; rng.IntN(3) > 0; turn++ {
-					w := q.Next(model, begin, none, anyEntry)
-					if w == nil {
-						break
-					}
-					if places[w] != turn || w.Waits() {
-						t.Fatalf("seed %d step %d: turn %d is of the one in place %d", seed, step, turn, places[w])
-					}
-					drop(w)
-				}
+				err = h.next()
 			case 4:
-				if len(in) > 0 {
-					w := in[rng.IntN(len(in))]
-					q.Leave(w)
-					q.Leave(w)
-					drop(w)
-				}
+				h.leave()
 			}
-			bytes := int64(0)
-			for _, w := range in {
-				bytes += w.Bytes
-			}
-			if len(in) > l.Count || bytes > l.Bytes || q.Len("0")+q.Len("1") != len(in) {
-				t.Fatalf("seed %d step %d: %d wait with %d bytes, the queue counts %d, limits %+v", seed, step, len(in), bytes, q.Len("0")+q.Len("1"), l)
+			if err := errors.Join(err, h.check()); err != nil {
+				t.Fatalf("seed %d step %d: %v", seed, step, err)
 			}
 		}
 	}
