@@ -23,26 +23,51 @@ import (
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
+// privateHub moves the model of a Mac to a private repository of a hub, which serves it for a token.
+func privateHub(m *mac, token string) *hubtest.Hub {
+	m.t.Helper()
+	content, err := os.ReadFile(filepath.Join(m.root, "tiny.gguf"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	repo := hubtest.Of(map[string]hubtest.File{"tiny.gguf": {Content: content, LFS: true}})
+	repo.Private, repo.Token = true, token
+	hub := &hubtest.Hub{}
+	hub.Put("org/tiny", repo)
+	srv := httptest.NewTLSServer(hub)
+	m.t.Cleanup(srv.Close)
+	m.root = m.t.TempDir()
+	m.hub, m.sources = srv.URL, download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Roots: rootsOf(srv)}
+	return hub
+}
+
+// wantNoFileWith requires that no file in a folder contains a text.
+func wantNoFileWith(t *testing.T, dir, text string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		if bytes.Contains(b, []byte(text)) {
+			t.Errorf("%s contains %q", p, text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAMacReadsTheHubWithTheTokenOfItsSecret runs one scenario against a real API
 // server: an assignment arrives before its token, then the token; the model is
 // downloaded and served, and no log, report or file contains the token.
 func TestAMacReadsTheHubWithTheTokenOfItsSecret(t *testing.T) {
 	m := newMac(t, tinymodel.Default())
 	k := newCluster(t, m.authority)
-	content, err := os.ReadFile(filepath.Join(m.root, "tiny.gguf"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	repo := hubtest.Of(map[string]hubtest.File{"tiny.gguf": {Content: content, LFS: true}})
-	repo.Private, repo.Token = true, "hf_secret"
-	stand := &hubtest.Hub{}
-	stand.Put("org/tiny", repo)
-	srv := httptest.NewTLSServer(stand)
-	t.Cleanup(srv.Close)
-	m.root = t.TempDir() // what the hub has is not here
+	hub := privateHub(m, "hf_secret")
 	logs := &said{}
 	m.log = funcr.New(logs.add, funcr.Options{Verbosity: 9})
-	m.hub, m.sources = srv.URL, download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Roots: rootsOf(srv)}
 	m.join(k)
 
 	ref := strings.Repeat("ab", 32)
@@ -59,7 +84,7 @@ func TestAMacReadsTheHubWithTheTokenOfItsSecret(t *testing.T) {
 		}
 		return nil
 	})
-	if n := len(stand.Requests()); n > 0 {
+	if n := len(hub.Requests()); n > 0 {
 		t.Errorf("%d requests without the token", n)
 	}
 	k.token(ref, "hf_secret")
@@ -82,19 +107,7 @@ func TestAMacReadsTheHubWithTheTokenOfItsSecret(t *testing.T) {
 	if bytes.Contains(report, []byte("hf_secret")) || strings.Contains(logs.all(), "hf_secret") {
 		t.Error("the MacNode or the log says the token")
 	}
-	err = filepath.WalkDir(m.state, func(p string, d os.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		b, err := os.ReadFile(p)
-		if bytes.Contains(b, []byte("hf_secret")) {
-			t.Errorf("%s says the token", p)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	wantNoFileWith(t, m.state, "hf_secret")
 	k.order()
 	poll(t, func() error {
 		if s := k.mac().Status; len(s.Assignments) > 0 {

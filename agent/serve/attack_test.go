@@ -378,17 +378,6 @@ func TestAttackConnectionsOfOneMac(t *testing.T) {
 		}
 		return c
 	}
-	// serves reports whether a connection is served: a Mac without weights refuses a request.
-	serves := func(c *tls.Conn) bool {
-		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: mac-a\r\n\r\n"); err != nil {
-			return false
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err == nil {
-			_, err = io.Copy(io.Discard, resp.Body)
-		}
-		return err == nil
-	}
 	const most = 8
 	other := connect("mac-c")
 	defer other.Close()
@@ -417,6 +406,19 @@ func TestAttackConnectionsOfOneMac(t *testing.T) {
 	} else {
 		c.Close()
 	}
+}
+
+// serves reports whether a connection to mac-a is served: a Mac without weights refuses a
+// request.
+func serves(c *tls.Conn) bool {
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: mac-a\r\n\r\n"); err != nil {
+		return false
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+	}
+	return err == nil
 }
 
 // TestAttackManyBodiesAtAMac: the bodies of one tenant that wait for the engine leave memory
