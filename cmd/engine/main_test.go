@@ -94,32 +94,48 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 	}
 }
 
-func TestJSONShapes(t *testing.T) {
+// runJSON runs the program, requires an exit code, and decodes what it prints.
+func runJSON(t *testing.T, into any, want int, stdin string, args ...string) (stderr string) {
+	t.Helper()
+	out, stderr, code := runProgram(t, stdin, args...)
+	if err := json.Unmarshal([]byte(out), into); code != want || err != nil {
+		t.Fatalf("%s printed %q (%v), then exit code %d, want %d: %q", args[0], out, err, code, want, stderr)
+	}
+	return stderr
+}
+
+// The logits after generated tokens are those that they were generated from.
+func TestGenerateAndLogitsAgree(t *testing.T) {
 	m := tinyModel(t)
 	var gen generation
-	out, stderr, code := runProgram(t, "", "generate", "--model", m, "--prompt", "The capital", "--max-tokens", "7", "--json")
-	if err := json.Unmarshal([]byte(out), &gen); code != exitOK || err != nil || len(gen.PromptTokens) == 0 || len(gen.Tokens) == 0 {
-		t.Fatalf("generate printed %q (%v), %q", out, err, stderr)
+	runJSON(t, &gen, exitOK, "", "generate", "--model", m, "--prompt", "The capital", "--max-tokens", "7", "--json")
+	if len(gen.PromptTokens) == 0 || len(gen.Tokens) == 0 {
+		t.Fatalf("generate printed %+v", gen)
 	}
-	ids, err := json.Marshal(append(append([]int32{}, gen.PromptTokens...), gen.Tokens[:len(gen.Tokens)-1]...))
+	last := len(gen.Tokens) - 1
+	ids, err := json.Marshal(append(append([]int32{}, gen.PromptTokens...), gen.Tokens[:last]...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var top struct{ Top []scored }
-	out, stderr, code = runProgram(t, "", "logits", "--model", m, "--tokens-file", file(t, string(ids)), "--top", "3")
-	if err := json.Unmarshal([]byte(out), &top); code != exitOK || err != nil || len(top.Top) != 3 || top.Top[0].Logit < top.Top[1].Logit {
-		t.Fatalf("logits printed %q (%v), %q", out, err, stderr)
+	logits := []string{"logits", "--model", m, "--tokens-file", file(t, string(ids)), "--top", "3"}
+	var fine, coarse struct{ Top []scored }
+	runJSON(t, &fine, exitOK, "", logits...)
+	if len(fine.Top) != 3 || fine.Top[0].Logit < fine.Top[1].Logit {
+		t.Fatalf("logits printed %v", fine.Top)
 	}
-	if top.Top[0].ID != gen.Tokens[len(gen.Tokens)-1] {
-		t.Errorf("the largest logit is %d, greedy took %d", top.Top[0].ID, gen.Tokens[len(gen.Tokens)-1])
+	if fine.Top[0].ID != gen.Tokens[last] {
+		t.Errorf("the largest logit is %d, greedy took %d", fine.Top[0].ID, gen.Tokens[last])
 	}
-	var coarse struct{ Top []scored }
-	out, stderr, code = runProgram(t, "", "logits", "--model", m, "--tokens-file", file(t, string(ids)), "--top", "3", "--backend", "ref", "--activations", "8bit")
-	if err := json.Unmarshal([]byte(out), &coarse); code != exitOK || err != nil || len(coarse.Top) != 3 || slices.Equal(coarse.Top, top.Top) {
-		t.Errorf("with activations of 8 bits the logits are %v (%v), %q; those of float32 are %v", coarse.Top, err, stderr, top.Top)
+	runJSON(t, &coarse, exitOK, "", append(logits, "--backend", "ref", "--activations", "8bit")...)
+	if len(coarse.Top) != 3 || slices.Equal(coarse.Top, fine.Top) {
+		t.Errorf("with activations of 8 bits the logits are %v; those of float32 are %v", coarse.Top, fine.Top)
 	}
+}
+
+func TestTextsAreTokenizedAndTemplated(t *testing.T) {
+	m := tinyModel(t)
 	text := "The capital of France 🙂\n"
-	out, _, _ = runProgram(t, text, "tokenize", "--model", m)
+	out, _, _ := runProgram(t, text, "tokenize", "--model", m)
 	if back, _, code := runProgram(t, out, "tokenize", "--model", m, "--decode"); code != exitOK || back != text {
 		t.Errorf("tokenize and back gave %q", back)
 	}
@@ -127,36 +143,38 @@ func TestJSONShapes(t *testing.T) {
 		t.Errorf("tokenize printed %q for an empty text", out)
 	}
 	conversation := file(t, `[{"role":"user","content":"Hi <there>"}]`)
-	out, stderr, code = runProgram(t, "", "template", "--model", m, "--messages", conversation)
+	out, stderr, code := runProgram(t, "", "template", "--model", m, "--messages", conversation)
 	if code != exitOK || !strings.Contains(out, "Hi <there>") {
 		t.Errorf("template printed %q, %q", out, stderr)
 	}
+}
+
+func TestEmbedInspectAndBenchPrintJSON(t *testing.T) {
+	m := tinyModel(t)
 	var vector embedding
-	out, stderr, code = runProgram(t, "", "embed", "--model", m, "--input", "Hello there")
+	runJSON(t, &vector, exitOK, "", "embed", "--model", m, "--input", "Hello there")
 	length := float32(0)
-	if err := json.Unmarshal([]byte(out), &vector); err == nil {
-		for _, v := range vector.Embedding {
-			length += v * v
-		}
+	for _, v := range vector.Embedding {
+		length += v * v
 	}
-	if code != exitOK || length < 0.999 || length > 1.001 {
-		t.Errorf("embed printed %q, %q: a vector of length %v squared, want 1", out, stderr, length)
+	if length < 0.999 || length > 1.001 {
+		t.Errorf("embed printed a vector of length %v squared, want 1", length)
+	}
+	var facts inspection
+	runJSON(t, &facts, exitOK, "", "inspect", "--model", m, "--json")
+	if facts.Architecture != "llama" || facts.BytesByPart["embedding"] == 0 {
+		t.Errorf("inspect printed %+v", facts)
 	}
 	var bench []measured
-	out, stderr, code = runProgram(t, "", "bench", "--model", m, "--prompt-tokens", "20", "--tokens", "3", "--streams", "1,2", "--json")
-	if err := json.Unmarshal([]byte(out), &bench); code != exitOK || err != nil || len(bench) != 2 || bench[1].DecodeTokensPerSec <= 0 {
-		t.Errorf("bench printed %q (%v), %q", out, err, stderr)
+	runJSON(t, &bench, exitOK, "", "bench", "--model", m, "--prompt-tokens", "20", "--tokens", "3", "--streams", "1,2", "--json")
+	if len(bench) != 2 || bench[1].DecodeTokensPerSec <= 0 {
+		t.Errorf("bench printed %+v", bench)
 	}
 	var line measured
 	wantProfile(t, m)
-	out, stderr, code = runProgram(t, "2 20 3\n0 20 3\n", "bench", "--model", m, "--lines")
-	if err := json.Unmarshal([]byte(out), &line); code != exitUsage || err != nil || line.Streams != 2 || line.PromptTokens != 20 || !strings.Contains(stderr, `"0 20 3"`) {
-		t.Errorf("bench --lines printed %q (%v), then exit code %d, %q", out, err, code, stderr)
-	}
-	var facts inspection
-	out, _, _ = runProgram(t, "", "inspect", "--model", m, "--json")
-	if err := json.Unmarshal([]byte(out), &facts); err != nil || facts.Architecture != "llama" || facts.BytesByPart["embedding"] == 0 {
-		t.Errorf("inspect printed %q (%v)", out, err)
+	stderr := runJSON(t, &line, exitUsage, "2 20 3\n0 20 3\n", "bench", "--model", m, "--lines")
+	if line.Streams != 2 || line.PromptTokens != 20 || !strings.Contains(stderr, `"0 20 3"`) {
+		t.Errorf("bench --lines printed %+v, %q", line, stderr)
 	}
 }
 
