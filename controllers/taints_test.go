@@ -108,17 +108,22 @@ func TestReplicasLeaveATaintedMac(t *testing.T) {
 	if r.Name != before["never"] || meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionEvicting) != nil {
 		t.Errorf("%s tolerates the taint for ever: %+v", r.Name, r.Status.Conditions)
 	}
+	if n := eventsOf(w, v1alpha1.ReasonTainted, "mac-1"); n != 2 {
+		t.Errorf("%d Events report that a replica leaves a tainted Mac, want 2", n)
+	}
+}
+
+// eventsOf counts the Events of the namespace with a reason and a part of the message.
+func eventsOf(w *world, reason, part string) (n int) {
+	w.t.Helper()
 	var events corev1.EventList
 	w.must(w.c.List(w.ctx, &events, client.InNamespace(w.ns)))
-	tainted := 0
 	for _, e := range events.Items {
-		if e.Reason == v1alpha1.ReasonTainted && strings.Contains(e.Message, "mac-1") {
-			tainted++
+		if e.Reason == reason && strings.Contains(e.Message, part) {
+			n++
 		}
 	}
-	if tainted != 2 {
-		t.Errorf("%d Events report that a replica leaves a tainted Mac, want 2", tainted)
-	}
+	return n
 }
 
 // The end of a taint ends what it began: a later one is tolerated for its whole time.
