@@ -70,71 +70,94 @@ func (j *memoryJournal) Update(change func(*journal.State)) error {
 	return nil
 }
 
+// machine is a replica state machine between stubs of the engines and of the memory.
+type machine struct {
+	*replicas
+	t       *testing.T
+	engines *stubEngines
+	room    *stubRoom
+}
+
+func newMachine(t *testing.T) *machine {
+	reg := newRegistry(memory.NewLedger(), func() {})
+	m := &machine{t: t, engines: &stubEngines{}, room: &stubRoom{short: &memory.NoRoomError{}, coming: true}}
+	m.replicas = &replicas{
+		registry: reg, log: logr.Discard(), timing: Timing{}.withDefaults(), weights: &scripts{}, engines: m.engines, room: m.room, gate: stubGate{},
+		recorder: &recorder{registry: reg, log: logr.Discard(), journal: &memoryJournal{}},
+	}
+	return m
+}
+
+// assign applies assignments.
+func (m *machine) assign(a ...v1alpha1.Assignment) {
+	m.registry.change(func() { m.apply(orders(a...)) })
+}
+
+// end records that the engine of an entry ended and freed its memory.
+func (m *machine) end(e *entry, reason v1alpha1.ReclaimReason, refusal *journal.Refusal) {
+	m.registry.change(func() {
+		m.ended(e, v1alpha1.Reclaim{Reason: reason}, refusal, time.Now())
+		m.vacated(e)
+	})
+}
+
+// plan plans until the downloads and journal writes that it began are done.
+func (m *machine) plan() {
+	for range 2 {
+		m.pass(time.Now())
+		synctest.Wait()
+	}
+}
+
+// want plans, and requires a condition of the only replica and what the engines were asked
+// for.
+func (m *machine) want(kind, condition string, asked ...string) {
+	m.t.Helper()
+	m.plan()
+	m.registry.read(func() {
+		all := m.reports(time.Now())
+		if len(all) != 1 || status(all[0], kind) != condition {
+			m.t.Errorf("%v: want %s %s: %+v", time.Since(epoch), kind, condition, all)
+		}
+	})
+	if d := cmp.Diff(asked, m.engines.asked); d != "" {
+		m.t.Errorf("%v: asked of engines: %s", time.Since(epoch), d)
+	}
+	m.engines.asked = nil
+}
+
 // TestStateMachineNeedsNoEngineAndNoMemory: an assignment is downloaded, reserved
 // and loaded; a crash backs off; withdrawn, it is unloaded, released and forgotten.
 func TestStateMachineNeedsNoEngineAndNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reg := newRegistry(memory.NewLedger(), func() {})
-		engines, room := &stubEngines{}, &stubRoom{short: &memory.NoRoomError{}, coming: true}
-		rs := &replicas{
-			registry: reg, log: logr.Discard(), timing: Timing{}.withDefaults(), weights: &scripts{}, engines: engines, room: room, gate: stubGate{},
-			recorder: &recorder{registry: reg, log: logr.Discard(), journal: &memoryJournal{}},
-		}
-		apply := func(a ...v1alpha1.Assignment) { reg.change(func() { rs.apply(orders(a...)) }) }
-		// pass plans until the downloads and journal writes that it began are done.
-		pass := func() {
-			rs.pass(time.Now())
-			synctest.Wait()
-			rs.pass(time.Now())
-			synctest.Wait()
-		}
-		want := func(kind, condition string, asked ...string) {
-			t.Helper()
-			pass()
-			reg.read(func() {
-				all := rs.reports(time.Now())
-				if len(all) != 1 || status(all[0], kind) != condition {
-					t.Errorf("%v: want %s %s: %+v", time.Since(epoch), kind, condition, all)
-				}
-			})
-			if d := cmp.Diff(asked, engines.asked); d != "" {
-				t.Errorf("%v: asked of engines: %s", time.Since(epoch), d)
-			}
-			engines.asked = nil
-		}
+		m := newMachine(t)
 		a := assignment("u", "m")
-		apply(a)
-		want(v1alpha1.ConditionLoaded, "False/WaitingForRoom")
-		room.short = nil
-		time.Sleep(rs.timing.RoomRetry)
-		want(v1alpha1.ConditionLoaded, "False/Loading", "start u")
+		m.assign(a)
+		m.want(v1alpha1.ConditionLoaded, "False/WaitingForRoom")
+		m.room.short = nil
+		time.Sleep(m.timing.RoomRetry)
+		m.want(v1alpha1.ConditionLoaded, "False/Loading", "start u")
 
-		e := reg.entry(memory.Key{UID: "u", Epoch: 1})
-		reg.change(func() { rs.ready(e, e.engine, time.Now()) })
-		want(v1alpha1.ConditionServing, "True/Serving")
-		reg.change(func() {
-			rs.ended(e, v1alpha1.Reclaim{Reason: v1alpha1.ReclaimCrashed}, &journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed}, time.Now())
-			rs.vacated(e)
-		})
-		want(v1alpha1.ConditionServing, "False/BackOff")
+		e := m.registry.entry(memory.Key{UID: "u", Epoch: 1})
+		m.registry.change(func() { m.ready(e, e.engine, time.Now()) })
+		m.want(v1alpha1.ConditionServing, "True/Serving")
+		m.end(e, v1alpha1.ReclaimCrashed, &journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed})
+		m.want(v1alpha1.ConditionServing, "False/BackOff")
 		time.Sleep(firstBackoff)
-		want(v1alpha1.ConditionLoaded, "False/Loading", "start u")
+		m.want(v1alpha1.ConditionLoaded, "False/Loading", "start u")
 
 		a.Desired = v1alpha1.DesiredDrained
-		apply(a)
-		want(v1alpha1.ConditionServing, "False/Draining", "unload u Drained")
-		reg.change(func() {
-			rs.ended(e, v1alpha1.Reclaim{Reason: v1alpha1.ReclaimDrained}, nil, time.Now())
-			rs.vacated(e)
-		})
-		want(v1alpha1.ConditionReleased, "True/Released")
-		apply()
-		pass()
-		if n := len(reg.entries); n != 0 {
+		m.assign(a)
+		m.want(v1alpha1.ConditionServing, "False/Draining", "unload u Drained")
+		m.end(e, v1alpha1.ReclaimDrained, nil)
+		m.want(v1alpha1.ConditionReleased, "True/Released")
+		m.assign()
+		m.plan()
+		if n := len(m.registry.entries); n != 0 {
 			t.Errorf("%d entries are left", n)
 		}
-		reg.finish()
-		reg.tasks.Wait()
+		m.registry.finish()
+		m.registry.tasks.Wait()
 	})
 }
 
