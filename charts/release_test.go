@@ -32,6 +32,18 @@ func (c *cluster) release(t *testing.T, command string, args ...string) error {
 	return err
 }
 
+// as returns a client that knows our types, as a user; empty means the administrator.
+func (c *cluster) as(t *testing.T, user string) client.Client {
+	t.Helper()
+	config := c.env.Config()
+	config.Impersonate.UserName = user
+	out, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // TestHelmAdoptsAnInstallationByKustomize: Helm takes over what kubectl applied without
 // replacing any object, and owns it from then on.
 func TestHelmAdoptsAnInstallationByKustomize(t *testing.T) {
@@ -97,10 +109,7 @@ func TestAnUpgradeTurnsConfigMapsOfRulesIntoNamespaceRules(t *testing.T) {
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(old), old); !apierrors.IsNotFound(err) {
 		t.Errorf("the ConfigMap is left: %v", err)
 	}
-	admin, err := client.New(c.env.Config(), client.Options{Scheme: controllers.Scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := c.as(t, "")
 	rules := func() *v1alpha1.NamespaceRules {
 		t.Helper()
 		r := &v1alpha1.NamespaceRules{}
@@ -173,12 +182,7 @@ func TestARefusedUninstallLeavesTheReleaseUsable(t *testing.T) {
 	if err := c.release(t, "install", chartDir, "--set", "image.tag=0.1.0,tenants.open=true"); err != nil {
 		t.Fatal(err)
 	}
-	config := c.env.Config()
-	config.Impersonate.UserName = "system:serviceaccount:" + namespace + ":metalfleet-operator"
-	operator, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin, operator := c.as(t, ""), c.as(t, "system:serviceaccount:"+namespace+":metalfleet-operator")
 	guard := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: uninstall.Name}}
 	reconcile := func() {
 		t.Helper()
@@ -186,10 +190,6 @@ func TestARefusedUninstallLeavesTheReleaseUsable(t *testing.T) {
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(guard)}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	admin, err := client.New(c.env.Config(), client.Options{Scheme: controllers.Scheme()})
-	if err != nil {
-		t.Fatal(err)
 	}
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "assistant"}}
 	d.Spec.Model.Source = "hf://owner/name"
