@@ -138,25 +138,60 @@ func TestAFlagReplacesTheOneOfItsName(t *testing.T) {
 	}
 }
 
+// refusal is a run of install.sh that must change nothing.
+type refusal struct {
+	facts  func(*facts)
+	before func(*played)
+	args   []string
+	bare   bool // args are all; else --yes and --join with a token are added
+	locked bool // another install.sh holds the lock
+	stdin  string
+	want   string // in what it says
+}
+
+func (c refusal) run(t *testing.T) {
+	m := newMac(t, func(f *facts) {
+		if c.facts != nil {
+			c.facts(f)
+		}
+	})
+	if c.before != nil {
+		c.before(m)
+	}
+	args := c.args
+	if !c.bare {
+		args = append([]string{"--yes", "--join", m.token()}, args...)
+	}
+	was := m.picture()
+	install := func() (string, int) { return m.install(c.stdin, args...) }
+	if c.locked {
+		install = func() (string, int) { return m.withLock(args) }
+	}
+	said, code := install()
+	if code == 0 || !strings.Contains(said, c.want) {
+		t.Errorf("exit code %d, want one about %q:\n%s", code, c.want, said)
+	}
+	if m.picture() != was || m.facts().Changes > 0 {
+		t.Errorf("something was changed: %q", m.log())
+	}
+	if strings.Contains(said, secret) {
+		t.Errorf("the token is repeated:\n%s", said)
+	}
+}
+
 func TestWhatWouldNotWorkIsRefusedBeforeAnythingChanges(t *testing.T) {
-	for name, c := range map[string]struct {
-		facts  func(*facts)
-		before func(*played)
-		args   []string
-		stdin  string
-		want   string // in what it says
-	}{
+	for name, c := range map[string]refusal{
 		"old macOS":                            {facts: func(f *facts) { f.MacOS = "13.7.2" }, want: "macOS 13.7.2 is too old: MLX needs macOS 14"},
 		"macOS of no number":                   {facts: func(f *facts) { f.MacOS = "" }, want: "is too old"},
 		"Intel":                                {facts: func(f *facts) { f.Arm64 = "" }, want: "Intel"},
 		"no Mac":                               {facts: func(f *facts) { f.System = "Linux" }, want: "not a Mac"},
 		"not root":                             {facts: func(f *facts) { f.UID = 501 }, want: "sudo sh install.sh"},
 		"a full disk":                          {facts: func(f *facts) { f.FreeMiB = 500 }, want: "the disk has 500 MiB free, but the programs need 1024"},
-		"no token":                             {args: []string{"--yes"}, want: "kubectl metalfleet join-token NAME"},
-		"a token as argument":                  {args: []string{"--yes", "--join", secret}, want: "the process list"},
+		"no token":                             {args: []string{"--yes"}, bare: true, want: "kubectl metalfleet join-token NAME"},
+		"a token as argument":                  {args: []string{"--yes", "--join", secret}, bare: true, want: "the process list"},
 		"a token as a word":                    {args: []string{"--yes", secret}, want: "unknown argument"},
-		"an empty token":                       {args: []string{"--yes", "--join", "-"}, want: "no token on standard input"},
-		"a question and a token on one stream": {args: []string{"--join", "-"}, stdin: secret, want: "add --yes"},
+		"an empty token":                       {args: []string{"--yes", "--join", "-"}, bare: true, want: "no token on standard input"},
+		"a question and a token on one stream": {args: []string{"--join", "-"}, stdin: secret, bare: true, want: "add --yes"},
 		"a damaged file":                       {before: func(m *played) { m.write(filepath.Join(m.archive, "libmlx.dylib"), "damaged", 0o644) }, want: "files of the archive are damaged"},
 		"a missing file":                       {before: func(m *played) { m.must(os.Remove(filepath.Join(m.archive, "mlx.metallib"))) }, want: "mlx.metallib is not in the folder of install.sh"},
 		"a version that leads elsewhere": {before: func(m *played) {
@@ -178,40 +213,12 @@ func TestWhatWouldNotWorkIsRefusedBeforeAnythingChanges(t *testing.T) {
 		"a flag in the file":             {before: func(m *played) { m.write(m.at("usr/local/etc/metalfleet/agent.flags"), "--grace=9h\n", 0o644) }, want: "--grace cannot be set here"},
 		"a flag without its value":       {args: []string{"--advertise"}, want: "requires a value"},
 		"purge alone":                    {args: []string{"--purge"}, want: "requires --uninstall"},
-		"a join and an uninstall":        {args: []string{"--uninstall", "--keep-awake"}, want: "--uninstall can be combined only with"},
-		"another install.sh":             {before: func(m *played) { m.must(os.Mkdir(m.at("var/run/metalfleet-install.lock"), 0o755)) }, want: "another install.sh is running"},
+		"a join and an uninstall":        {args: []string{"--uninstall", "--keep-awake"}, bare: true, want: "--uninstall can be combined only with"},
+		"another install.sh":             {before: func(m *played) { m.must(os.Mkdir(m.at("var/run/metalfleet-install.lock"), 0o755)) }, locked: true, want: "another install.sh is running"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMac(t, func(f *facts) {
-				if c.facts != nil {
-					c.facts(f)
-				}
-			})
-			if c.before != nil {
-				c.before(m)
-			}
-			args := c.args
-			if name != "no token" && !strings.Contains(strings.Join(args, " "), "--join") && !strings.Contains(strings.Join(args, " "), "--uninstall") {
-				args = append([]string{"--yes", "--join", m.token()}, args...)
-			}
-			was := m.picture()
-			locked := name == "another install.sh"
-			said, code := "", 0
-			if locked {
-				said, code = m.withLock(args)
-			} else {
-				said, code = m.install(c.stdin, args...)
-			}
-			if code == 0 || !strings.Contains(said, c.want) {
-				t.Errorf("exit code %d, want one about %q:\n%s", code, c.want, said)
-			}
-			if m.picture() != was || m.facts().Changes > 0 {
-				t.Errorf("something was changed: %q", m.log())
-			}
-			if strings.Contains(said, secret) {
-				t.Errorf("the token is repeated:\n%s", said)
-			}
+			c.run(t)
 		})
 	}
 }
