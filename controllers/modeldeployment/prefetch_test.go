@@ -15,21 +15,36 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
+// servingOf reads lines like "new#0" and "new#1 elsewhere unplaced": replicas of the current
+// model, or of another if the line begins with "other".
+func servingOf(current *revision, lines []string) (out []v1alpha1.ModelReplica) {
+	for _, line := range lines {
+		r := have(line)
+		r.Spec.Model, r.Spec.Desired = current.engine.Model, v1alpha1.DesiredRunning
+		if strings.HasPrefix(line, "other") {
+			r.Spec.Model = fleettest.Model("hf://o/other", "x", 1000)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// prefetchingOf reads the same lines: replicas that have downloaded the weights, unless
+// "nofetch" is in the line.
+func prefetchingOf(current *revision, lines []string) []v1alpha1.ModelReplica {
+	out := servingOf(current, lines)
+	for i := range out {
+		r := &out[i]
+		r.Spec.PrefetchNodeName, r.Spec.NodeName, r.Spec.Desired = r.Spec.NodeName, "", v1alpha1.DesiredDownloaded
+		if !strings.Contains(r.Name, "nofetch") {
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionDownloaded, Status: metav1.ConditionTrue})
+		}
+	}
+	return out
+}
+
 func TestPrefetchingReplicasFillUpToTheNumberOfMacs(t *testing.T) {
 	current := &revision{object: &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, engine: fleet.Engine{Model: fleettest.Model("hf://o/n", "m", 1000)}}
-	other := fleettest.Model("hf://o/other", "x", 1000)
-	// parse reads "new#0", "new#1 elsewhere unplaced": replicas of the current model, unless they are of another.
-	parse := func(lines []string) (out []v1alpha1.ModelReplica) {
-		for _, line := range lines {
-			r := have(line)
-			r.Spec.Model, r.Spec.Desired = current.engine.Model, v1alpha1.DesiredRunning
-			if strings.HasPrefix(line, "other") {
-				r.Spec.Model = other
-			}
-			out = append(out, r)
-		}
-		return out
-	}
 	for name, tc := range map[string]struct {
 		macs              int
 		serving, prefetch []string
@@ -53,15 +68,7 @@ func TestPrefetchingReplicasFillUpToTheNumberOfMacs(t *testing.T) {
 		"too many: the newest":                {macs: 1, prefetch: []string{"new#0", "new#1"}, remove: "new#1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			prefetchers := parse(tc.prefetch)
-			for i := range prefetchers {
-				r := &prefetchers[i]
-				r.Spec.PrefetchNodeName, r.Spec.NodeName, r.Spec.Desired = r.Spec.NodeName, "", v1alpha1.DesiredDownloaded
-				if !strings.Contains(r.Name, "nofetch") {
-					r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionDownloaded, Status: metav1.ConditionTrue})
-				}
-			}
-			create, remove := planPrefetch(tc.macs, maxUnplaced, current, parse(tc.serving), prefetchers)
+			create, remove := planPrefetch(tc.macs, maxUnplaced, current, servingOf(current, tc.serving), prefetchingOf(current, tc.prefetch))
 			var created, removed []string
 			for _, b := range create {
 				created = append(created, fmt.Sprintf("%s#%d/%d", b.revision, b.slot, b.epoch))

@@ -17,8 +17,8 @@ import (
 // TestAttackPrefetchesOfManyBytes: a namespace that may have half of a Mac's assignments has
 // half of their bytes, also with weights that it only keeps there.
 func TestAttackPrefetchesOfManyBytes(t *testing.T) {
-	rules := NewRules(&v1alpha1.NamespaceRules{Spec: v1alpha1.NamespaceRulesSpec{Default: v1alpha1.NamespaceRule{
-		MemoryLimit: ptr.To(resource.MustParse("64Gi")), PrefetchLimit: ptr.To(resource.MustParse("100Gi")), ReplicasPerMac: fleet.MaxAssignments / 2}}}, true)
+	rules := rulesOf(v1alpha1.NamespaceRule{
+		MemoryLimit: ptr.To(resource.MustParse("64Gi")), PrefetchLimit: ptr.To(resource.MustParse("100Gi")), ReplicasPerMac: fleet.MaxAssignments / 2})
 	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, nil, now).Under(rules)
 	large := func(i int) *v1alpha1.ModelReplica {
 		r := replica(fmt.Sprint("r", i), 1<<20, of(fmt.Sprint("d", i)), keeps(""), carries(fmt.Sprint("w", i), 1<<20))
