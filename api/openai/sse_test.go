@@ -114,19 +114,19 @@ func TestErrorBodiesAndStatuses(t *testing.T) {
 		kind   string
 		code   string
 	}{
-		{Invalid("top_p", "no"), 400, TypeInvalidRequest, CodeInvalidValue},
-		{Unauthorized(), 401, TypeAuthentication, CodeInvalidAPIKey},
-		{ModelNotFound("m"), 404, TypeInvalidRequest, CodeModelNotFound},
-		{RouteNotFound("GET", "/v2"), 404, TypeInvalidRequest, CodeRouteNotFound},
-		{MethodNotAllowed("GET", "/v1/completions", "POST"), 405, TypeInvalidRequest, CodeMethodNotAllowed},
-		{PrefillMemoryExceeded(m), 413, TypeInvalidRequest, CodePrefillMemoryExceeded},
-		{PrefillMemoryShort(m, time.Second), 503, TypeUnavailable, CodePrefillMemoryExceeded},
-		{RateLimited(time.Second), 429, TypeRateLimit, CodeRateLimitExceeded},
-		{EngineFailed(nil), 500, TypeServer, CodeEngineFailed},
-		{errors.New("dial /secret/path"), 500, TypeServer, CodeInternal},
-		{fmt.Errorf("wrapped: %w", Overloaded(time.Second)), 503, TypeUnavailable, CodeOverloaded},
-		{NoEndpoint("m", time.Second), 503, TypeUnavailable, CodeNoEndpoint},
-		{InsufficientMemory(m), 507, TypeInsufficientMem, CodeInsufficientMemory},
+		{err: Invalid("top_p", "no"), status: 400, kind: TypeInvalidRequest, code: CodeInvalidValue},
+		{err: Unauthorized(), status: 401, kind: TypeAuthentication, code: CodeInvalidAPIKey},
+		{err: ModelNotFound("m"), status: 404, kind: TypeInvalidRequest, code: CodeModelNotFound},
+		{err: RouteNotFound("GET", "/v2"), status: 404, kind: TypeInvalidRequest, code: CodeRouteNotFound},
+		{err: MethodNotAllowed("GET", "/v1/completions", "POST"), status: 405, kind: TypeInvalidRequest, code: CodeMethodNotAllowed},
+		{err: PrefillMemoryExceeded(m), status: 413, kind: TypeInvalidRequest, code: CodePrefillMemoryExceeded},
+		{err: PrefillMemoryShort(m, time.Second), status: 503, kind: TypeUnavailable, code: CodePrefillMemoryExceeded},
+		{err: RateLimited(time.Second), status: 429, kind: TypeRateLimit, code: CodeRateLimitExceeded},
+		{err: EngineFailed(nil), status: 500, kind: TypeServer, code: CodeEngineFailed},
+		{err: errors.New("dial /secret/path"), status: 500, kind: TypeServer, code: CodeInternal},
+		{err: fmt.Errorf("wrapped: %w", Overloaded(time.Second)), status: 503, kind: TypeUnavailable, code: CodeOverloaded},
+		{err: NoEndpoint("m", time.Second), status: 503, kind: TypeUnavailable, code: CodeNoEndpoint},
+		{err: InsufficientMemory(m), status: 507, kind: TypeInsufficientMem, code: CodeInsufficientMemory},
 	}
 	for _, tc := range tests {
 		rec := httptest.NewRecorder()

@@ -16,16 +16,16 @@ func TestHoursContainWhatTheySay(t *testing.T) {
 		open    bool
 		changes string
 	}{
-		"before midnight":                   {night, "2026-01-15T21:00:00Z", true, "2026-01-16T04:30:00Z"},
-		"after midnight":                    {night, "2026-01-15T04:29:59Z", true, "2026-01-15T04:30:00Z"},
-		"the end is not in them":            {night, "2026-01-15T04:30:00Z", false, "2026-01-15T21:00:00Z"},
-		"the summer time of the zone":       {night, "2026-07-15T20:00:00Z", true, "2026-07-16T03:30:00Z"},
-		"the night in which clocks change":  {night, "2026-03-28T21:00:00Z", true, "2026-03-29T03:30:00Z"},
-		"Sunday's hours on Monday":          {weekend, "2026-05-04T03:00:00Z", true, "2026-05-04T04:00:00Z"},
-		"not those of Friday":               {weekend, "2026-05-02T03:00:00Z", false, "2026-05-02T20:00:00Z"},
-		"the next ones are in some days":    {weekend, "2026-05-04T04:00:00Z", false, "2026-05-09T20:00:00Z"},
-		"the next ones are in seven days":   {office, "2026-05-04T17:00:00Z", false, "2026-05-11T09:00:00Z"},
-		"a day of the week, at their start": {office, "2026-05-04T09:00:00Z", true, "2026-05-04T17:00:00Z"},
+		"before midnight":                   {hours: night, now: "2026-01-15T21:00:00Z", open: true, changes: "2026-01-16T04:30:00Z"},
+		"after midnight":                    {hours: night, now: "2026-01-15T04:29:59Z", open: true, changes: "2026-01-15T04:30:00Z"},
+		"the end is not in them":            {hours: night, now: "2026-01-15T04:30:00Z", open: false, changes: "2026-01-15T21:00:00Z"},
+		"the summer time of the zone":       {hours: night, now: "2026-07-15T20:00:00Z", open: true, changes: "2026-07-16T03:30:00Z"},
+		"the night in which clocks change":  {hours: night, now: "2026-03-28T21:00:00Z", open: true, changes: "2026-03-29T03:30:00Z"},
+		"Sunday's hours on Monday":          {hours: weekend, now: "2026-05-04T03:00:00Z", open: true, changes: "2026-05-04T04:00:00Z"},
+		"not those of Friday":               {hours: weekend, now: "2026-05-02T03:00:00Z", open: false, changes: "2026-05-02T20:00:00Z"},
+		"the next ones are in some days":    {hours: weekend, now: "2026-05-04T04:00:00Z", open: false, changes: "2026-05-09T20:00:00Z"},
+		"the next ones are in seven days":   {hours: office, now: "2026-05-04T17:00:00Z", open: false, changes: "2026-05-11T09:00:00Z"},
+		"a day of the week, at their start": {hours: office, now: "2026-05-04T09:00:00Z", open: true, changes: "2026-05-04T17:00:00Z"},
 	} {
 		now, err := time.Parse(time.RFC3339, tc.now)
 		if err != nil {

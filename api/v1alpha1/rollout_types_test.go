@@ -23,18 +23,18 @@ func TestSurgeAndUnavailableAreResolvedAsOfADeployment(t *testing.T) {
 		wanted                   int
 		surge, unavailable       int
 	}{
-		{"", "", 3, 1, 0},
-		{"0", "1", 3, 0, 1},
-		{"2", "2", 3, 2, 2},
-		{"25%", "25%", 4, 1, 1},
-		{"25%", "25%", 5, 2, 1},
-		{"25%", "25%", 1, 1, 0},
-		{"0%", "25%", 3, 0, 1},
-		{"0", "10%", 5, 0, 1},
-		{"100%", "0", 7, 7, 0},
-		{"250%", "100%", 2, 5, 2},
-		{"10%", "10%", 0, 0, 1},
-		{"what", "-3", 2, 1, 0},
+		{wanted: 3, surge: 1, unavailable: 0},
+		{maxSurge: "0", maxUnavailable: "1", wanted: 3, surge: 0, unavailable: 1},
+		{maxSurge: "2", maxUnavailable: "2", wanted: 3, surge: 2, unavailable: 2},
+		{maxSurge: "25%", maxUnavailable: "25%", wanted: 4, surge: 1, unavailable: 1},
+		{maxSurge: "25%", maxUnavailable: "25%", wanted: 5, surge: 2, unavailable: 1},
+		{maxSurge: "25%", maxUnavailable: "25%", wanted: 1, surge: 1, unavailable: 0},
+		{maxSurge: "0%", maxUnavailable: "25%", wanted: 3, surge: 0, unavailable: 1},
+		{maxSurge: "0", maxUnavailable: "10%", wanted: 5, surge: 0, unavailable: 1},
+		{maxSurge: "100%", maxUnavailable: "0", wanted: 7, surge: 7, unavailable: 0},
+		{maxSurge: "250%", maxUnavailable: "100%", wanted: 2, surge: 5, unavailable: 2},
+		{maxSurge: "10%", maxUnavailable: "10%", wanted: 0, surge: 0, unavailable: 1},
+		{maxSurge: "what", maxUnavailable: "-3", wanted: 2, surge: 1, unavailable: 0},
 	} {
 		surge, unavailable := RolloutSpec{MaxSurge: of(tc.maxSurge), MaxUnavailable: of(tc.maxUnavailable)}.Bounds(tc.wanted)
 		if surge != tc.surge || unavailable != tc.unavailable {

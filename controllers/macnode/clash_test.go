@@ -22,12 +22,12 @@ func TestAClashIsShownWhileTheFencedAgentReportsIt(t *testing.T) {
 		want   metav1.ConditionStatus // empty: nothing is shown
 		starts bool
 	}{
-		"never":                 {"", nil, "", false},
-		"a report":              {at(0), nil, metav1.ConditionTrue, true},
-		"a report again":        {at(-10 * time.Second), shown, metav1.ConditionTrue, false},
-		"an old report":         {at(-clashLasts), shown, metav1.ConditionFalse, false},
-		"a clock that is ahead": {at(time.Hour), nil, metav1.ConditionTrue, true},
-		"nonsense":              {"studio/x", nil, "", false},
+		"never":                 {starts: false},
+		"a report":              {report: at(0), want: metav1.ConditionTrue, starts: true},
+		"a report again":        {report: at(-10 * time.Second), before: shown, want: metav1.ConditionTrue, starts: false},
+		"an old report":         {report: at(-clashLasts), before: shown, want: metav1.ConditionFalse, starts: false},
+		"a clock that is ahead": {report: at(time.Hour), want: metav1.ConditionTrue, starts: true},
+		"nonsense":              {report: "studio/x", starts: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationFenced: tc.report}}}

@@ -57,29 +57,29 @@ func TestReadyIsDerived(t *testing.T) {
 		status metav1.ConditionStatus
 		reason string
 	}{
-		"serving":                        {mac(v1alpha1.ReasonReporting, serving), nil, "True", v1alpha1.ReasonReady},
-		"on demand and not loaded":       {mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonOnDemand)...), nil, "True", v1alpha1.ReasonOnDemand},
-		"on demand and loading":          {mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonLoading)...), nil, "True", v1alpha1.ReasonReady},
-		"on demand, but the Mac is gone": {mac(v1alpha1.ReasonMacGone, onDemandOf(v1alpha1.ReasonOnDemand)...), nil, "False", v1alpha1.ReasonMacGone},
-		"on demand and draining":         {mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonOnDemand)...), deleting, "False", v1alpha1.ReasonDraining},
-		"on demand, and the Mac lets nothing in": {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonWaitingRoom),
-			is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaitingRoom)), nil, "False", v1alpha1.ReasonWaitingRoom},
-		"an unclean exit is looked into": {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonHostUnsettled)), nil, "False", v1alpha1.ReasonHostUnsettled},
-		"unplaced":                       {nil, func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = "" }, "False", v1alpha1.ReasonPlacing},
-		"unplaced, and placement says why": {nil, func(r *v1alpha1.ModelReplica) {
+		"serving":                        {mac: mac(v1alpha1.ReasonReporting, serving), status: "True", reason: v1alpha1.ReasonReady},
+		"on demand and not loaded":       {mac: mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonOnDemand)...), status: "True", reason: v1alpha1.ReasonOnDemand},
+		"on demand and loading":          {mac: mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonLoading)...), status: "True", reason: v1alpha1.ReasonReady},
+		"on demand, but the Mac is gone": {mac: mac(v1alpha1.ReasonMacGone, onDemandOf(v1alpha1.ReasonOnDemand)...), status: "False", reason: v1alpha1.ReasonMacGone},
+		"on demand and draining":         {mac: mac(v1alpha1.ReasonReporting, onDemandOf(v1alpha1.ReasonOnDemand)...), change: deleting, status: "False", reason: v1alpha1.ReasonDraining},
+		"on demand, and the Mac lets nothing in": {mac: mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonWaitingRoom),
+			is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaitingRoom)), status: "False", reason: v1alpha1.ReasonWaitingRoom},
+		"an unclean exit is looked into": {mac: mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonHostUnsettled)), status: "False", reason: v1alpha1.ReasonHostUnsettled},
+		"unplaced":                       {change: func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = "" }, status: "False", reason: v1alpha1.ReasonPlacing},
+		"unplaced, and placement says why": {change: func(r *v1alpha1.ModelReplica) {
 			r.Spec.NodeName, r.Status.Conditions = "", []metav1.Condition{is(v1alpha1.ConditionPlaced, "False", v1alpha1.ReasonNoRoom)}
-		}, "False", v1alpha1.ReasonNoRoom},
-		"no such Mac":                             {nil, nil, "False", v1alpha1.ReasonMacGone},
-		"serving, but the Mac is silent":          {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
-		"serving, but the Mac is gone":            {mac(v1alpha1.ReasonMacGone, serving), nil, "False", v1alpha1.ReasonMacGone},
-		"serving, and no gateway reaches the Mac": {unreachable(mac(v1alpha1.ReasonReporting, serving)), nil, "False", v1alpha1.ReasonMacUnreachable},
-		"loading, and no gateway reaches the Mac": {unreachable(mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading))), nil, "False", v1alpha1.ReasonLoading},
-		"serving and draining":                    {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, "False", v1alpha1.ReasonDraining},
-		"serving and deleted":                     {mac(v1alpha1.ReasonReporting, serving), deleting, "False", v1alpha1.ReasonDraining},
-		"not reported yet":                        {mac(v1alpha1.ReasonReporting), nil, "False", v1alpha1.ReasonWaiting},
-		"a report of another epoch":               {mac(v1alpha1.ReasonReporting, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 3 }, "False", v1alpha1.ReasonWaiting},
-		"loading":                                 {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading)), nil, "False", v1alpha1.ReasonLoading},
-		"the first failure is reported":           {mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaiting)), nil, "False", v1alpha1.ReasonDownloadFailed},
+		}, status: "False", reason: v1alpha1.ReasonNoRoom},
+		"no such Mac":                             {status: "False", reason: v1alpha1.ReasonMacGone},
+		"serving, but the Mac is silent":          {mac: mac(v1alpha1.ReasonMacSilent, serving), status: "Unknown", reason: v1alpha1.ReasonMacSilent},
+		"serving, but the Mac is gone":            {mac: mac(v1alpha1.ReasonMacGone, serving), status: "False", reason: v1alpha1.ReasonMacGone},
+		"serving, and no gateway reaches the Mac": {mac: unreachable(mac(v1alpha1.ReasonReporting, serving)), status: "False", reason: v1alpha1.ReasonMacUnreachable},
+		"loading, and no gateway reaches the Mac": {mac: unreachable(mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading))), status: "False", reason: v1alpha1.ReasonLoading},
+		"serving and draining":                    {mac: mac(v1alpha1.ReasonReporting, serving), change: func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, status: "False", reason: v1alpha1.ReasonDraining},
+		"serving and deleted":                     {mac: mac(v1alpha1.ReasonReporting, serving), change: deleting, status: "False", reason: v1alpha1.ReasonDraining},
+		"not reported yet":                        {mac: mac(v1alpha1.ReasonReporting), status: "False", reason: v1alpha1.ReasonWaiting},
+		"a report of another epoch":               {mac: mac(v1alpha1.ReasonReporting, serving), change: func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 3 }, status: "False", reason: v1alpha1.ReasonWaiting},
+		"loading":                                 {mac: mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading)), status: "False", reason: v1alpha1.ReasonLoading},
+		"the first failure is reported":           {mac: mac(v1alpha1.ReasonReporting, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaiting)), status: "False", reason: v1alpha1.ReasonDownloadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := bound()

@@ -442,11 +442,11 @@ func TestWhatExistsTwiceOnAProcessor(t *testing.T) {
 		f                     model.Facts
 		held, sequences, want int64
 	}{
-		"a small one, four layers":                 {llama8B, 64 * MiB, 1, 32 * MiB / 32 * 4},
-		"a small one, one of four layers":          {quarter, 24*MiB + 40*MiB, 1, 32 * MiB / 8},
-		"a large one, four layers of those it has": {quarter, 24*MiB + 88*MiB, 1, 80 * MiB / 8 * 4},
-		"the states of three sequences":            {quarter, 4*24*MiB + 8*MiB, 4, 3 * 24 * MiB / 24 * 4},
-		"a few states":                             {quarter, 3*24*MiB + 8*MiB, 3, 2 * 24 * MiB / 24 * 3},
+		"a small one, four layers":                 {f: llama8B, held: 64 * MiB, sequences: 1, want: 32 * MiB / 32 * 4},
+		"a small one, one of four layers":          {f: quarter, held: 24*MiB + 40*MiB, sequences: 1, want: 32 * MiB / 8},
+		"a large one, four layers of those it has": {f: quarter, held: 24*MiB + 88*MiB, sequences: 1, want: 80 * MiB / 8 * 4},
+		"the states of three sequences":            {f: quarter, held: 4*24*MiB + 8*MiB, sequences: 4, want: 3 * 24 * MiB / 24 * 4},
+		"a few states":                             {f: quarter, held: 3*24*MiB + 8*MiB, sequences: 3, want: 2 * 24 * MiB / 24 * 3},
 	} {
 		if got := k.growth(c.f, c.held, c.sequences); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)

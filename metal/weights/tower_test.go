@@ -119,16 +119,16 @@ func TestUnsupportedTowersLeaveTheText(t *testing.T) {
 		want     error
 		says     string
 	}{
-		"another activation":      {`"depth":1`, `"depth":1,"hidden_act":"silu"`, ErrUnsupported, "hidden_act"},
-		"four channels":           {`"depth":1`, `"depth":1,"in_channels":4`, ErrUnsupported, "in_channels"},
-		"places that are no grid": {`embeddings":9`, `embeddings":10`, ErrInvalid, "num_position_embeddings"},
-		"odd heads":               {`"num_heads":2`, `"num_heads":3`, ErrInvalid, "3 heads"},
-		"heads of two":            {`"num_heads":2`, `"num_heads":4`, ErrInvalid, "rotated"},
-		"a layer that is not":     {`indexes":[0]`, `indexes":[1]`, ErrInvalid, "deepstack_visual_indexes"},
-		"as many as the decoder":  {`indexes":[0]`, `indexes":[0,0]`, ErrInvalid, "deepstack_visual_indexes"},
-		"another rotation":        {`"depth":1`, `"depth":1,"rope_parameters":{"rope_type":"yarn"}`, ErrUnsupported, "rope_parameters"},
-		"a section too large":     {`[2,2,2]`, `[2,9,2]`, ErrInvalid, "mrope_section"},
-		"two sections":            {`[2,2,2]`, `[4,2]`, ErrInvalid, "mrope_section"},
+		"another activation":      {old: `"depth":1`, now: `"depth":1,"hidden_act":"silu"`, want: ErrUnsupported, says: "hidden_act"},
+		"four channels":           {old: `"depth":1`, now: `"depth":1,"in_channels":4`, want: ErrUnsupported, says: "in_channels"},
+		"places that are no grid": {old: `embeddings":9`, now: `embeddings":10`, want: ErrInvalid, says: "num_position_embeddings"},
+		"odd heads":               {old: `"num_heads":2`, now: `"num_heads":3`, want: ErrInvalid, says: "3 heads"},
+		"heads of two":            {old: `"num_heads":2`, now: `"num_heads":4`, want: ErrInvalid, says: "rotated"},
+		"a layer that is not":     {old: `indexes":[0]`, now: `indexes":[1]`, want: ErrInvalid, says: "deepstack_visual_indexes"},
+		"as many as the decoder":  {old: `indexes":[0]`, now: `indexes":[0,0]`, want: ErrInvalid, says: "deepstack_visual_indexes"},
+		"another rotation":        {old: `"depth":1`, now: `"depth":1,"rope_parameters":{"rope_type":"yarn"}`, want: ErrUnsupported, says: "rope_parameters"},
+		"a section too large":     {old: `[2,2,2]`, now: `[2,9,2]`, want: ErrInvalid, says: "mrope_section"},
+		"two sections":            {old: `[2,2,2]`, now: `[4,2]`, want: ErrInvalid, says: "mrope_section"},
 	} {
 		d, err := dimensionsOf(qwenSeeing(c.old, c.now))
 		if err != nil || d.Tower != nil || !errors.Is(d.TowerFault, c.want) || !strings.Contains(d.TowerFault.Error(), c.says) {
@@ -196,10 +196,10 @@ func TestTowersOfGemma4AreFoundAsConvertersStoreThem(t *testing.T) {
 		want    error
 		says    string
 	}{
-		"a missing bound":          {"vision_tower.encoder.layers.0.mlp.up_proj.output_max", nil, ErrMissing, "up.output_max"},
-		"one bound for each value": {"vision_tower.encoder.layers.0.mlp.up_proj.output_max", []int64{12}, ErrInvalid, "up.output_max"},
-		"places of one side":       {"vision_tower.patch_embedder.position_embedding_table", []int64{9, 8}, ErrInvalid, "[18 8]"},
-		"no projection":            {"embed_vision.embedding_projection.weight", nil, ErrMissing, "merger.project"},
+		"a missing bound":          {without: "vision_tower.encoder.layers.0.mlp.up_proj.output_max", want: ErrMissing, says: "up.output_max"},
+		"one bound for each value": {without: "vision_tower.encoder.layers.0.mlp.up_proj.output_max", shape: []int64{12}, want: ErrInvalid, says: "up.output_max"},
+		"places of one side":       {without: "vision_tower.patch_embedder.position_embedding_table", shape: []int64{9, 8}, want: ErrInvalid, says: "[18 8]"},
+		"no projection":            {without: "embed_vision.embedding_projection.weight", want: ErrMissing, says: "merger.project"},
 	} {
 		all := gemmaTensors("", []int64{1})
 		if all[c.without] = c.shape; c.shape == nil {
@@ -217,12 +217,12 @@ func TestUnsupportedTowersOfGemma4LeaveTheText(t *testing.T) {
 		want     error
 		says     string
 	}{
-		"fewer keys than queries":   {`"num_key_value_heads":2`, `"num_key_value_heads":1`, ErrUnsupported, "num_key_value_heads"},
-		"another activation":        {`"patch_size":4`, `"patch_size":4,"hidden_activation":"silu"`, ErrUnsupported, "hidden_activation"},
-		"heads of two":              {`"head_dim":4`, `"head_dim":2`, ErrInvalid, "rotated"},
-		"another rotation":          {`"rope_theta":100.0,"rope_type":"default"`, `"rope_type":"yarn"`, ErrUnsupported, "rope_parameters"},
-		"a token not in vocabulary": {`"image_token_id":60`, `"image_token_id":64`, ErrInvalid, "vocabulary"},
-		"a blank beyond it":         {`"pad_token_id":0`, `"pad_token_id":70`, ErrInvalid, "vocabulary"},
+		"fewer keys than queries":   {old: `"num_key_value_heads":2`, now: `"num_key_value_heads":1`, want: ErrUnsupported, says: "num_key_value_heads"},
+		"another activation":        {old: `"patch_size":4`, now: `"patch_size":4,"hidden_activation":"silu"`, want: ErrUnsupported, says: "hidden_activation"},
+		"heads of two":              {old: `"head_dim":4`, now: `"head_dim":2`, want: ErrInvalid, says: "rotated"},
+		"another rotation":          {old: `"rope_theta":100.0,"rope_type":"default"`, now: `"rope_type":"yarn"`, want: ErrUnsupported, says: "rope_parameters"},
+		"a token not in vocabulary": {old: `"image_token_id":60`, now: `"image_token_id":64`, want: ErrInvalid, says: "vocabulary"},
+		"a blank beyond it":         {old: `"pad_token_id":0`, now: `"pad_token_id":70`, want: ErrInvalid, says: "vocabulary"},
 	} {
 		d, err := dimensionsOf(gemmaSeeing(c.old, c.now))
 		if err != nil || d.Tower != nil || !errors.Is(d.TowerFault, c.want) || !strings.Contains(d.TowerFault.Error(), c.says) {

@@ -151,16 +151,16 @@ func TestLargestGaugeCounts(t *testing.T) {
 		footprint, measured int64
 		want                int64
 	}{
-		"the back end's account":                   {tensor.Memory{Weights: 50, KV: 30}, 50, 5, 60, 80, 85},
-		"the footprint":                            {tensor.Memory{Weights: 50, KV: 30}, 50, 5, 120, 80, 120},
-		"the books":                                {tensor.Memory{}, 60, 5, 20, 20, 60},
-		"books with KV in use":                     {tensor.Memory{KV: 7}, 60, 5, 0, 0, 67},
-		"a footprint that was not measured":        {tensor.Memory{Weights: 50}, 50, 5, 0, 50, 55},
-		"what came since is on top":                {tensor.Memory{Weights: 50, KV: 40}, 50, 5, 120, 80, 130},
-		"what went since is gone":                  {tensor.Memory{Weights: 50, KV: 10}, 50, 5, 120, 80, 100},
-		"what is pooled is weighed by itself":      {tensor.Memory{Weights: 50, Pooled: 30}, 50, 5, 120, 80, 90},
-		"a footprint below the account is not it":  {tensor.Memory{Weights: 50, KV: 30}, 50, 5, 10, 80, 85},
-		"an idle model whose gauges read low #702": {tensor.Memory{Weights: 1}, 100, 5, 3, 1, 100},
+		"the back end's account":                   {m: tensor.Memory{Weights: 50, KV: 30}, books: 50, overhead: 5, footprint: 60, measured: 80, want: 85},
+		"the footprint":                            {m: tensor.Memory{Weights: 50, KV: 30}, books: 50, overhead: 5, footprint: 120, measured: 80, want: 120},
+		"the books":                                {m: tensor.Memory{}, books: 60, overhead: 5, footprint: 20, measured: 20, want: 60},
+		"books with KV in use":                     {m: tensor.Memory{KV: 7}, books: 60, overhead: 5, footprint: 0, measured: 0, want: 67},
+		"a footprint that was not measured":        {m: tensor.Memory{Weights: 50}, books: 50, overhead: 5, footprint: 0, measured: 50, want: 55},
+		"what came since is on top":                {m: tensor.Memory{Weights: 50, KV: 40}, books: 50, overhead: 5, footprint: 120, measured: 80, want: 130},
+		"what went since is gone":                  {m: tensor.Memory{Weights: 50, KV: 10}, books: 50, overhead: 5, footprint: 120, measured: 80, want: 100},
+		"what is pooled is weighed by itself":      {m: tensor.Memory{Weights: 50, Pooled: 30}, books: 50, overhead: 5, footprint: 120, measured: 80, want: 90},
+		"a footprint below the account is not it":  {m: tensor.Memory{Weights: 50, KV: 30}, books: 50, overhead: 5, footprint: 10, measured: 80, want: 85},
+		"an idle model whose gauges read low #702": {m: tensor.Memory{Weights: 1}, books: 100, overhead: 5, footprint: 3, measured: 1, want: 100},
 	} {
 		loaded := &Model{Weights: c.books, Overhead: c.overhead}
 		var beyond int64
