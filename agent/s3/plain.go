@@ -17,14 +17,13 @@ func plain(raw []byte) bool {
 			continue
 		}
 		end := tagEnd(raw[i+1:])
-		if end < 0 {
+		if end < 1 { // a tag has a name
 			return false
 		}
-		tag := raw[i+1 : i+1+end]
-		switch first := append(tag[:len(tag):len(tag)], '>')[0]; {
+		switch first, last := raw[i+1], raw[i+end]; {
 		case first == '/':
 			depth--
-		case first == '?' || first == '!' || tag[len(tag)-1] == '/':
+		case first == '?' || first == '!' || last == '/':
 		default:
 			depth++
 		}

@@ -218,6 +218,7 @@ func TestAttackAListingThatIsNone(t *testing.T) {
 	for name, answer := range map[string]string{
 		"no XML":                   "{}",
 		"another document":         "<Error><Code>x</Code></Error>",
+		"a tag without a name":     "<>",
 		"a file of another prefix": `<ListBucketResult><Contents><Key>other/x</Key><Size>1</Size></Contents></ListBucketResult>`,
 		"a path that leads":        `<ListBucketResult><Contents><Key>m/../x</Key><Size>1</Size></Contents></ListBucketResult>`,
 		"a negative size":          `<ListBucketResult><Contents><Key>m/x</Key><Size>-1</Size></Contents></ListBucketResult>`,
