@@ -94,11 +94,26 @@ const (
 	contentPartBytes = 96
 )
 
-// Bytes returns about the memory that the item's texts and content parts take.
+// escapedBytes is the length of a text in JSON, without its quotation marks.
+func escapedBytes(text string) int {
+	n := len(text)
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '"', c == '\\', c == '\n', c == '\r', c == '\t':
+			n++
+		case c < ' ':
+			n += len(`\u0000`) - 1
+		}
+	}
+	return n
+}
+
+// Bytes returns about the memory that the item takes as JSON, which is at least that of its
+// texts and content parts.
 func (i Item) Bytes() int64 {
 	n := len(i.ID) + len(i.Name) + len(i.CallID) + len(i.Namespace)
 	for _, p := range i.Content {
-		n += contentPartBytes + len(p.Text) + len(p.ImageURL)
+		n += contentPartBytes + escapedBytes(p.Text) + len(p.ImageURL)
 		if p.Logprobs == nil {
 			continue
 		}
@@ -108,7 +123,7 @@ func (i Item) Bytes() int64 {
 	}
 	for _, text := range []*string{i.Arguments, i.Input, i.Output} {
 		if text != nil {
-			n += len(*text)
+			n += escapedBytes(*text)
 		}
 	}
 	return int64(n)
