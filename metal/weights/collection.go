@@ -114,9 +114,12 @@ func (c *collection) explainMissing(dir *folder.Folder, memory *account, err err
 	if unread != nil || !errors.Is(err, ErrMissing) && len(index) <= len(c.tensors) {
 		return err
 	}
-	absent := map[string]bool{}
+	absent, names := map[string]bool{}, map[string]bool{}
+	for _, name := range c.names {
+		names[name] = true
+	}
 	for _, name := range index {
-		if !slices.Contains(c.names, name) {
+		if !names[name] {
 			absent[name] = true
 		}
 	}
@@ -224,8 +227,9 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 		}
 	}
 	var extra []string
+	drafts := d.Layout().Drafts
 	for name := range c.tensors {
-		if !used[name] && !dropped(name, tied) && !drafts(name, d) && !lent(name, d) {
+		if !used[name] && !dropped(name, tied) && !(drafts && pastLast(name, d.Layers)) && !lent(name, d) {
 			extra = append(extra, name)
 		}
 	}
@@ -272,13 +276,13 @@ func dropped(name string, tied bool) bool {
 	return strings.Contains(name, "self_attn.rotary_emb.inv_freq") || tied && slices.Contains(copies, name)
 }
 
-// drafts reports whether a tensor belongs to a layer past the last, which guesses
-// several tokens at once (mlx-lm drops them too).
-func drafts(name string, d family.Dimensions) bool {
+// pastLast reports whether a tensor belongs to a layer past the last. Where the family
+// has drafts, that guesses several tokens at once (mlx-lm drops them too).
+func pastLast(name string, layers int) bool {
 	rest, ok := strings.CutPrefix(name, "model.layers.")
 	number, _, _ := strings.Cut(rest, ".")
 	n, err := strconv.Atoi(number)
-	return ok && err == nil && d.Layout().Drafts && n >= d.Layers
+	return ok && err == nil && n >= layers
 }
 
 // lent reports whether a tensor makes keys or values in a layer that reads those of
@@ -321,7 +325,7 @@ func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
 	if d.Layout().Blocks {
 		return nil
 	}
-	return c.fusedExperts(d.Layout().TurnedExperts)
+	return c.fusedExperts(d)
 }
 
 // unwrap names the tensors of a decoder that was saved without its head, as

@@ -184,9 +184,9 @@ func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 // fineEnough is the precision of a folder. Where residuals exceed what float16
 // holds it is float32.
 func fineEnough(d family.Dimensions, entries map[string]Entry) quant.Type {
-	t := precision(entries)
+	t, wide := precision(entries), d.Layout().Wide
 	for _, e := range entries {
-		if d.Layout().Wide && e.Format.Type == quant.Float16 {
+		if wide && e.Format.Type == quant.Float16 {
 			return quant.Float32
 		}
 	}

@@ -37,11 +37,16 @@ func (c *collection) kernels(ends []string) (asMLX bool, err error) {
 // fusedExperts cuts what transformers 5 stores as one tensor of all experts
 // into the stacks of mlx-lm: gates and what they gate, [experts, 2*inner, hidden],
 // expert after expert, and what comes back, which is as it should be but for its
-// name. Where they are turned rows and columns of each matrix are exchanged.
-func (c *collection) fusedExperts(turned bool) error {
+// name. Where they are turned rows and columns of each matrix are exchanged. Those
+// of draft layers, which are not read, stay whole.
+func (c *collection) fusedExperts(d family.Dimensions) error {
+	experts, layout := int64(d.Experts.Count), d.Layout()
+	if experts == 0 {
+		return nil
+	}
 	for _, name := range sortedKeys(c.tensors) {
 		layer, found := strings.CutSuffix(name, ".experts.gate_up_proj")
-		if !found {
+		if !found || layout.Drafts && pastLast(name, d.Layers) {
 			continue
 		}
 		t, down := c.tensors[name], layer+".experts.down_proj"
@@ -49,39 +54,44 @@ func (c *collection) fusedExperts(turned bool) error {
 		if !ok {
 			return fmt.Errorf("tensor %s: %w", down, ErrMissing)
 		}
-		if turned {
-			if err := c.turnedExperts(layer, t, back); err != nil {
-				return fmt.Errorf("tensor %s: %w", family.Quoted(name), err)
-			}
-			delete(c.tensors, name)
-			delete(c.tensors, down)
-			continue
+		cut := c.experts
+		if layout.TurnedExperts {
+			cut = c.turnedExperts
 		}
-		if len(t.shape) != 3 || t.shape[0] < 1 || t.shape[1]%2 != 0 {
-			return family.Invalidf("tensor %s has shape %v, want [experts, twice their width, columns]", family.Quoted(name), t.shape)
+		if err := cut(layer, experts, t, back); err != nil {
+			return fmt.Errorf("tensor %s: %w", family.Quoted(name), err)
 		}
-		half := t.span.bytes / t.shape[0] / 2
-		for i := range t.shape[0] {
-			for side, matrix := range []string{"gate_proj", "up_proj"} {
-				part := t
-				part.shape = []int64{t.shape[1] / 2, t.shape[2]}
-				part.span.offset += (2*i + int64(side)) * half
-				part.span.bytes = half
-				c.tensors[fmt.Sprintf("%s.experts.%d.%s.weight", layer, i, matrix)] = part
-			}
-		}
-		c.tensors[layer+".switch_mlp.down_proj.weight"] = back
 		delete(c.tensors, name)
 		delete(c.tensors, down)
 	}
 	return nil
 }
 
+// experts cuts the gates of experts and what they gate: [experts, 2*inner, hidden].
+func (c *collection) experts(layer string, experts int64, both, back shardTensor) error {
+	if len(both.shape) != 3 || both.shape[0] != experts || both.shape[1]%2 != 0 || both.span.bytes == 0 {
+		return family.Invalidf("shape %v, want [%d experts, twice their width, columns]", both.shape, experts)
+	}
+	half := both.span.bytes / experts / 2
+	for i := range experts {
+		for side, matrix := range []string{"gate_proj", "up_proj"} {
+			part := both
+			part.shape = []int64{both.shape[1] / 2, both.shape[2]}
+			part.span.offset += (2*i + int64(side)) * half
+			part.span.bytes = half
+			if err := c.derive(fmt.Sprintf("%s.experts.%d.%s.weight", layer, i, matrix), part); err != nil {
+				return err
+			}
+		}
+	}
+	return c.derive(layer+".switch_mlp.down_proj.weight", back)
+}
+
 // turnedExperts cuts experts of which each matrix is stored with rows and columns
 // exchanged: [experts, hidden, 2*inner] and [experts, inner, hidden].
-func (c *collection) turnedExperts(layer string, both, back shardTensor) error {
-	if len(both.shape) != 3 || len(back.shape) != 3 || both.shape[0] < 1 || both.shape[0] != back.shape[0] || both.shape[2]%2 != 0 {
-		return family.Invalidf("shape %v, and %v of down_proj, want [experts, columns, twice their width] and [experts, width, columns]", both.shape, back.shape)
+func (c *collection) turnedExperts(layer string, experts int64, both, back shardTensor) error {
+	if len(both.shape) != 3 || len(back.shape) != 3 || both.shape[0] != experts || back.shape[0] != experts || both.shape[2]%2 != 0 || both.span.bytes == 0 || back.span.bytes == 0 {
+		return family.Invalidf("shape %v, and %v of down_proj, want [%d experts, columns, twice their width] and [%d experts, width, columns]", both.shape, back.shape, experts, experts)
 	}
 	of := func(t shardTensor, i, first, columns int64) shardTensor {
 		size := t.span.bytes / t.shape[0]
@@ -95,11 +105,13 @@ func (c *collection) turnedExperts(layer string, both, back shardTensor) error {
 		return part
 	}
 	inner := both.shape[2] / 2
-	for i := range both.shape[0] {
-		expert := fmt.Sprintf("%s.experts.%d.", layer, i)
-		c.tensors[expert+"gate_proj.weight"] = of(both, i, 0, inner)
-		c.tensors[expert+"up_proj.weight"] = of(both, i, inner, inner)
-		c.tensors[expert+"down_proj.weight"] = of(back, i, 0, back.shape[2])
+	for i := range experts {
+		parts := [3]shardTensor{of(both, i, 0, inner), of(both, i, inner, inner), of(back, i, 0, back.shape[2])}
+		for at, matrix := range [3]string{"gate_proj", "up_proj", "down_proj"} {
+			if err := c.derive(fmt.Sprintf("%s.experts.%d.%s.weight", layer, i, matrix), parts[at]); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

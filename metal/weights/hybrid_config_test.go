@@ -114,7 +114,7 @@ func TestHybridConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 // gathered is a collection of consecutive tensors with these shapes, 4 bytes
 // per number.
 func gathered(shapes map[string][]int64) *collection {
-	c, at := &collection{tensors: map[string]shardTensor{}}, int64(0)
+	c, at := &collection{tensors: map[string]shardTensor{}, left: newAllowance(&account{budget: NewBudget(HeaderMemory)})}, int64(0)
 	for _, name := range sortedKeys(shapes) {
 		n := int64(4)
 		for _, d := range shapes[name] {
@@ -188,7 +188,8 @@ func TestExpertsInOneTensorAreCutApart(t *testing.T) {
 	const up, down = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"
 	c := gathered(map[string][]int64{down: {3, 8, 2}, up: {3, 4, 8}})
 	begin := c.tensors[up].span.offset
-	if err := c.fusedExperts(false); err != nil {
+	d := family.Dimensions{Architecture: "qwen3_5", Experts: family.Experts{Count: 3}}
+	if err := c.fusedExperts(d); err != nil {
 		t.Fatal(err)
 	}
 	for name, at := range map[string]int64{"0.gate_proj": 0, "0.up_proj": 1, "2.gate_proj": 4, "2.up_proj": 5} {
@@ -200,13 +201,20 @@ func TestExpertsInOneTensorAreCutApart(t *testing.T) {
 	if got := c.tensors["model.layers.0.mlp.switch_mlp.down_proj.weight"]; len(c.tensors) != 7 || !slices.Equal(got.shape, []int64{3, 8, 2}) {
 		t.Errorf("%d tensors, what comes back is %+v", len(c.tensors), got)
 	}
+	drafts := gathered(map[string][]int64{"model.layers.1.mlp.experts.gate_up_proj": {5, 4, 8}, "model.layers.1.mlp.experts.down_proj": {5, 8, 2}})
+	if err := drafts.fusedExperts(family.Dimensions{Architecture: "deepseek_v3", Layers: 1, Experts: d.Experts}); err != nil || len(drafts.tensors) != 2 {
+		t.Errorf("experts of a draft layer: %d tensors, error %v", len(drafts.tensors), err)
+	}
 	for name, shapes := range map[string]map[string][]int64{
 		"half of a pair":    {up: {3, 5, 8}, down: {3, 8, 2}},
 		"no expert":         {up: {0, 4, 8}, down: {3, 8, 2}},
+		"another number":    {up: {4, 4, 8}, down: {3, 8, 2}},
+		"of no columns":     {up: {3, 4, 0}, down: {3, 8, 2}},
+		"one alone, too":    {up: {3, 4, 8}, down: {3, 8, 2}, "model.layers.0.mlp.experts.1.up_proj.weight": {2, 8}},
 		"of two dimensions": {up: {4, 8}, down: {3, 8, 2}},
 		"nothing back":      {up: {3, 4, 8}},
 	} {
-		if err := gathered(shapes).fusedExperts(false); !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrMissing) {
+		if err := gathered(shapes).fusedExperts(d); !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrMissing) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
@@ -222,7 +230,8 @@ func TestExpertsWithRowsAndColumnsExchangedAreCutApart(t *testing.T) {
 		c.tensors[name] = x
 	}
 	begin := c.tensors[up].span.offset
-	if err := c.fusedExperts(true); err != nil {
+	d := family.Dimensions{Architecture: "llama4_text", Experts: family.Experts{Count: 3}}
+	if err := c.fusedExperts(d); err != nil {
 		t.Fatal(err)
 	}
 	for name, first := range map[string]int{"gate_proj": 0, "up_proj": 2} {
@@ -240,8 +249,9 @@ func TestExpertsWithRowsAndColumnsExchangedAreCutApart(t *testing.T) {
 	}
 	for name, shapes := range map[string]map[string][]int64{
 		"half of a pair": {up: {3, 8, 5}, down: {3, 2, 8}}, "other experts back": {up: {3, 8, 4}, down: {2, 2, 8}}, "of two dimensions": {up: {8, 4}, down: {3, 2, 8}},
+		"another number": {up: {4, 8, 4}, down: {4, 2, 8}}, "of no columns": {up: {3, 0, 4}, down: {3, 2, 8}}, "of no width back": {up: {3, 8, 4}, down: {3, 2, 0}},
 	} {
-		if err := gathered(shapes).fusedExperts(true); !errors.Is(err, ErrInvalid) {
+		if err := gathered(shapes).fusedExperts(d); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: error %v, want ErrInvalid", name, err)
 		}
 	}

@@ -43,10 +43,31 @@ func (c *collection) ignore(prefixes []string) {
 	}
 }
 
+// derive enters a tensor that is a part of one in the files. It counts like one of
+// them, so that numbers in a header make no more tensors than a header may hold.
+func (c *collection) derive(name string, part shardTensor) error {
+	if _, twice := c.tensors[name]; twice {
+		return family.Invalidf("tensor %s exists alone and in %s", family.Quoted(name), family.Quoted(part.name))
+	}
+	if c.left.tensors--; c.left.tensors < 0 {
+		return family.Invalidf("tensor %s is one of more than %d, with the parts of tensors", family.Quoted(name), maxShardTensors)
+	}
+	if err := c.left.memory.take(tensorMemory+keyMemory+int64(len(name)), part.span.offset); err != nil {
+		return err
+	}
+	c.tensors[name] = part
+	return nil
+}
+
 // split cuts matrices that hold several into these, with their scales, biases of
 // quantisation and biases, all of which have the same rows.
 func (c *collection) split(d family.Dimensions, groups *grouping) error {
-	for _, f := range d.Layout().Fused {
+	fused := d.Layout().Fused
+	if len(fused) == 0 {
+		return nil
+	}
+	groups.layers = maps.Clone(groups.layers) // those of config.json stay
+	for _, f := range fused {
 		for i := range d.Layers {
 			at := fmt.Sprintf("model.layers.%d.", i)
 			parts := f.Parts(d, i)
@@ -56,7 +77,6 @@ func (c *collection) split(d family.Dimensions, groups *grouping) error {
 				}
 			}
 			if v, named := groups.layers[at+f.Path]; named {
-				groups.layers = maps.Clone(groups.layers)
 				for _, p := range parts {
 					groups.layers[at+p.Path] = v
 				}
@@ -86,10 +106,9 @@ func (c *collection) cut(name, at, suffix string, parts []family.Part) error {
 		part.span.offset += first * row
 		part.span.bytes = int64(p.Rows) * row
 		first += int64(p.Rows)
-		if _, twice := c.tensors[at+p.Path+suffix]; twice {
-			return family.Invalidf("tensor %s exists alone and in %s", family.Quoted(at+p.Path+suffix), family.Quoted(name))
+		if err := c.derive(at+p.Path+suffix, part); err != nil {
+			return err
 		}
-		c.tensors[at+p.Path+suffix] = part
 	}
 	delete(c.tensors, name)
 	return nil
@@ -125,8 +144,12 @@ func (c *collection) latent(d family.Dimensions) error {
 				p.span.bytes = rows * row
 				return p
 			}
-			c.tensors[fmt.Sprintf("%sembed_q.%d.weight", at, h)] = part(0, plain, true)
-			c.tensors[fmt.Sprintf("%sunembed_out.%d.weight", at, h)] = part(plain, value, false)
+			if err := c.derive(fmt.Sprintf("%sembed_q.%d.weight", at, h), part(0, plain, true)); err != nil {
+				return err
+			}
+			if err := c.derive(fmt.Sprintf("%sunembed_out.%d.weight", at, h), part(plain, value, false)); err != nil {
+				return err
+			}
 		}
 		delete(c.tensors, name)
 	}

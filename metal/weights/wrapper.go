@@ -26,9 +26,9 @@ func plainName(name string) string {
 // unwrapModel names the tensors of the decoder as if it stood alone, and leaves
 // the rest out.
 func (c *collection) unwrapModel(d family.Dimensions) error {
-	named := make(map[string]shardTensor, len(c.tensors))
+	named, unread := make(map[string]shardTensor, len(c.tensors)), unreadParts(d)
 	for _, name := range sortedKeys(c.tensors) {
-		if slices.ContainsFunc(unreadParts(d), func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		if slices.ContainsFunc(unread, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 			c.unread += c.tensors[name].span.bytes
 			continue
 		}
