@@ -15,7 +15,7 @@ import (
 
 // hostile are values that a model may have anywhere in its configuration.
 func hostile() []any {
-	return []any{json.Number("0"), json.Number("-1"), json.Number("9223372036854775807"), json.Number("1e308"), "x", []any{}, []any{json.Number("0")}, map[string]any{}}
+	return []any{json.Number("0"), json.Number("-1"), json.Number("9223372036854775807"), json.Number("1e308"), "x", []any{}, []any{json.Number("0")}, []any{map[string]any{}}, map[string]any{}}
 }
 
 // changes calls a function for each value inside a configuration, while that is replaced.

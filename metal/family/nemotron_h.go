@@ -50,13 +50,18 @@ func (c *Config) pattern() string {
 	_, v := c.find("layers_block_type", "layer_types", "hybrid_override_pattern")
 	list, _ := v.([]any)
 	for _, v := range list {
-		letter := map[any]string{
-			"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-", "moe": "E", "M": "M", "*": "*", "-": "-", "E": "E",
-		}[v]
-		if letter == "" {
-			letter = "?"
+		switch v {
+		case "linear_attention", "mamba", "M":
+			out.WriteByte('M')
+		case "full_attention", "attention", "*":
+			out.WriteByte('*')
+		case "mlp", "-":
+			out.WriteByte('-')
+		case "moe", "E":
+			out.WriteByte('E')
+		default:
+			out.WriteByte('?')
 		}
-		out.WriteString(letter)
 	}
 	return out.String()
 }
