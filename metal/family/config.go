@@ -112,7 +112,7 @@ func (c *Config) dimensions(f Family) (Dimensions, error) {
 	context := cmp.Or(f.Contexts[c.kind], f.Context, 1<<11)
 	d := Dimensions{
 		Architecture: f.Name,
-		Layers:       c.integer(1, 1<<12, layerNames()...),
+		Layers:       c.integer(1, maxLayers, layerNames()...),
 		Hidden:       c.integer(1, 1<<20, "hidden_size", "n_embd", "d_model"),
 		FeedForward:  c.integer(1, 1<<22, append([]string{"intermediate_size", "n_inner", "ffn_dim"}, f.Widths...)...),
 		QueryHeads:   c.integer(1, 1<<12, "num_attention_heads", "num_heads", "n_heads", "n_head"),
@@ -140,12 +140,13 @@ func (c *Config) dimensions(f Family) (Dimensions, error) {
 // family does not read, unless their value is neutral.
 func (c *Config) unread() {
 	c.dense()
+	known := meaningful()
 	for _, key := range slices.Sorted(maps.Keys(c.text)) {
 		v := c.text[key]
 		if c.read[key] || neutral(v) {
 			continue
 		}
-		if want, ok := meaningful()[key]; ok || strings.HasPrefix(key, "rope_") {
+		if want, ok := known[key]; ok || strings.HasPrefix(key, "rope_") {
 			if f, number := floatNumber(v); ok && number && want == fmt.Sprint(f) {
 				continue
 			}

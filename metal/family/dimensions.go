@@ -1,5 +1,8 @@
 package family
 
+// maxLayers bounds the layers of a decoder, and with them what is computed for each.
+const maxLayers = 1 << 12
+
 // Dimensions are the sizes and options that determine the network of a model.
 type Dimensions struct {
 	Architecture string

@@ -125,18 +125,33 @@ func (c *Config) experts(layers int) Experts {
 	if c.value("norm_topk_prob") == nil {
 		c.fail(fmt.Errorf("%snorm_topk_prob: %w", c.inside, ErrMissing))
 	}
-	if v := c.value("mlp_only_layers"); v != nil {
-		list, ok := v.([]any)
-		for _, v := range list {
-			n, whole := WholeNumber(v)
-			ok = ok && whole && n >= 0 && n < int64(layers)
-			e.Dense = append(e.Dense, int(n))
-		}
-		if !ok {
-			c.fail(Invalidf("%smlp_only_layers is not a list of layer numbers less than %d", c.inside, layers))
+	for i, dense := range c.listed("mlp_only_layers", layers) {
+		if dense {
+			e.Dense = append(e.Dense, i)
 		}
 	}
 	return e
+}
+
+// listed reads a list of layers, and marks each that is in it once or more.
+func (c *Config) listed(key string, layers int) []bool {
+	v := c.value(key)
+	if v == nil {
+		return nil
+	}
+	list, ok := v.([]any)
+	out := make([]bool, layers)
+	for _, v := range list {
+		n, whole := WholeNumber(v)
+		if ok = whole && n >= 0 && n < int64(layers); !ok {
+			break
+		}
+		out[n] = true
+	}
+	if !ok {
+		c.fail(Invalidf("%s%s is not a list of layer numbers less than %d", c.inside, key, layers))
+	}
+	return out
 }
 
 // experts reads the mixture of a GGUF file as llama.cpp does
@@ -176,6 +191,7 @@ func (c *Config) denseLayers(layers int) (dense []int, ok bool) {
 	}
 	if len(kinds) != layers {
 		c.fail(Invalidf("%smlp_layer_types has %d names, want %d", c.inside, len(kinds), layers))
+		return nil, true
 	}
 	for i, kind := range kinds {
 		switch kind {

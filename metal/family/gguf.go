@@ -34,7 +34,7 @@ func OfMetadata(h Metadata) (Dimensions, error) {
 	r := keyReader{h: h, prefix: arch + "."}
 	d := Dimensions{
 		Architecture: f.Name,
-		Layers:       r.integer("block_count", 1, 1<<12),
+		Layers:       r.integer("block_count", 1, maxLayers),
 		Hidden:       r.integer("embedding_length", 1, 1<<20),
 		FeedForward:  r.equal("feed_forward_length", 0, 1, 1<<22),
 		QueryHeads:   r.equal("attention.head_count", 0, 1, 1<<12),
@@ -159,33 +159,34 @@ func (r *keyReader) equal(key string, absent int, low, high int64) int {
 
 // sameForAll is the number that all elements of a list are.
 func (r *keyReader) sameForAll(key string, list reflect.Value, low, high int64) int {
-	all := map[int64]bool{}
+	layers, _ := r.h.Integer(r.prefix + "block_count")
+	if n := list.Len(); int64(n) != layers || n < 1 || n > maxLayers {
+		r.fail(Invalidf("metadata key %s%s has %d numbers for %d layers", r.prefix, key, n, layers))
+		return 0
+	}
+	first := int64(0)
 	for i := range list.Len() {
+		n := int64(0)
 		switch v := list.Index(i); {
 		case v.CanInt():
-			all[v.Int()] = true
+			n = v.Int()
 		case v.CanUint() && v.Uint() <= uint64(high):
-			all[int64(v.Uint())] = true
+			n = int64(v.Uint())
 		default:
 			r.fail(Invalidf("metadata key %s%s is not a list of whole numbers up to %d", r.prefix, key, high))
 			return 0
 		}
-	}
-	layers, _ := r.h.Integer(r.prefix + "block_count")
-	switch {
-	case int64(list.Len()) != layers:
-		r.fail(Invalidf("metadata key %s%s has %d numbers for %d layers", r.prefix, key, list.Len(), layers))
-	case len(all) > 1:
-		r.fail(&UnsupportedError{"value of " + r.prefix + key, "different numbers for layers", []string{"the same number for all"}})
-	}
-	for n := range all {
-		if n < low || n > high {
-			r.fail(Invalidf("metadata key %s%s is %d, want %d to %d", r.prefix, key, n, low, high))
+		if i > 0 && n != first {
+			r.fail(&UnsupportedError{"value of " + r.prefix + key, "different numbers for layers", []string{"the same number for all"}})
 			return 0
 		}
-		return int(n)
+		first = n
 	}
-	return 0
+	if first < low || first > high {
+		r.fail(Invalidf("metadata key %s%s is %d, want %d to %d", r.prefix, key, first, low, high))
+		return 0
+	}
+	return int(first)
 }
 
 func (r *keyReader) float(key string, low, high float64) float64 {

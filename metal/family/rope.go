@@ -3,7 +3,6 @@ package family
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 )
@@ -65,10 +64,15 @@ func (r *ropeReader) known(o ropeObject) {
 	if r.family.Name == "phimoe" {
 		keys = append(keys, "long_mscale", "short_mscale")
 	}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !slices.Contains(keys, name) && !neutral(values[name]) {
-			r.c.fail(fmt.Errorf("%s%s.%s: %w", r.c.inside, o.key, name, &UnsupportedError{"key of a rotation", name, keys}))
+	var others []string
+	for name, v := range values {
+		if !slices.Contains(keys, name) && !neutral(v) {
+			others = append(others, name)
 		}
+	}
+	if len(others) > 0 {
+		name := slices.Min(others)
+		r.c.fail(fmt.Errorf("%s%s.%s: %w", r.c.inside, o.key, name, &UnsupportedError{"key of a rotation", name, keys}))
 	}
 }
 

@@ -351,15 +351,15 @@ func (d Dimensions) Slots(have int) ([]Slot, error) {
 	}
 	need := 0
 	for i := range d.Layers {
-		for _, s := range d.layer(f, i) {
+		layer := d.layer(f, i)
+		if need += len(layer); need > have {
+			return nil, Invalidf("%d of %d layers need %d tensors, the model has %d", i+1, d.Layers, need, have)
+		}
+		for _, s := range layer {
 			s.inGGUF(f)
 			s.Path, s.GGUF = fmt.Sprintf("model.layers.%d.%s", i, s.Path), fmt.Sprintf("blk.%d.%s", i, s.GGUF)
 			out = append(out, s)
-			need++
 		}
-	}
-	if need > have {
-		return nil, Invalidf("%d layers need %d tensors, the model has %d", d.Layers, need, have)
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,20 +72,36 @@ func readStep3p5(c *Config, d *Dimensions) {
 		Normalized: c.flagOr(true, "norm_expert_weight"), Step: 1, Shared: c.integerOr(1280, 1, 1<<22, "share_expert_dim"), SharedWhole: true,
 		Router: Router{Sigmoid: true, Bias: "gate.router_bias", Least: 1e-20, Scale: c.numberOr(3, 1e-9, 1e9, "moe_router_scaling_factor")},
 	}
-	sparse := map[int]bool{}
-	list, _ := c.value("moe_layers_enum").(string)
-	for i, text := range strings.Split(list, ",") {
-		if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
-			sparse[n] = true
-		} else if list != "" {
-			c.fail(Invalidf("%smoe_layers_enum is %s, of which number %d is no layer", c.inside, Quoted(list), i+1))
-		}
-	}
-	for i := range d.Layers {
-		if list == "" && i == 0 || list != "" && !sparse[i] {
+	for i, sparse := range c.stepMixtures(d.Layers) {
+		if !sparse {
 			d.Experts.Dense = append(d.Experts.Dense, i)
 		}
 	}
+}
+
+// stepMixtures reads which layers are mixtures: those of moe_layers_enum, which may list
+// draft heads, too, or all but the first.
+func (c *Config) stepMixtures(layers int) []bool {
+	out := make([]bool, layers)
+	list, _ := c.value("moe_layers_enum").(string)
+	if list == "" {
+		for i := range out {
+			out[i] = i > 0
+		}
+		return out
+	}
+	i := 0
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if i++; err != nil {
+			c.fail(Invalidf("%smoe_layers_enum is %s, of which number %d is no layer", c.inside, Quoted(list), i))
+			break
+		}
+		if n >= 0 && n < layers {
+			out[n] = true
+		}
+	}
+	return out
 }
 
 // stepKinds reads which layers have a window, and returns the names by which
@@ -112,6 +129,16 @@ func stepKinds(c *Config, d *Dimensions) []string {
 	return kinds
 }
 
+// maxRotations bounds how many rotary embeddings the layers of a model have, each with a
+// factor for every pair. Step-3.5-Flash has two.
+const maxRotations = 64
+
+// stepRotation is what a rotary embedding of a layer follows from, as it is written.
+type stepRotation struct {
+	theta, part string
+	scaled      bool
+}
+
 // stepRotations reads the rotary embedding of each layer: its base, the fraction
 // of a head, and whether it is scaled.
 func stepRotations(c *Config, d *Dimensions, kinds []string) {
@@ -121,6 +148,7 @@ func stepRotations(c *Config, d *Dimensions, kinds []string) {
 		return
 	}
 	f, _ := ofType(c.kind)
+	all := map[stepRotation]Rope{}
 	for i, kind := range kinds {
 		text := map[string]any{"rope_theta": c.value("rope_theta"), "rope_scaling": c.value("rope_scaling")}
 		if len(thetas) > 0 {
@@ -132,11 +160,19 @@ func stepRotations(c *Config, d *Dimensions, kinds []string) {
 		if len(only) > 0 && !slices.Contains(only, any(kind)) {
 			delete(text, "rope_scaling")
 		}
+		of := stepRotation{written(text["rope_theta"]), written(text["partial_rotary_factor"]), text["rope_scaling"] != nil}
+		if r, known := all[of]; known {
+			d.Ropes = append(d.Ropes, r)
+			continue
+		}
 		layer := &Config{values: c.values, kind: c.kind, section: newSection(text, c.inside)}
 		maps.Copy(layer.read, c.read)
 		r := layer.rope(f, *d)
 		if layer.err == nil && (r.Size < 2 || r.Size%2 != 0) {
 			layer.fail(Invalidf("%spartial_rotary_factors: %d elements of layer %d are rotated, want an even number", c.inside, r.Size, i))
+		}
+		if all[of] = r; len(all) > maxRotations {
+			layer.fail(&UnsupportedError{"model", fmt.Sprintf("with more than %d rotations", maxRotations), []string{"layers that share rotations"}})
 		}
 		if layer.err != nil {
 			c.fail(layer.err)
@@ -145,4 +181,12 @@ func stepRotations(c *Config, d *Dimensions, kinds []string) {
 		d.Ropes = append(d.Ropes, r)
 	}
 	d.Rope = d.Ropes[0]
+}
+
+// written is a number as it is written. Other values differ only in their kind.
+func written(v any) string {
+	if n, ok := v.(json.Number); ok {
+		return n.String()
+	}
+	return Shown(v)
 }
