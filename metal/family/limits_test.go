@@ -60,6 +60,10 @@ func TestAttackNumbersOfAConfigurationTakeLittleMemory(t *testing.T) {
 	mixture["mlp_only_layers"] = repeated(values, func(i int) any { return whole(i % layers) })
 	delete(hybrid, "hybrid_override_pattern")
 	delete(hybrid, "num_hidden_layers")
+	full, chunked, sparse := configOf(t, "minimax_m2"), configOf(t, "llama4_text"), configOf(t, "gemma3n_text")
+	full["attn_type_list"] = repeated(values, func(int) any { return whole(0) })
+	chunked["moe_layers"] = repeated(values, func(int) any { return whole(layers) })
+	sparse["activation_sparsity_pattern"] = repeated(values, func(int) any { return "0" })
 	hybrid["layers_block_type"] = repeated(values, func(int) any { return "mamba" })
 	for name, c := range map[string]struct {
 		config map[string]any
@@ -72,6 +76,9 @@ func TestAttackNumbersOfAConfigurationTakeLittleMemory(t *testing.T) {
 		"mixtures that are none":          {step(map[string]any{"moe_layers_enum": strings.Repeat(",", 1<<20)}), family.ErrInvalid, 4},
 		"mixtures past the last layer":    {step(map[string]any{"moe_layers_enum": strings.Repeat("5000,", values) + "1"}), nil, 4},
 		"dense layers, again and again":   {mixture, nil, 1},
+		"layers of another attention":     {full, family.ErrUnsupported, 1},
+		"mixtures that no layer is":       {chunked, family.ErrInvalid, 1},
+		"sparsities that are no numbers":  {sparse, family.ErrInvalid, 1},
 		"layers of a hybrid":              {hybrid, family.ErrInvalid, 4},
 		"keys that no family reads":       {manyKeys(values, whole(1), odd), nil, 32},
 	} {

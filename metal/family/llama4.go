@@ -108,7 +108,7 @@ func (c *Config) interleaved(layers int) (dense []int, sparse bool) {
 			n, ok := WholeNumber(v)
 			if !ok || n < 0 || n >= int64(layers) {
 				c.fail(fmt.Errorf("%smoe_layers: %w", c.inside, Invalidf("contains %s, want layer numbers less than %d", Shown(v), layers)))
-				continue
+				break
 			}
 			mixture[n] = true
 		}

@@ -18,6 +18,7 @@ func minimaxM2() Family {
 			for _, v := range c.list("attn_type_list") {
 				if v != json.Number("1") {
 					c.fail(fmt.Errorf("%sattn_type_list: %w", c.inside, &UnsupportedError{"attention", Shown(v), []string{"1"}}))
+					break
 				}
 			}
 			if v := c.value("scoring_func"); v != nil && v != "sigmoid" {

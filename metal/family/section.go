@@ -145,6 +145,7 @@ func (s *section) numbers(name string) []float64 {
 		n, ok := floatNumber(v)
 		if v != nil && (!ok || n < 0) {
 			s.fail(Invalidf("%s%s contains %s, want numbers from 0", s.inside, name, Shown(v)))
+			break
 		}
 		out = append(out, n)
 	}
