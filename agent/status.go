@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,5 +53,42 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 		Reserved: v1alpha1.FormatBytes(s.Memory.ReservedBytes), Used: v1alpha1.FormatBytes(s.Memory.FootprintBytes),
 		Freed: v1alpha1.FormatBytes(s.Memory.FreedBytesTotal),
 	}
+	fitMessages(s, maxMessageBytes)
 	return s
+}
+
+// maxMessageBytes is what all messages of conditions and failures may take, of which the
+// API server accepts no more than 256 KiB, and shortMessage what each of too many keeps.
+const (
+	maxMessageBytes = 128 << 10
+	shortMessage    = 96
+)
+
+// fitMessages shortens the messages of assignments if there are too many long ones.
+func fitMessages(s *v1alpha1.MacNodeStatus, most int) {
+	total := 0
+	for _, a := range s.Assignments {
+		if a.LastFailure != nil {
+			total += len(a.LastFailure.Message)
+		}
+		for _, c := range a.Conditions {
+			total += len(c.Message)
+		}
+	}
+	if total <= most {
+		return
+	}
+	s.Assignments = slices.Clone(s.Assignments)
+	for i := range s.Assignments {
+		a := &s.Assignments[i]
+		if f := a.LastFailure; f != nil {
+			short := *f
+			short.Message = clip(f.Message, shortMessage)
+			a.LastFailure = &short
+		}
+		a.Conditions = slices.Clone(a.Conditions)
+		for k := range a.Conditions {
+			a.Conditions[k].Message = clip(a.Conditions[k].Message, shortMessage)
+		}
+	}
 }

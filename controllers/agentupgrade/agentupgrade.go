@@ -84,6 +84,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	groups := turn.Classes(classes.Items, turn.Join(macs.Items, assigned.Items))
 	turns := turn.All(groups, r.Version, r.Clock.Now())
 	var res reconcile.Result
+	var failures []error // one Mac that cannot be written must not keep the others back
 	for i, g := range groups {
 		t := turns[i]
 		if t.After > 0 && (res.RequeueAfter == 0 || t.After < res.RequeueAfter) {
@@ -91,19 +92,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		}
 		for _, mac := range g.Macs {
 			if t.Start && mac.Name == t.Mac {
-				if err := r.order(ctx, assigned.Items, mac.Name, g.Class.Spec.Release); err != nil {
-					return reconcile.Result{}, err
-				}
+				failures = append(failures, r.order(ctx, assigned.Items, mac.Name, g.Class.Spec.Release))
 			}
-			if err := r.judge(ctx, mac, g.Release()); err != nil {
-				return reconcile.Result{}, err
-			}
+			failures = append(failures, r.judge(ctx, mac, g.Release()))
 		}
-		if err := r.report(ctx, g.Class, &t); err != nil {
-			return reconcile.Result{}, err
-		}
+		failures = append(failures, r.report(ctx, g.Class, &t))
 	}
-	return res, nil
+	return res, errors.Join(failures...)
 }
 
 // maxMessage bounds the message of an upgrade, as the schema does.
