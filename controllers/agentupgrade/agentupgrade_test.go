@@ -5,6 +5,7 @@ package agentupgrade
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -231,4 +232,22 @@ func TestAMacOfAnotherClassIsNotUpgraded(t *testing.T) {
 	o.look()
 	o.wantOrdered("studio")
 	o.wantReason("mini", v1alpha1.ReasonAgentSupported)
+}
+
+// TestAMacThatCannotBeWrittenKeepsNoOtherBack: the first by name is refused by the API server.
+func TestAMacThatCannotBeWrittenKeepsNoOtherBack(t *testing.T) {
+	o := newRoom(t)
+	refused := errors.New("request is too large")
+	o.r.Client = interceptor.NewClient(o.c, interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string, a runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+		if raw, err := json.Marshal(a); err != nil || strings.Contains(string(raw), `"mini"`) {
+			return errors.Join(err, refused)
+		}
+		return c.SubResource(sub).Apply(ctx, a, opts...)
+	}})
+	if _, err := o.r.Reconcile(t.Context(), reconcile.Request{}); !errors.Is(err, refused) {
+		t.Errorf("%v", err)
+	}
+	if c := meta.FindStatusCondition(o.mac("studio").Status.Conditions, v1alpha1.ConditionAgentCurrent); c == nil || c.Status != metav1.ConditionFalse {
+		t.Errorf("studio has %+v", c)
+	}
 }
