@@ -57,7 +57,13 @@ type Deployment struct {
 // servesAs reports whether two deployments have the same names, endpoints, facts and
 // routing.
 func (d Deployment) servesAs(o Deployment) bool {
-	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Adapters == o.Adapters && d.Context == o.Context && d.Suspended == o.Suspended && reflect.DeepEqual(d.Routing, o.Routing)
+	return d.Key == o.Key && d.namedAs(o) && d.Context == o.Context && d.Suspended == o.Suspended && reflect.DeepEqual(d.Routing, o.Routing)
+}
+
+// namedAs reports whether two have the same place in the index of names, which is built as a
+// whole.
+func (d Deployment) namedAs(o Deployment) bool {
+	return d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Adapters == o.Adapters
 }
 
 // same reports whether two are equal.
@@ -191,6 +197,9 @@ func (t *Table) SetDeployment(d Deployment) {
 		return // names and endpoints are unchanged
 	}
 	t.refresh(d.Key)
+	if known && old.Deployment.namedAs(d) {
+		return
+	}
 	t.rename()
 }
 

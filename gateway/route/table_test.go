@@ -418,3 +418,22 @@ func TestNamesAreIndexedOnceAtTheStart(t *testing.T) {
 		t.Error("a deployment that came later has no name")
 	}
 }
+
+// TestOtherChangesLeaveTheIndexOfNames as it is: with thousands of names it takes a second.
+func TestOtherChangesLeaveTheIndexOfNames(t *testing.T) {
+	table := route.NewTable()
+	d := route.Deployment{Key: route.Key{Namespace: "ns", Name: "a"}, UID: "a", Names: "a"}
+	table.SetDeployment(d)
+	table.MarkSynced()
+	before := table.Names()
+	d.Suspended, d.Context, d.Routing = true, 4096, &route.Routing{}
+	table.SetDeployment(d)
+	if after := table.Names(); &before[0] != &after[0] {
+		t.Error("a suspension rebuilt the index")
+	}
+	d.Names = "b"
+	table.SetDeployment(d)
+	if _, known := table.Find("b"); !known {
+		t.Error("a new name is unknown")
+	}
+}
