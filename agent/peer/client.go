@@ -32,59 +32,6 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Pace sets the timeouts and the minimum rate of copies.
-type Pace struct {
-	// Window is the time in which Floor bytes per second must arrive, or must be
-	// downloaded by a peer that is waited for. 0 means 30 s and 1 MiB/s.
-	Window time.Duration
-	Floor  int64
-	// Look is how often a peer that downloads is asked again; 0 means 2 s.
-	Look time.Duration
-	// Begin is how long a peer may take to start its download: its assignment may
-	// arrive later than ours. 0 means 10 s.
-	Begin time.Duration
-	// A copy of a record may take Grace, and the time in which its bytes pass at Fair
-	// bytes per second: a source is probably not slower. Time in which this Mac does not
-	// read does not count. Peers that download or are busy are waited for as long, but at
-	// most for Most. 0 means a minute, 10 MB/s and half an hour.
-	Grace time.Duration
-	Fair  int64
-	Most  time.Duration
-}
-
-func (p Pace) withDefaults() Pace {
-	if p.Window <= 0 {
-		p.Window = 30 * time.Second
-	}
-	if p.Floor <= 0 {
-		p.Floor = 1 << 20
-	}
-	if p.Look <= 0 {
-		p.Look = 2 * time.Second
-	}
-	if p.Begin <= 0 {
-		p.Begin = 10 * time.Second
-	}
-	if p.Grace <= 0 {
-		p.Grace = time.Minute
-	}
-	if p.Fair <= 0 {
-		p.Fair = 10_000_000
-	}
-	if p.Most <= 0 {
-		p.Most = 30 * time.Minute
-	}
-	return p
-}
-
-// allows is how long a peer may take for some bytes.
-func (p Pace) allows(bytes int64) time.Duration {
-	return p.Grace + time.Duration(float64(bytes)/float64(p.Fair)*float64(time.Second))
-}
-
-// least is how many bytes must arrive in a window.
-func (p Pace) least() int64 { return int64(float64(p.Floor) * p.Window.Seconds()) }
-
 // ClientConfig configures a Client.
 type ClientConfig struct {
 	// Assigned returns the peers that assignments name for a record now.
@@ -134,18 +81,18 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // dial connects to the peer in the request's context. The server must prove its
 // name before it receives a grant.
 func (c *Client) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	n, ok := ctx.Value(addressKey{}).(v1alpha1.Peer)
+	p, ok := ctx.Value(addressKey{}).(v1alpha1.Peer)
 	if !ok {
 		return nil, errors.New("the request has no peer Mac")
 	}
-	config, err := c.TLS(n.Mac)
+	config, err := c.TLS(p.Mac)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	d := tls.Dialer{Config: config}
-	return d.DialContext(ctx, network, net.JoinHostPort(n.Address.Host, strconv.Itoa(int(n.Address.Port))))
+	return d.DialContext(ctx, network, net.JoinHostPort(p.Address.Host, strconv.Itoa(int(p.Address.Port))))
 }
 
 // state is what a peer reports about weights.
@@ -154,8 +101,8 @@ type state struct {
 	done                      int64
 }
 
-// sight is what all peers report about weights.
-type sight struct {
+// observation is what all peers report about weights.
+type observation struct {
 	have    []store.Peer
 	waitFor []string // Macs that download the weights or are busy
 	busy    bool     // one of them is
@@ -170,7 +117,7 @@ func (c *Client) Of(ctx context.Context, rec model.Record, waited time.Duration)
 	var w wait
 	most := min(c.Pace.allows(rec.Bytes()), c.Pace.Most) - waited
 	for began := time.Now(); ; {
-		s := c.see(ctx, rec)
+		s := c.observe(ctx, rec)
 		waits := s.lacks && waited == 0 && time.Since(began) < c.Pace.Begin
 		if len(s.waitFor) > 0 {
 			waits = (s.busy || w.continues(s.done, time.Now(), c.Pace)) && time.Since(began) < most
@@ -194,19 +141,19 @@ func (c *Client) Of(ctx context.Context, rec model.Record, waited time.Duration)
 	}
 }
 
-// see asks the peers that are not avoided.
-func (c *Client) see(ctx context.Context, rec model.Record) (out sight) {
-	for _, n := range c.Assigned(rec) {
-		if c.avoids(n.Mac, time.Now()) {
+// observe asks the peers that are not avoided.
+func (c *Client) observe(ctx context.Context, rec model.Record) (out observation) {
+	for _, p := range c.Assigned(rec) {
+		if c.avoids(p.Mac, time.Now()) {
 			continue
 		}
-		switch s := c.look(ctx, n, rec); {
+		switch s := c.look(ctx, p, rec); {
 		case s.has:
-			out.have = append(out.have, store.Peer{Mac: n.Mac, Get: c.getter(n, &progress{pace: c.Pace, most: rec.Bytes()})})
+			out.have = append(out.have, store.Peer{Mac: p.Mac, Get: c.getter(p, &progress{pace: c.Pace, most: rec.Bytes()})})
 		case s.busy:
-			out.waitFor, out.busy = append(out.waitFor, n.Mac), true
+			out.waitFor, out.busy = append(out.waitFor, p.Mac), true
 		case s.fetches:
-			out.waitFor, out.done = append(out.waitFor, n.Mac), max(out.done, min(s.done, rec.Bytes()))
+			out.waitFor, out.done = append(out.waitFor, p.Mac), max(out.done, min(s.done, rec.Bytes()))
 		case s.lacks:
 			out.lacks = true
 		}
@@ -217,9 +164,9 @@ func (c *Client) see(ctx context.Context, rec model.Record) (out sight) {
 // Slow returns the peers that were slow lately. A copy from one of them has to keep only
 // the minimum rate.
 func (c *Client) Slow(rec model.Record) (out []store.Peer) {
-	for _, n := range c.Assigned(rec) {
-		if c.wasSlow(n.Mac, time.Now()) {
-			out = append(out, store.Peer{Mac: n.Mac, Get: c.getter(n, nil)})
+	for _, p := range c.Assigned(rec) {
+		if c.wasSlow(p.Mac, time.Now()) {
+			out = append(out, store.Peer{Mac: p.Mac, Get: c.getter(p, nil)})
 		}
 	}
 	return out
@@ -243,12 +190,12 @@ func (w *wait) continues(done int64, now time.Time, p Pace) bool {
 }
 
 // look asks a peer whether it has the weights.
-func (c *Client) look(ctx context.Context, n v1alpha1.Peer, rec model.Record) state {
-	url := "https://" + agentapi.MacServerName(n.Mac) + agentapi.WeightsPath(rec.Digest, rec.Files[0].SHA256)
-	resp, err := c.ask(ctx, n, http.MethodHead, url, nil)
+func (c *Client) look(ctx context.Context, p v1alpha1.Peer, rec model.Record) state {
+	url := "https://" + agentapi.MacServerName(p.Mac) + agentapi.WeightsPath(rec.Digest, rec.Files[0].SHA256)
+	resp, err := c.ask(ctx, p, http.MethodHead, url, nil)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.Failed(n.Mac, err)
+			c.Failed(p.Mac, err)
 		}
 		return state{}
 	}
@@ -268,15 +215,15 @@ func (c *Client) look(ctx context.Context, n v1alpha1.Peer, rec model.Record) st
 }
 
 // getter returns a download.Target's Get that requests files from one peer. Its
-// responses have to keep the minimum rate and, unless so is nil, the pace of so.
-func (c *Client) getter(n v1alpha1.Peer, so *progress) func(context.Context, string, http.Header) (*http.Response, error) {
+// responses have to keep the minimum rate and, unless sent is nil, the pace of sent.
+func (c *Client) getter(p v1alpha1.Peer, sent *progress) func(context.Context, string, http.Header) (*http.Response, error) {
 	return func(ctx context.Context, url string, header http.Header) (*http.Response, error) {
-		if so.run(time.Now()); so.late(time.Now()) {
-			return nil, slowly(n.Mac)
+		if sent.run(time.Now()); sent.late(time.Now()) {
+			return nil, slowError(p.Mac)
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
-		resp, err := c.ask(ctx, n, http.MethodGet, url, header)
-		so.pause(time.Now(), 0)
+		resp, err := c.ask(ctx, p, http.MethodGet, url, header)
+		sent.pause(time.Now(), 0)
 		if err != nil {
 			cancel(nil)
 			return nil, err
@@ -287,27 +234,27 @@ func (c *Client) getter(n v1alpha1.Peer, so *progress) func(context.Context, str
 			return nil, &download.Error{
 				Reason: v1alpha1.ReasonSourceUnreachable, Status: resp.StatusCode,
 				Transient: resp.StatusCode == http.StatusServiceUnavailable,
-				Message:   fmt.Sprintf("Mac %s returned HTTP %d", n.Mac, resp.StatusCode),
+				Message:   fmt.Sprintf("Mac %s returned HTTP %d", p.Mac, resp.StatusCode),
 			}
 		}
-		resp.Body = newWatched(resp.Body, n.Mac, c.Pace, so, cancel)
+		resp.Body = newWatched(resp.Body, p.Mac, c.Pace, sent, cancel)
 		return resp, nil
 	}
 }
 
 // ask sends one request to a peer.
-func (c *Client) ask(ctx context.Context, n v1alpha1.Peer, method, url string, header http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(context.WithValue(ctx, addressKey{}, n), method, url, nil)
+func (c *Client) ask(ctx context.Context, p v1alpha1.Peer, method, url string, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, addressKey{}, p), method, url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("request to Mac %s: %w", n.Mac, err)
+		return nil, fmt.Errorf("request to Mac %s: %w", p.Mac, err)
 	}
 	for k, v := range header {
 		req.Header[k] = v
 	}
-	req.Header.Set(agentapi.HeaderGrant, n.Grant)
+	req.Header.Set(agentapi.HeaderGrant, p.Grant)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: fmt.Sprintf("cannot reach Mac %s", n.Mac), Err: err}
+		return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: fmt.Sprintf("cannot reach Mac %s", p.Mac), Err: err}
 	}
 	return resp, nil
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/download"
@@ -86,7 +84,7 @@ func (c *copies) file(ctx context.Context, t download.Target, show func(download
 	if err = c.opt.Fetch.Fetch(ctx, t, show); err == nil || ctx.Err() != nil || !download.IsTransient(err) {
 		return err
 	}
-	copied, failed := c.lastly(ctx, t, show)
+	copied, failed := c.fromSlow(ctx, t, show)
 	if copied || failed != nil {
 		return failed
 	}
@@ -109,7 +107,7 @@ func (c *copies) copy(ctx context.Context, t download.Target, show func(download
 		case err == nil:
 			c.peers = append([]Peer{p}, c.peers...)
 			return true, nil
-		case ctx.Err() != nil, ours(err):
+		case ctx.Err() != nil, ofThisDisk(err):
 			return false, err
 		case isBusy(err) && c.busy < busyLimit:
 			c.peers = append(c.peers, p)
@@ -138,15 +136,15 @@ func (c *copies) failed(p Peer, t download.Target, err error) {
 	c.opt.Peers.Failed(p.Mac, err)
 }
 
-// lastly fetches a file whose source cannot be reached from a peer that is slow, and
+// fromSlow fetches a file whose source cannot be reached from a peer that is slow, and
 // reports whether one had it. What came from the source stays for it.
-func (c *copies) lastly(ctx context.Context, t download.Target, show func(download.Progress)) (copied bool, err error) {
+func (c *copies) fromSlow(ctx context.Context, t download.Target, show func(download.Progress)) (copied bool, err error) {
 	if c.opt.Peers == nil || download.Begun(t) {
 		return false, nil
 	}
 	for _, p := range c.opt.Peers.Slow(c.rec) {
 		err := c.from(ctx, p, t, show)
-		if err == nil || ctx.Err() != nil || ours(err) {
+		if err == nil || ctx.Err() != nil || ofThisDisk(err) {
 			return err == nil, err
 		}
 		c.failed(p, t, err)
@@ -186,62 +184,11 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// ours reports whether the failure is one of this Mac's own disk.
-func ours(err error) bool {
+// ofThisDisk reports whether the failure is one of this Mac's own disk.
+func ofThisDisk(err error) bool {
 	switch download.Reason(err, "") {
 	case v1alpha1.ReasonDiskFull, v1alpha1.ReasonDownloadFailed:
 		return true
 	}
 	return false
-}
-
-// Fetching means that weights are being downloaded to this Mac.
-type Fetching struct{ Done int64 }
-
-func (f *Fetching) Error() string {
-	return fmt.Sprintf("this Mac is still downloading the weights; it has %d bytes", f.Done)
-}
-
-// ErrNotHere means that a file cannot be served: it is not here, has changed
-// since it was verified, or came from another source.
-var ErrNotHere = errors.New("this Mac does not have these weights")
-
-// notYet returns Fetching if weights are being downloaded from a place, else
-// ErrNotHere.
-func (s *Store) notYet(digest, place string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for k, f := range s.downloads {
-		if k.digest == digest && k.origin.Place == place {
-			p, _ := f.look()
-			return &Fetching{Done: p.BytesDone}
-		}
-	}
-	return ErrNotHere
-}
-
-// Give opens a file of downloaded weights for a peer. Weights of another source
-// than the peer's grant names are refused.
-func (s *Store) Give(digest, source, sha256 string) (*os.File, error) {
-	e, ok := s.objects.entry(digest)
-	if !ok {
-		return nil, s.notYet(digest, placeOf(source))
-	}
-	if !e.from(placeOf(source)) {
-		return nil, ErrNotHere
-	}
-	for _, have := range e.Record.Files {
-		if have.SHA256 != sha256 {
-			continue
-		}
-		file, err := s.objects.root.Open(path.Join(folder(digest), filesDir, have.Path))
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
-		}
-		if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() || stampOf(info) != e.Stamps[have.Path] {
-			return nil, errors.Join(ErrNotHere, err, file.Close())
-		}
-		return file, nil
-	}
-	return nil, ErrNotHere
 }
