@@ -1,10 +1,11 @@
 // Package unread counts the memory of answers that clients have not read yet: vectors,
 // stored responses, and log-probabilities that are kept until an answer ends.
 //
-// It owns how much each tenant may use: as much as stays free for others, which is half of
-// the memory for a tenant alone, and who gives way beyond that: the tenant with the most,
-// with its oldest answer, if one that uses less than half as much needs memory. A tenant
-// waits for its own answers. It refuses an answer that exceeds half of the memory.
+// It owns the share of each tenant: a tenant may use as much as stays free, so that one
+// alone uses half of the memory. If a tenant needs memory that another has, and would use
+// less than half as much as that one, the oldest answer of the tenant with the most memory
+// is ended. A tenant never ends its own answers: it waits for them. An answer that exceeds
+// half of the memory is refused.
 //
 // Start reading at Room.Hold.
 package unread
