@@ -17,11 +17,11 @@ type passed struct {
 }
 
 // passOn returns the labels and annotations of a replica with those of spec.replicaMetadata,
-// and without those that it had from there before. Others, also those of people, stay. changed
-// is false if the replica has them already.
+// and without those that it had from there before. All others stay, for example those that a
+// person set. changed is false if the replica has them already.
 func passOn(m v1alpha1.ReplicaMetadata, to *metav1.ObjectMeta) (labels, annotations map[string]string, changed bool) {
 	var before passed
-	_ = json.Unmarshal([]byte(to.Annotations[v1alpha1.AnnotationPassed]), &before) // what cannot be read is of no deployment
+	_ = json.Unmarshal([]byte(to.Annotations[v1alpha1.AnnotationPassed]), &before) // keys that cannot be read are not removed
 	now := passed{Labels: slices.Sorted(maps.Keys(m.Labels)), Annotations: slices.Sorted(maps.Keys(m.Annotations))}
 	labels, annotations = replaced(to.Labels, before.Labels, m.Labels), replaced(to.Annotations, before.Annotations, m.Annotations)
 	delete(annotations, v1alpha1.AnnotationPassed)

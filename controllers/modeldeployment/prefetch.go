@@ -63,13 +63,13 @@ func newPrefetcher(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) 
 	return out, nil
 }
 
-// planPrefetch decides which prefetching replicas to create and to remove, so that a number of
-// Macs have the weights of a revision, with and without a serving replica. At most room of them
-// wait for a Mac at once. It has no memory.
-func planPrefetch(macs, room int, of *revision, serving, prefetchers []v1alpha1.ModelReplica) (create []replicaToCreate, remove []*v1alpha1.ModelReplica) {
+// planPrefetch decides which prefetching replicas to create and to remove, so that macs Macs
+// have the weights of the current revision; those of its serving replicas count. At most room
+// of the prefetching replicas wait for a Mac at once. It is pure.
+func planPrefetch(macs, room int, current *revision, serving, prefetchers []v1alpha1.ModelReplica) (create []replicaToCreate, remove []*v1alpha1.ModelReplica) {
 	serves := sets.Set[string]{}
 	for i := range serving {
-		if r := &serving[i]; r.DeletionTimestamp.IsZero() && r.Spec.NodeName != "" && sameWeights(&r.Spec.Model, &of.engine.Model) {
+		if r := &serving[i]; r.DeletionTimestamp.IsZero() && r.Spec.NodeName != "" && sameWeights(&r.Spec.Model, &current.engine.Model) {
 			serves.Insert(r.Spec.NodeName)
 		}
 	}
@@ -77,12 +77,12 @@ func planPrefetch(macs, room int, of *revision, serving, prefetchers []v1alpha1.
 	last, unplaced := map[int32]int64{}, 0
 	for i := range prefetchers {
 		r := &prefetchers[i]
-		if r.Spec.Revision == of.object.Name {
+		if r.Spec.Revision == current.object.Name {
 			last[r.Spec.Slot] = max(last[r.Spec.Slot], r.Spec.Epoch)
 		}
 		switch {
 		case !r.DeletionTimestamp.IsZero():
-		case macs == 0 || !sameWeights(&r.Spec.Model, &of.engine.Model) || serves.Has(r.Spec.PrefetchNodeName):
+		case macs == 0 || !sameWeights(&r.Spec.Model, &current.engine.Model) || serves.Has(r.Spec.PrefetchNodeName):
 			remove = append(remove, r)
 		default:
 			kept = append(kept, r)
@@ -105,7 +105,7 @@ func planPrefetch(macs, room int, of *revision, serving, prefetchers []v1alpha1.
 	missing = min(missing, min(room, maxUnplacedPrefetchers)-unplaced)
 	for slot := int32(0); len(create) < missing; slot++ {
 		if !taken[slot] {
-			create = append(create, replicaToCreate{revision: of.object.Name, slot: slot, epoch: last[slot] + 1})
+			create = append(create, replicaToCreate{revision: current.object.Name, slot: slot, epoch: last[slot] + 1})
 		}
 	}
 	return create, remove
@@ -144,8 +144,8 @@ func prefetchedMacs(s *scope) int32 {
 	return int32(macs.Len())
 }
 
-// prefetchedCondition reports whether as many Macs as requested have the weights, or what the
-// first one that has not waits for.
+// prefetchedCondition reports whether as many Macs as requested have the weights, and if not,
+// what the first replica without them waits for.
 func prefetchedCondition(s *scope, next v1alpha1.ModelDeploymentStatus) status.Condition {
 	is, wanted := v1alpha1.ConditionPrefetched, s.deployment.Spec.Prefetch.Macs
 	progress := fmt.Sprintf("%d of %d Macs have the weights", next.PrefetchedMacs, wanted)

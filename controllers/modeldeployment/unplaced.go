@@ -15,8 +15,9 @@ import (
 // Bounds of the replicas that wait for a Mac: they have no memory there that a quota counts,
 // but each is stored and is in the operator's memory, with all that its deployment states.
 const (
-	// maxUnplaced is how many of a revision may wait at once, and maxUnplacedPrefetchers how
-	// many of a deployment that only prefetch: when one has its Mac, the next is created.
+	// maxUnplaced is how many serving replicas of a revision may wait at once, and
+	// maxUnplacedPrefetchers how many prefetching ones of a deployment: when one has its Mac,
+	// the next is created.
 	maxUnplaced            = 32
 	maxUnplacedPrefetchers = 4
 	// maxUnplacedBytes bounds those of a deployment, and maxNamespaceUnplacedBytes those of a
@@ -58,7 +59,7 @@ func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []re
 	if len(missing) == 0 {
 		return nil, nil
 	}
-	var list v1alpha1.ModelReplicaList // of the cache's own objects: read only
+	var list v1alpha1.ModelReplicaList // shares its objects with the cache: read only
 	if err := r.Client.List(ctx, &list, client.InNamespace(s.deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the replicas of the namespace: %w", err)
 	}

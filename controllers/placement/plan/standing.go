@@ -21,7 +21,7 @@ func (s *Snapshot) noteStanding(r *v1alpha1.ModelReplica, mac string) {
 // PickPrefetch decides for a replica that keeps weights on a Mac and runs no engine: it needs
 // disk space there, and no memory. The Mac has to be one that could serve the model, and no
 // other replica of the deployment is there. A Mac that was chosen stays chosen until it is
-// gone, cordoned for good, or closed to the deployment.
+// gone or being removed, or may not serve the deployment any more.
 func (s *Snapshot) PickPrefetch(r *v1alpha1.ModelReplica) Decision {
 	v := s.view(r)
 	if at, has := s.index[r.Spec.PrefetchNodeName]; has && v.keepsWeights(at) {
@@ -99,8 +99,8 @@ func (v *view) fitsWeights(i int) (rejection, bool) {
 	return rejection{}, true
 }
 
-// refusePrefetch returns why the rules do not let more weights be kept; prefetched is what the
-// namespace keeps already.
+// refusePrefetch returns why the rules refuse to keep more weights for a namespace, which has
+// prefetched that many bytes; empty if they do not.
 func (r Rules) refusePrefetch(replica *v1alpha1.ModelReplica, prefetched int64) (reason, message string) {
 	limit := r.of(replica.Namespace).prefetch
 	need := replica.Spec.Model.DiskBytes()
