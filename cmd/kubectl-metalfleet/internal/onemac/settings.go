@@ -13,55 +13,54 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// null takes a setting away, so that the Mac's own default holds.
+// null removes a setting, so that the Mac's own default applies.
 const null = "null"
 
-// Settings are what is said of a Mac, by the names of the fields in its spec. A
-// nil value is none: the default holds. What is not named is not touched.
+// Settings are values for fields of a Mac's spec, by the name of the field. nil removes a
+// setting, so that the default applies; settings that are not named stay.
 type Settings map[string]*string
 
 // setting is one that can be changed while a Mac works.
 type setting struct {
-	read  func(*v1alpha1.MacNodeSpec) string // "" is none
+	read  func(*v1alpha1.MacNodeSpec) string // empty: it is not set
 	check func(string) error
-	// json: the field is a boolean, a list or an object, and its value is JSON.
+	// json: the value is JSON of a boolean, a list or an object.
 	json bool
-	// fields of an object: one that its value leaves out is removed.
+	// fields are those of an object: a field that the value does not have is removed.
 	fields []string
 }
 
 var settings = map[string]setting{
-	"unschedulable": {func(s *v1alpha1.MacNodeSpec) string {
+	"unschedulable": {read: func(s *v1alpha1.MacNodeSpec) string {
 		if s.Unschedulable {
 			return "true"
 		}
 		return ""
-	}, oneOf("true", "false"), true, nil},
-	"class": {func(s *v1alpha1.MacNodeSpec) string { return s.Class }, anything, false, nil},
-	"memory.policy": {func(s *v1alpha1.MacNodeSpec) string { return string(s.Memory.Policy) },
-		oneOf(string(v1alpha1.MemorySafe), string(v1alpha1.MemoryBalanced), string(v1alpha1.MemoryAggressive), string(v1alpha1.MemoryCustom)), false, nil},
-	"memory.ceiling":        {func(s *v1alpha1.MacNodeSpec) string { return size(s.Memory.Ceiling) }, atLeast(1), false, nil},
-	"settings.logLevel":     {func(s *v1alpha1.MacNodeSpec) string { return string(s.Settings.LogLevel) }, oneOf(string(v1alpha1.LogInfo), string(v1alpha1.LogDebug)), false, nil},
-	"settings.cacheLimit":   {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheLimit) }, atLeast(1), false, nil},
-	"settings.cacheFree":    {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheFree) }, atLeast(0), false, nil},
-	"settings.downloadRate": {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.DownloadRate) }, atLeast(64 << 10), false, nil},
-	"settings.giveRate":     {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.GiveRate) }, atLeast(64 << 10), false, nil},
-	"settings.hubEndpoint":  {func(s *v1alpha1.MacNodeSpec) string { return s.Settings.HubEndpoint }, anything, false, nil},
-	"settings.modelRoot":    {func(s *v1alpha1.MacNodeSpec) string { return s.Settings.ModelRoot }, anything, false, nil},
-	"settings.allowedSourceCIDRs": {func(s *v1alpha1.MacNodeSpec) string {
+	}, check: oneOf("true", "false"), json: true},
+	"class": {read: func(s *v1alpha1.MacNodeSpec) string { return s.Class }, check: anything},
+	"memory.policy": {read: func(s *v1alpha1.MacNodeSpec) string { return string(s.Memory.Policy) },
+		check: oneOf(string(v1alpha1.MemorySafe), string(v1alpha1.MemoryBalanced), string(v1alpha1.MemoryAggressive), string(v1alpha1.MemoryCustom))},
+	"memory.ceiling":        {read: func(s *v1alpha1.MacNodeSpec) string { return size(s.Memory.Ceiling) }, check: atLeast(1)},
+	"settings.logLevel":     {read: func(s *v1alpha1.MacNodeSpec) string { return string(s.Settings.LogLevel) }, check: oneOf(string(v1alpha1.LogInfo), string(v1alpha1.LogDebug))},
+	"settings.cacheLimit":   {read: func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheLimit) }, check: atLeast(1)},
+	"settings.cacheFree":    {read: func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheFree) }, check: atLeast(0)},
+	"settings.downloadRate": {read: func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.DownloadRate) }, check: atLeast(64 << 10)},
+	"settings.giveRate":     {read: func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.GiveRate) }, check: atLeast(64 << 10)},
+	"settings.hubEndpoint":  {read: func(s *v1alpha1.MacNodeSpec) string { return s.Settings.HubEndpoint }, check: anything},
+	"settings.modelRoot":    {read: func(s *v1alpha1.MacNodeSpec) string { return s.Settings.ModelRoot }, check: anything},
+	"settings.allowedSourceCIDRs": {read: func(s *v1alpha1.MacNodeSpec) string {
 		return text(s.Settings.AllowedSourceCIDRs, s.Settings.AllowedSourceCIDRs == nil)
-	},
-		jsonOf[[]string](`["10.20.0.0/16"]`), true, nil},
-	"settings.diskMarks": {func(s *v1alpha1.MacNodeSpec) string { return text(s.Settings.DiskMarks, s.Settings.DiskMarks == nil) },
-		jsonOf[v1alpha1.DiskMarks](`{"highPercent":90,"lowPercent":85}`), true, []string{"highPercent", "lowPercent"}},
-	"settings.quietHours": {func(s *v1alpha1.MacNodeSpec) string { return text(s.Settings.QuietHours, s.Settings.QuietHours == nil) },
-		jsonOf[v1alpha1.QuietHours](`{"start":"09:00","end":"18:00","downloadRate":"5M"}`), true, []string{"days", "start", "end", "timeZone", "downloadRate"}},
+	}, check: jsonOf[[]string](`["10.20.0.0/16"]`), json: true},
+	"settings.diskMarks": {read: func(s *v1alpha1.MacNodeSpec) string { return text(s.Settings.DiskMarks, s.Settings.DiskMarks == nil) },
+		check: jsonOf[v1alpha1.DiskMarks](`{"highPercent":90,"lowPercent":85}`), json: true, fields: []string{"highPercent", "lowPercent"}},
+	"settings.quietHours": {read: func(s *v1alpha1.MacNodeSpec) string { return text(s.Settings.QuietHours, s.Settings.QuietHours == nil) },
+		check: jsonOf[v1alpha1.QuietHours](`{"start":"09:00","end":"18:00","downloadRate":"5M"}`), json: true, fields: []string{"days", "start", "end", "timeZone", "downloadRate"}},
 }
 
 // anything leaves the judgement to the API server, which names the field and the rule.
 func anything(string) error { return nil }
 
-// text is a list or an object as JSON; empty if there is none.
+// text returns a list or an object as JSON; empty if it is not set.
 func text(v any, none bool) string {
 	if none {
 		return ""
@@ -73,7 +72,7 @@ func text(v any, none bool) string {
 	return string(b)
 }
 
-// jsonOf refuses what is no JSON of a type, or has fields that the type has not.
+// jsonOf returns a check that a value is JSON of a type, without unknown fields.
 func jsonOf[T any](example string) func(string) error {
 	return func(s string) error {
 		in := json.NewDecoder(strings.NewReader(s))
@@ -127,7 +126,7 @@ func Read(m *v1alpha1.MacNode) Settings {
 	return all
 }
 
-// Parse reads NAME=VALUE words; NAME=null takes one away.
+// Parse reads words like NAME=VALUE; NAME=null removes a setting.
 func Parse(words []string) (Settings, error) {
 	all := Settings{}
 	for _, word := range words {
@@ -145,7 +144,7 @@ func Parse(words []string) (Settings, error) {
 	return all, all.check()
 }
 
-// Decode reads a dictionary, as Read's is printed in JSON.
+// Decode reads settings as JSON, as Read's are printed.
 func Decode(b []byte) (Settings, error) {
 	var all Settings
 	if err := json.Unmarshal(b, &all); err != nil {
@@ -154,7 +153,7 @@ func Decode(b []byte) (Settings, error) {
 	return all, all.check()
 }
 
-// check refuses what is unknown, and values that cannot be meant, all at once.
+// check returns an error that names all unknown settings and invalid values.
 func (all Settings) check() error {
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -171,7 +170,7 @@ func (all Settings) check() error {
 	return errors.Join(wrong...)
 }
 
-// Patch is a JSON merge patch of a MacNode that makes them.
+// Patch returns the JSON merge patch of a MacNode that applies the settings.
 func (all Settings) Patch() ([]byte, error) {
 	spec := map[string]any{}
 	for name, value := range all {
