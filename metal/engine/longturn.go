@@ -28,6 +28,7 @@ func (l *longTurn) take(ctx context.Context) error {
 	return err
 }
 
+// give ends the turn, if the request has it.
 func (l *longTurn) give() {
 	if l.has {
 		l.turns.Give(l.tenant)
@@ -35,9 +36,9 @@ func (l *longTurn) give() {
 	l.has = false
 }
 
-// render writes a conversation. A template that makes a long text of a short request takes
-// its turn as soon as it has made longBytes. A request that has its turn takes no place among
-// the renders, which may all wait for it.
+// render applies the chat template. A template that makes a long text of a short request
+// waits for the turn once it has made longBytes. A request that has the turn takes no place
+// among the renders: all of them may be waiting for its turn to end.
 func (p *inputProcessor) render(ctx context.Context, r Request, turn *longTurn) (string, *Refusal) {
 	if !turn.has {
 		if p.renders.Take(ctx, r.Tenant) != nil {

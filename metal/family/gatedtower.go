@@ -68,10 +68,10 @@ func (t Tower) gatedSlots() []Slot {
 // of its output.
 func TowerBounds() [4]string { return [4]string{"input_min", "input_max", "output_min", "output_max"} }
 
-// gatedElements are the Elements of a Gated tower: the input and result of a layer, four
-// norms, two sums, what both halves give, heads of queries and keys as projected, normed, cut,
-// turned and joined, those of values as projected and normed, what comes of them, and the
-// feed-forward. Bounds double what goes through a matrix.
+// gatedElements returns the Elements of a Gated tower: the input and result of a layer, four
+// norms, two sums, the results of both halves; heads of queries and keys as projected, normed,
+// split, rotated and joined; heads of values as projected and normed, and the result of
+// attention; and the feed-forward. Clipping copies the input and output of each matrix.
 func (t Tower) gatedElements() int {
 	around, heads, wide := 9, 13, 3
 	if t.Clipped {

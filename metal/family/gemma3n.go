@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// gemma3n is the text part of Gemma 3n: every token has several residuals, of which a layer
-// computes one (AltUp), a learned connection of low rank bypasses the attention (LAuReL),
-// tokens bring an embedding of their own to every layer, the gates of early layers keep only
-// what exceeds their mean by far, and the last layers read the keys and values of earlier
-// ones. The references agree but for two bounds, where the one that has it is right:
-// transformers takes a residual's mean square for 1e-5 at least before it divides by that,
-// mlx-lm bounds the weights of coefficients by altup_coef_clip as training does.
+// gemma3n is the text part of Gemma 3n. Every token has several residuals, of which a layer
+// computes one (AltUp); a learned connection of low rank bypasses the attention (LAuReL);
+// each layer has its own embedding of the tokens; the gates of early layers keep only values
+// far above their mean; and the last layers read the keys and values of earlier ones. Each
+// reference has one bound that the other lacks, and we have both: transformers divides by a
+// residual's mean square of at least 1e-5, and mlx-lm clips the weights of coefficients to
+// altup_coef_clip, as training does.
 func gemma3n() Family {
 	return Family{
 		Name: "gemma3n_text", Models: "Gemma 3n, text only", Types: []string{"gemma3n_text"}, Context: 1 << 15, Theta: 1e6,

@@ -2,13 +2,14 @@ package family
 
 import "fmt"
 
-// llama4 is the text part of Llama 4, and MobileLLM-R1: three layers of four rotate heads,
-// norm them after that, and see no further than their chunk of the text; the fourth sees
+// llama4 is the text part of Llama 4, and MobileLLM-R1. Three of four layers rotate heads,
+// norm them after that, and attend within a chunk of the text; the fourth attends to
 // everything without rotation, and its queries grow with their position. The sigmoid of the
-// router multiplies what an expert reads, next to a shared expert. Where mlx-lm differs,
-// transformers is right, which computes what Meta published: mlx-lm's llama4 norms heads
-// with an epsilon of 1e-6, and reads neither no_rope_layers nor moe_layers; its llama4_text
-// has no chunks, no growth, no experts, and norms heads that are not rotated.
+// router multiplies the input of an expert; there is a shared expert too. Where the
+// references differ we follow transformers, which computes what Meta published: mlx-lm's
+// llama4 norms heads with an epsilon of 1e-6, and reads neither no_rope_layers nor
+// moe_layers; its llama4_text has no chunks, no growth and no experts, and norms heads that
+// are not rotated.
 func llama4() Family {
 	return Family{
 		Name: "llama4_text", Models: "Llama 4, text only; MobileLLM-R1", Types: []string{"llama4_text"}, Context: 1 << 17, Theta: 5e5, Interleaved: true,
@@ -59,7 +60,8 @@ func readLlama4(c *Config, d *Dimensions) {
 		d.Temper = &Temper{Beta: c.numberOr(0.1, 0, 1e3, "attn_scale"), Every: c.integerOr(1<<13, 1, 1<<30, "floor_scale"), Lead: 1}
 	}
 	dense, sparse := c.interleaved(d.Layers)
-	if c.value("num_local_experts"); !sparse {
+	c.value("num_local_experts") // is known, also if no layer has experts
+	if !sparse {
 		return
 	}
 	c.only("num_experts_per_tok", 1)
@@ -91,7 +93,7 @@ func (c *Config) stillLayers(layers int) []bool {
 	return out
 }
 
-// truth reads a boolean that may be a number, true if absent.
+// truth reads a boolean that may be a number; absent means true.
 func (c *Config) truth(name string) bool {
 	if n, ok := floatNumber(c.value(name)); ok {
 		return n != 0

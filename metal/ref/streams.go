@@ -92,9 +92,10 @@ func (s *elementwise) Level(x, like tensor.Array, least float32) tensor.Array {
 	return out
 }
 
-func meanSquare(row []float32) (mean float64) {
+func meanSquare(row []float32) float64 {
+	var sum float64
 	for _, v := range row {
-		mean += float64(v) * float64(v)
+		sum += float64(v) * float64(v)
 	}
-	return mean / float64(len(row))
+	return sum / float64(len(row))
 }
