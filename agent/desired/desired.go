@@ -92,9 +92,10 @@ func (p *pair) setAssignment(a *v1alpha1.MacAssignment) {
 // from a backup: a server that lags catches up.
 const restoredAfter = 30 * time.Second
 
-// take uses an object that passes, or that stays older. same: its spec is that of the last
-// one. If it is not, at the same generation, the history of the object was replaced: after
-// a restore its writers may reach any generation again. The caller holds mu.
+// take uses an object that passes the gate, and an older one that stays for restoredAfter.
+// same is true if its spec equals that of the last object: another spec at the same
+// generation means that the object was restored, after which its writers may reach any
+// generation again. The caller holds mu.
 func (p *pair) take(g *gate, o client.Object, same bool, use func()) {
 	older := o.GetUID() == g.uid && (o.GetGeneration() < g.generation || o.GetGeneration() == g.generation && !same)
 	if older && g.older != nil && g.older.GetGeneration() == o.GetGeneration() {

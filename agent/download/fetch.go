@@ -89,8 +89,8 @@ type Fetcher struct {
 // After an interruption another attempt resumes at the last byte; bytes that are
 // on disk already are hashed again. After several attempts without a new byte
 // Fetch gives up, and the partial file stays for a later call, as it does when
-// ctx ends; a complete one is not fetched again. After a failure that a retry cannot fix (wrong digest, wrong length,
-// full disk) the partial file is removed.
+// ctx ends; a complete one is not fetched again. After a failure that a retry
+// cannot fix (wrong digest, wrong length, full disk) the partial file is removed.
 func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) error {
 	if report == nil {
 		report = func(Progress) {}

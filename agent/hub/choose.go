@@ -76,8 +76,8 @@ func (c Choice) WithModules(files []Entry, modules []weights.Module) (Choice, er
 	return c, c.settle()
 }
 
-// settle sorts the files, and wants each once, also on a Mac's disk, and no more than a
-// record holds.
+// settle sorts the files. It refuses two that have one path or are one file on a Mac's disk,
+// and more than a record can hold.
 func (c Choice) settle() error {
 	slices.SortFunc(c.Files, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
 	for i := 1; i < len(c.Files); i++ {

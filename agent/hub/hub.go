@@ -149,8 +149,8 @@ type node struct {
 	} `json:"lfs"`
 }
 
-// read takes the lines of one page, one after another: an 8 MiB page of empty ones would
-// take hundreds of MiB as a whole.
+// read decodes the entries of a page one by one: an 8 MiB page of empty entries would take
+// hundreds of MiB at once.
 func (l *Listing) read(d *json.Decoder, s Source) error {
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
 		return cmp.Or(err, errNoList)
@@ -200,8 +200,8 @@ func (l *Listing) add(n node, s Source) error {
 	return nil
 }
 
-// get reads one answer of the hub's API, of which read takes the only value, and returns
-// its Link header.
+// get requests an address of the hub's API and returns the Link header of the response; read
+// decodes its only value.
 func (h *Hub) get(ctx context.Context, address string, s Source, token download.Bearer, read func(*json.Decoder) error) (link string, err error) {
 	resp, err := h.Client.Get(ctx, address, token.Header(nil))
 	if err != nil {

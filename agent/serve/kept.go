@@ -11,16 +11,17 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Sizes of what is in memory of an answer.
+// Sizes of what an answer keeps in memory.
 const (
 	// logprobBytes is what a log-probability takes: the value, and its JSON without the
-	// token, which has a number for each of the token's bytes, logprobTextBytes.
+	// token. logprobTextBytes is what each byte of the token adds: the JSON has a number
+	// for it.
 	logprobBytes     = 160
 	logprobTextBytes = 8
 	// logprobStep is how many bytes are counted at once.
 	logprobStep = 64 << 10
-	// vectorBytes is what the vector of an input takes, of which the length is not known
-	// before: 4096 dimensions.
+	// vectorBytes is assumed for the vector of an input, whose length is not known yet: 4096
+	// dimensions.
 	vectorBytes = 4 * 4096
 	// textCopies is how often a text is in memory until it is sent.
 	textCopies = 3
@@ -29,7 +30,7 @@ const (
 	echoCopies = 2
 )
 
-// errUnread is why an answer ends that had to give way to that of another tenant.
+// errUnread ends an answer that has to give way to that of another tenant.
 var errUnread = errors.New("the answer gave way to that of another tenant")
 
 // kept counts what one answer keeps in memory until the client has read it.
