@@ -249,8 +249,9 @@ const (
 	// ReasonPrefetched: the weights are on the disk, and no engine runs
 	// (spec.prefetch).
 	ReasonPrefetched = "Prefetched"
-	// ReasonPrefetching: a Mac keeps the weights of spec.prefetch, or a Mac downloads the weights before its replica of the
-	// old revision drains to make room for this one.
+	// ReasonPrefetching: a Mac keeps the weights of spec.prefetch, or downloads
+	// weights before its replica of the old revision drains to make room for this
+	// one.
 	ReasonPrefetching = "Prefetching"
 	// ReasonSwapping: a replica of the old revision drains to make room for
 	// this one.

@@ -66,9 +66,9 @@ func (m *meter) add(n int64) {
 	}
 }
 
-// settle corrects the count at the end. A refused or failed request used what the agent
-// reported so far, and a refused one nothing. A request without the agent's count, because a
-// connection was closed, used what was counted or reported so far.
+// settle corrects the count at the end, to the agent's total if there is one. Without it, a
+// refused or failed request used what the agent reported so far, for example nothing, and a
+// request whose connection was closed used the larger of what was counted and reported.
 func (m *meter) settle(status int) {
 	switch {
 	case m == nil:

@@ -146,7 +146,7 @@ func (t *catalog) tags(_ context.Context, c caller, w *reply, _ *http.Request) e
 	}))
 }
 
-// each describes the models of names.
+// each yields the descriptions of the models of names.
 func each[M any](names iter.Seq[route.Name], describe func(route.Name) M) iter.Seq[M] {
 	return func(yield func(M) bool) {
 		for n := range names {

@@ -95,8 +95,8 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 	return c
 }
 
-// makeRoomForClass drops some class if there are too many: any, because replicas of many
-// deployments come in turns, and then the least recently used is the next that is needed.
+// makeRoomForClass drops arbitrary classes if there are too many: replicas of deployments take
+// turns, so that the least recently used class would be the next one that is needed.
 func (s *Snapshot) makeRoomForClass() {
 	most := min(maxClasses, max(minClasses, maxClassBytes/(bytesPerFixed*max(1, len(s.macs)))))
 	for key := range s.classes {

@@ -220,8 +220,8 @@ func (a planCommand) class(ctx context.Context, c client.Reader, d *v1alpha1.Mod
 	return nil
 }
 
-// profile reads the ModelProfile that a deployment names; one that there is not
-// is for the operator's own decision.
+// profile reads the ModelProfile that a deployment names. A missing one is no error
+// here: the operator's own decision reports it.
 func (a planCommand) profile(ctx context.Context, c client.Reader, d *v1alpha1.ModelDeployment, w *rehearse.World) error {
 	name := d.Spec.ProfileName
 	if name == "" {

@@ -82,10 +82,10 @@ func stateOf(d *v1alpha1.ModelDeployment, name string) string {
 	return ""
 }
 
-// Undo changes a spec back to a revision: to the one of that number, or with 0
-// to the one that served before what is wanted now. It keeps spec.profileName only
-// if the profile is what it was then; else it writes the settings that the profile
-// had, and pinned is true.
+// Undo changes a spec back to the revision with a number, or with 0 to the one that
+// served before the current spec. It keeps spec.profileName if the profile has not
+// changed since; otherwise it writes the settings that the profile had then, and
+// pinned is true.
 func (h History) Undo(d *v1alpha1.ModelDeployment, number int64, profiles []v1alpha1.ModelProfile) (to Revision, pinned bool, err error) {
 	to, err = h.target(d, number)
 	if err != nil {
