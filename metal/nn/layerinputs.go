@@ -16,7 +16,7 @@ type layerInputs struct {
 	layers  int
 	width   int
 	scale   float32
-	// blank is the token whose rows those of images have.
+	// blank is the token whose rows the tokens of images have.
 	blank int32
 }
 

@@ -136,7 +136,7 @@ func (a *altUp) active(s tensor.Scope, x tensor.Array) tensor.Array {
 	return parts[which]
 }
 
-// modes are numbers of a token, by which coefficients are made of it.
+// modes returns the modalities of each token (AltUp), of which coefficients are computed.
 func (a *altUp) modes(s tensor.Scope, x tensor.Array) tensor.Array {
 	normed := a.routerNorm.Apply(s, x)
 	scaled := s.Map(normed, tensor.ScaleShift{Scale: 1 / float32(a.hidden)})
@@ -145,7 +145,7 @@ func (a *altUp) modes(s tensor.Scope, x tensor.Array) tensor.Array {
 	return s.Map(a.router.Apply(s, scaled), tensor.Tanh{})
 }
 
-// predicted are the residuals as the layer expects them.
+// predicted returns the residuals that the layer predicts.
 func (a *altUp) predicted(s tensor.Scope, x tensor.Array) tensor.Array {
 	was := a.active(s, x)
 	more := s.MixRuns(x, a.predict.Apply(s, a.modes(s, was)), a.shape.Count)
@@ -154,8 +154,8 @@ func (a *altUp) predicted(s tensor.Scope, x tensor.Array) tensor.Array {
 	return s.Add(x, more)
 }
 
-// corrected adds to the residuals how far the computed one is from what was expected.
-// guess and now are released.
+// corrected corrects the predicted residuals by the error of the active one, which was now and
+// is computed. guess and now are released.
 func (a *altUp) corrected(s tensor.Scope, guess, now, computed tensor.Array) tensor.Array {
 	new := s.Add(computed, s.Map(now, tensor.ScaleShift{Scale: -1}))
 	s.Release(now)
@@ -194,8 +194,8 @@ func (a *altUp) others(s tensor.Scope, x, input tensor.Array) tensor.Array {
 	return out
 }
 
-// bounded declares the matrix path+".weight" of floats, whose values lie within by of 0; 0
-// is no bound. They are kept in float32.
+// bounded declares the matrix path+".weight" of floats, which are clipped to [-by, by]; by 0
+// means no bound. They are kept in float32.
 func (l *Loader) bounded(path string, by float32, to *Linear) {
 	l.declare(path+".weight", 2, func(reading *weights.Reading, e weights.Entry) error {
 		values := make([]float32, e.Columns())
@@ -222,8 +222,8 @@ func (l *Loader) bounded(path string, by float32, to *Linear) {
 	})
 }
 
-// padded declares the matrix path+".weight" of an embedding for this many tokens: those
-// that it has no row for have the first.
+// padded declares the matrix path+".weight" of an embedding for this many tokens. Tokens
+// without a row have the first one.
 func (l *Loader) padded(path string, tokens int, to *embedding) {
 	l.declare(path+".weight", 2, func(reading *weights.Reading, e weights.Entry) error {
 		m, err := l.backend.LoadMatrix(e.Format, max(tokens, e.Rows()), e.Columns(), func(put func(int, quant.Row) error) error {
