@@ -58,8 +58,8 @@ type inputProcessor struct {
 	constraints *constraint.Compiler
 	// long has one place for a long text that is turned into tokens; tenants take turns.
 	long *share.Turns
-	// renders has a place for each conversation that is rendered; one that gets long keeps it
-	// while it waits for long.
+	// renders bounds the conversations that are rendered at once. One whose text gets long
+	// keeps its place while it waits for its turn in long.
 	renders *share.Turns
 	// images of prompts; nil if the model has no image input.
 	images *imageProcessor

@@ -31,9 +31,9 @@ type Block struct {
 }
 
 // Streams are the residuals of AltUp (https://arxiv.org/abs/2301.13310): each layer predicts
-// all of them, computes one, and corrects all by how far that is from its prediction.
+// all of them, computes one, and corrects all by the error of that prediction.
 type Streams struct {
-	// Count of them, of which Active is computed.
+	// Count is their number, and Active the index of the one that is computed.
 	Count, Active int
 	// Rank of a learned residual connection around the attention (LAuReL).
 	Rank int
@@ -133,8 +133,8 @@ type Feed struct {
 	Plain bool
 	// Bias is added to every product.
 	Bias bool
-	// Sparsity is the part of the gate that is left out, as if its elements were normally
-	// distributed; what is kept counts from there on. 0 keeps all.
+	// Sparsity is the part of a gate's elements that become 0, if they are normally
+	// distributed: a threshold is subtracted from all, and negative ones are 0. 0 keeps all.
 	Sparsity float64
 	// Limit bounds SiLU of the gate from above, and what it multiplies on both
 	// sides; 0 means no bound.

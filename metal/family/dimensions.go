@@ -20,8 +20,7 @@ type Dimensions struct {
 	// all. Layers marked in Everywhere always see all.
 	Window     int
 	Everywhere []bool
-	// Chunked means that layers with a window see nothing before their chunk, which is as
-	// long.
+	// Chunked means that layers with a window attend within chunks of its length instead.
 	Chunked bool
 	// LocalRope is the rotary embedding of layers with a window; nil means the
 	// same as in other layers.
@@ -68,7 +67,7 @@ type Dimensions struct {
 	// Bias: queries, keys and values have biases. OutBias: the output
 	// projection of attention has one. FeedBias: the products of the
 	// feed-forward have one.
-	// HeadBias: the head that gives logits has one.
+	// HeadBias is the bias of the output head.
 	Bias, OutBias, FeedBias, HeadBias bool
 	// HeadNorm is the norm of queries and keys.
 	HeadNorm HeadNorm
@@ -89,8 +88,8 @@ type Dimensions struct {
 	MeanNorm, NormBias bool
 	// Inner is the width of what each token brings to every layer besides; 0 is none.
 	Inner int
-	// InnerVocabulary is how many tokens bring something of their own; the others bring
-	// what token 0 does. 0 means all.
+	// InnerVocabulary is how many tokens have layer inputs of their own; the others have
+	// those of token 0. 0 means all.
 	InnerVocabulary int
 	// Streams are the residuals of a layer; nil means one.
 	Streams *Streams

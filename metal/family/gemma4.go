@@ -64,7 +64,7 @@ func readGemma4(c *Config, d *Dimensions) {
 	d.LogitCap = c.numberOr(0, 1e-3, 1e6, "final_logit_softcapping")
 	c.borrowed(d, c.integer(0, 1<<12, "num_kv_shared_layers"))
 	d.WideLenders = c.flagOr(true, "use_double_wide_mlp")
-	c.seen(d)
+	c.gatedTower(d)
 	if d.Inner = c.integerOr(0, 0, 1<<16, "hidden_size_per_layer_input"); d.Inner > 0 {
 		c.only("vocab_size_per_layer_input", float64(d.Vocabulary))
 	}
@@ -78,8 +78,8 @@ func readGemma4(c *Config, d *Dimensions) {
 	}
 }
 
-// seen reads the vision tower, and what tokens of images see.
-func (c *Config) seen(d *Dimensions) {
+// gatedTower reads the vision tower, and whether the tokens of an image attend to one another.
+func (c *Config) gatedTower(d *Dimensions) {
 	mutual := false
 	switch v := c.value("use_bidirectional_attention"); v {
 	case nil, false:
@@ -97,7 +97,7 @@ func (c *Config) seen(d *Dimensions) {
 }
 
 // borrowed sets which layers read the keys and values of another: the last of them,
-// those of the last layer before them that sees as much.
+// those of the last layer before them that is as wide: with a window, or without.
 func (c *Config) borrowed(d *Dimensions, shared int) {
 	first := d.Layers - shared
 	d.Lenders = make([]int, d.Layers)

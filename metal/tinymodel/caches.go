@@ -13,10 +13,10 @@ import (
 const latentMixture = `, "q_lora_rank": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64, "moe_intermediate_size": 64,
 	"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1`
 
-// Growing are models whose caches grow with every token, one for each kind of cache.
-// Weights are small, so that caches decide what a model takes, and in float32, with which
-// MLX on a processor is fast enough for long contexts. They have four layers for each of
-// periods, which is at least 1.
+// Growing returns models whose caches grow with every token, one for each kind of cache, with
+// 4*periods layers; periods is at least 1. Their weights are small, so that the caches
+// determine the memory of a model, and in float32, which is fast enough on a processor for
+// long contexts.
 func Growing(periods int) []Described {
 	attending := layersOf(periods, 0, func(at int) bool { return at%4 == 3 })
 	return caches(periods, [][2]string{
@@ -29,7 +29,7 @@ func Growing(periods int) []Described {
 	})
 }
 
-// Constant are models like those of Growing that keep states of a constant size in three
+// Constant returns models like those of Growing that keep states of a constant size in three
 // of four layers, one for each rule.
 func Constant(periods int) []Described {
 	recurring := layersOf(periods, 1, func(at int) bool { return at%4 != 3 })
@@ -43,7 +43,7 @@ func Constant(periods int) []Described {
 	})
 }
 
-// layersOf lists layers, counted from first on.
+// layersOf lists the layers for which has is true; the first layer has the number first.
 func layersOf(periods, first int, has func(at int) bool) string {
 	var out []string
 	for at := range 4 * periods {
@@ -54,7 +54,7 @@ func layersOf(periods, first int, has func(at int) bool) string {
 	return strings.Join(out, ", ")
 }
 
-// caches are models of these names and configurations, which tests read all.
+// caches returns models with these names and configurations.
 func caches(periods int, texts [][2]string) []Described {
 	var out []Described
 	for _, text := range texts {

@@ -70,8 +70,8 @@ func OpenAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
 	return NewBudget(HeaderMemory).OpenAdapter(ctx, path, of)
 }
 
-// OpenAdapter is OpenAdapter within the budget, which has all of it back when it returns.
-// The error is ErrBusy where others that are read now left too little.
+// OpenAdapter is the function OpenAdapter within the budget, of which it keeps nothing when it
+// returns. The error is ErrBusy if other headers that are being read leave too little of it.
 func (b *Budget) OpenAdapter(ctx context.Context, path string, of *File) (*Adapter, error) {
 	a, err := b.openAdapter(ctx, path, of)
 	if err != nil {

@@ -31,7 +31,7 @@ type Entry struct {
 	stack []span
 	// turned entries hold each matrix of the stack with rows and columns exchanged.
 	turned bool
-	// first and taken are the columns of a turned entry that it means; taken 0 is all.
+	// first and taken select columns of a turned entry: taken from first on; 0 means all.
 	first, taken int
 	// block is the GGUF type of rows that are split on reading.
 	block Type
@@ -48,7 +48,7 @@ type Entry struct {
 // Turned reports whether the rows of each matrix of a stack are its columns.
 func (e Entry) Turned() bool { return e.turned }
 
-// Taken are the columns that a turned entry means: those from first on.
+// Taken returns the columns that a turned entry selects: the first one, and their number.
 func (e Entry) Taken() (first, columns int) {
 	if e.taken == 0 {
 		return 0, e.Columns()

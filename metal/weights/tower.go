@@ -59,8 +59,8 @@ func towerNames(t family.Tower) func(name string) (path string, ok bool) {
 	}
 }
 
-// flatten gives the kernel of patches two dimensions, and so two tables of places. Hugging Face stores [out, 3,
-// frames, side, side], mlx-vlm [out, frames, side, side, 3].
+// flatten gives the kernel of patches two dimensions, and so two tables of places. Hugging
+// Face stores [out, 3, frames, side, side], mlx-vlm [out, frames, side, side, 3].
 func (c *collection) flatten(t family.Tower) (channelsLast bool, err error) {
 	const path = family.TowerPrefix + "patch.weight"
 	k, ok := c.tensors[path]
