@@ -26,8 +26,8 @@ func (s *schema) git(owner, spec string) *unstructured.Unstructured {
 	return live
 }
 
-// What the operator assumes of a field that is absent is in the object, except where it depends
-// on the model, a profile or another field: status.context has those.
+// The defaults of absent fields are in the object, except those that depend on the model, a
+// profile or another field: status.context has these.
 func TestDefaultsAreInTheObject(t *testing.T) {
 	s := newSchema(t)
 	for name, tc := range map[string]struct{ spec, want string }{
@@ -62,7 +62,7 @@ func TestDefaultsAreInTheObject(t *testing.T) {
 	}
 }
 
-// The schema's defaults are those of the operator, which meets objects without them as well.
+// The schema's defaults are those of the operator, which also reads objects without them.
 func TestDefaultsOfTheSchemaAreTheOperators(t *testing.T) {
 	s := newSchema(t)
 	s.git("git", "{model: {source: 'file://a'}, autoscaling: {maxReplicas: 4}}")
@@ -117,7 +117,7 @@ func TestDefaultsFightNoOne(t *testing.T) {
 	if n := seconds(s.git("tuner", "{}")); n != v1alpha1.DefaultDrainSeconds {
 		t.Errorf("no one sets it any more, and there are %d s", n)
 	}
-	// What depends on a default may come and go.
+	// Fields that depend on a field with a default can be set and removed with it.
 	s.git("git", "{model: {source: 'file://a'}, residency: {policy: OnDemand, idleSeconds: 5}}")
 	if live := s.git("git", "{model: {source: 'file://a'}, rollout: {maxUnavailable: 1}}"); live.GetName() != "d" {
 		t.Error("it is not applied")

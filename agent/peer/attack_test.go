@@ -16,7 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// scripted is a peer without a network: each request is answered by what it is.
+// scripted is a client whose only peer is without a network: answer answers each request.
 type scripted struct {
 	*Client
 	answer func(*http.Request) *http.Response

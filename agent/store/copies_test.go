@@ -20,7 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// scripted are peers without a network.
+// scripted are peers without a network: have and slow are what it returns.
 type scripted struct {
 	have, slow []Peer
 	waits      time.Duration // in each Of
@@ -48,10 +48,10 @@ func with(body io.Reader) *http.Response {
 	return &http.Response{StatusCode: http.StatusOK, ContentLength: -1, Header: http.Header{}, Body: io.NopCloser(body)}
 }
 
-// busy is a peer that refuses for as long as so.
-func busy(mac string, so func() bool, content []byte) Peer {
+// busy is a peer that refuses while refuses returns true.
+func busy(mac string, refuses func() bool, content []byte) Peer {
 	return gives(mac, func(context.Context) (*http.Response, error) {
-		if so() {
+		if refuses() {
 			return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Status: http.StatusServiceUnavailable, Transient: true, Message: "busy"}
 		}
 		return with(bytes.NewReader(content)), nil
@@ -95,8 +95,8 @@ func among(t *testing.T, peers Peers, policy download.Policy) *Store {
 	return s
 }
 
-// of is a record of some content for a namespace.
-func of(namespace string, content []byte) model.Record {
+// recordFor returns a record of some content for a namespace.
+func recordFor(namespace string, content []byte) model.Record {
 	return recordOf("https://127.0.0.1:1/"+namespace+"/m.gguf", content)
 }
 
@@ -111,7 +111,7 @@ func TestAttackCopiesFromAPeerKeepTheirSlots(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		for i, namespace := range []string{"a", "a", "b"} {
-			rec := of(namespace, make([]byte, 1<<20+i))
+			rec := recordFor(namespace, make([]byte, 1<<20+i))
 			rec.Files[0].Bytes = 64 << 20
 			rec.Digest = model.DigestOf(rec.Files)
 			go s.Ensure(ctx, rec, "", nil)
@@ -120,7 +120,7 @@ func TestAttackCopiesFromAPeerKeepTheirSlots(t *testing.T) {
 		began := time.Now()
 		limited, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
-		if _, err := s.Ensure(limited, of("team", good), "", nil); err != nil || time.Since(began) > 3*time.Minute {
+		if _, err := s.Ensure(limited, recordFor("team", good), "", nil); err != nil || time.Since(began) > 3*time.Minute {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
@@ -159,7 +159,7 @@ func TestAttackPeersThatAreAlwaysBusy(t *testing.T) {
 			peers := &scripted{have: tc.peers}
 			s := among(t, peers, download.Policy{})
 			began := time.Now()
-			_, err := s.Ensure(t.Context(), of("team", []byte("weights")), "", nil)
+			_, err := s.Ensure(t.Context(), recordFor("team", []byte("weights")), "", nil)
 			if download.Reason(err, "") != v1alpha1.ReasonSourceForbidden || time.Since(began) > tc.most {
 				t.Errorf("%s: %v after %v", name, err, time.Since(began))
 			}
@@ -191,7 +191,7 @@ func TestBusyPeersAreWaitedForWithoutASlot(t *testing.T) {
 				t.Errorf("%d slots are in use while the peers are busy", n)
 			}
 		}()
-		if _, err := s.Ensure(t.Context(), of("team", content), "", nil); err != nil {
+		if _, err := s.Ensure(t.Context(), recordFor("team", content), "", nil); err != nil {
 			t.Error(err)
 		}
 		if len(peers.failed) != 0 || peers.waited < 4*time.Second || taken == 0 {
@@ -211,7 +211,7 @@ func TestASlowPeerIsTheOnlyWay(t *testing.T) {
 		peers := &scripted{have: []Peer{slow}, slow: []Peer{patient}}
 		s := among(t, peers, download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 		began := time.Now()
-		path, err := s.Ensure(t.Context(), of("team", content), "", nil)
+		path, err := s.Ensure(t.Context(), recordFor("team", content), "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +222,7 @@ func TestASlowPeerIsTheOnlyWay(t *testing.T) {
 			t.Errorf("it took %v, so the source was not tried", took)
 		}
 		peers.slow = nil
-		_, err = s.Ensure(t.Context(), of("team", append(content, 1)), "", nil)
+		_, err = s.Ensure(t.Context(), recordFor("team", append(content, 1)), "", nil)
 		if !download.IsTransient(err) || errors.Is(err, errBusy) {
 			t.Errorf("without a peer: %v", err)
 		}

@@ -147,7 +147,7 @@ func TestAttackReplicasThatTakeLongToPlace(t *testing.T) {
 	}
 }
 
-// What changes during a round of several passes is decided for in the next round.
+// A change during a round of several passes is decided for in the next round.
 func TestAChangeDuringARoundIsNotLost(t *testing.T) {
 	c := crowded()
 	for i := range c.replicas[1:] {

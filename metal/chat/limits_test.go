@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What a render may make grows with its conversation, so that one of a million tokens
-// renders, and stays bounded.
+// The limits of a render grow with its conversation, so that one of a million tokens
+// renders, and stay bounded.
 func TestLimitsGrowWithTheConversation(t *testing.T) {
 	const source = `{% for m in messages %}{% set content = m.content | trim %}{% if '</think>' in content %}{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}` +
 		`{{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}{% endfor %}`

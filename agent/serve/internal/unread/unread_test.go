@@ -97,7 +97,7 @@ func TestTheTenantWithTheMostGivesWay(t *testing.T) {
 		if !*oldest || *empty || *next || *small {
 			t.Errorf("empty %v, oldest %v, next %v or that of another tenant %v gave way", *empty, *oldest, *next, *small)
 		}
-		// Those who have half as much, or more, wait.
+		// A tenant that has half as much, or more, waits.
 		if h, _ := within(t, r, "d", 45, time.Hour); h != nil || *other || *next {
 			t.Errorf("a tenant gave way to one that would have as much: %v", h)
 		}

@@ -76,7 +76,7 @@ func TestAttackWordsOfOthers(t *testing.T) {
 	wantPlain(t, "the answer to an order to clear", picture.Lines(a.showCleared(m.Name, m.Status.CacheCleared).Error()))
 }
 
-// TestAttackEventsOfOthers: who may create Events chooses each of their words.
+// TestAttackEventsOfOthers: a user who may create Events chooses every word of them.
 func TestAttackEventsOfOthers(t *testing.T) {
 	for name, set := range map[string]func(*corev1.Event){
 		"type":   func(e *corev1.Event) { e.Type = evil },
