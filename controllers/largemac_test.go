@@ -16,7 +16,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers"
 )
 
-// large is a status with every list full, and about so many bytes of paths and messages.
+// large is a status with every list full, and with about this number of bytes of paths and
+// messages.
 func large(paths, messages int) v1alpha1.MacNodeStatus {
 	now := metav1.NewTime(time.Unix(1_800_000_000, 0))
 	zeros := func(n int) string { return strings.Repeat("0", n) }

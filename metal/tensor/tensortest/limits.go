@@ -91,6 +91,26 @@ func onOneArrayOfStreams() map[string]func(sc tensor.Scope, a tensor.Array) tens
 	}
 }
 
+// onOneArrayByValue are those that take a function, a gate or a router.
+func onOneArrayByValue() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array {
+	all := map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array{}
+	for _, f := range []tensor.Function{tensor.SiLU{}, tensor.Softplus{}, tensor.ReLU2{}, tensor.XIELU{Positive: 1, Negative: 1, Beta: 0.5}, tensor.ScaleShift{Scale: 2, Shift: 1}} {
+		all[f.Function()] = func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, f) }
+	}
+	for _, g := range []tensor.GLU{tensor.SwiGLU{}, tensor.GeGLU{}, tensor.LimitedSwiGLU{Limit: 7}, tensor.ClampedSwiGLU{Alpha: 1.702, Limit: 7}} {
+		all[g.GLU()] = func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GLU(a, a, g) }
+	}
+	for name, spec := range map[string]tensor.RouteSpec{
+		"Route": {K: limitWidth, Normalized: true, Rounded: true}, "RouteTop": {K: limitWidth, SoftmaxLast: true}, "RouteBy": {K: limitWidth, Sigmoid: true},
+	} {
+		all[name] = func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			_, shares := sc.Route(a, spec)
+			return shares
+		}
+	}
+	return all
+}
+
 // onOneArray are operations on one array [64, 4096].
 func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array {
 	return map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array{
@@ -100,37 +120,8 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		},
 		"Add":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Add(a, a) },
 		"Multiply": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Multiply(a, a) },
-		"Route": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			_, shares := sc.Route(a, tensor.RouteSpec{K: limitWidth, Normalized: true, Rounded: true})
-			return shares
-		},
 		"Combine": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Combine(a, sc.From(make([]float32, limitRows), limitRows, 1))
-		},
-		"SiLU":   func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.SiLU{}) },
-		"SwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GLU(a, a, tensor.SwiGLU{}) },
-		"GeGLU":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GLU(a, a, tensor.GeGLU{}) },
-		"LimitedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			return sc.GLU(a, a, tensor.LimitedSwiGLU{Limit: 7})
-		},
-		"Softplus": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.Softplus{}) },
-		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			return sc.GLU(a, a, tensor.ClampedSwiGLU{Alpha: 1.702, Limit: 7})
-		},
-		"RouteTop": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			_, shares := sc.Route(a, tensor.RouteSpec{K: limitWidth, SoftmaxLast: true})
-			return shares
-		},
-		"RouteBy": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			_, shares := sc.Route(a, tensor.RouteSpec{K: limitWidth, Sigmoid: true})
-			return shares
-		},
-		"ReLU2": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Map(a, tensor.ReLU2{}) },
-		"XIELU": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			return sc.Map(a, tensor.XIELU{Positive: 1, Negative: 1, Beta: 0.5})
-		},
-		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			return sc.Map(a, tensor.ScaleShift{Scale: 2, Shift: 1})
 		},
 		"RMSNorm": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
 		"Split":   func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },
@@ -162,6 +153,7 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 // leave nothing behind, and to work once there is room.
 func (s Suite) limits(t *testing.T) {
 	all, onOne := operations(), onOneArray()
+	maps.Copy(onOne, onOneArrayByValue())
 	maps.Copy(onOne, onOneArrayOfEncoders())
 	maps.Copy(onOne, onOneArrayOfStreams())
 	for name, run := range onOne {
