@@ -35,12 +35,12 @@ func TestFormatsOfFamiliesAreFoundAndReadBack(t *testing.T) {
 	}
 	for format, call := range callsOf {
 		x := templated(t, calling(call))
-		got, err := x.detect(t.Context())
+		got, asText, err := toolcall.FormatOf(t.Context(), x.templates, x.options())
 		if err != nil || got != format {
 			t.Errorf("%s is taken for %q (%v)", format, got, err)
 			continue
 		}
-		x.calls = got
+		x.calls, x.written = got, asText
 		messages := []chat.Message{{Role: "user", Content: "u"}, {Role: "assistant", Extra: []byte(`{"tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":{"a":"b \"c\"","n":3}}}]}`)},
 			{Role: "tool", Content: "r", Extra: []byte(`{"tool_call_id":"call_1"}`)}}
 		written, err := x.Render(t.Context(), Chat{Messages: messages, Tools: []byte(tools)})

@@ -12,8 +12,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/chat"
@@ -96,30 +94,11 @@ func OpenWith(ctx context.Context, f *weights.File, template string) (*Text, err
 	if err := t.templates.Check(ctx, t.options()); err != nil {
 		return nil, err
 	}
-	if t.calls, err = t.detect(ctx); err != nil {
+	if t.calls, t.written, err = toolcall.FormatOf(ctx, t.templates, t.options()); err != nil {
 		return nil, err
 	}
 	t.can, err = t.probe(ctx)
 	return t, err
-}
-
-// detect finds out how the template writes calls of tools. One that cannot write
-// a conversation with calls has no way of it.
-func (t *Text) detect(ctx context.Context) (toolcall.Format, error) {
-	messages, tools := toolcall.Probe()
-	o := t.options()
-	o.Tools = tools
-	for i, probe := range [][]byte{messages, toolcall.ProbeText()} {
-		turns, err := chat.ParseMessages(probe)
-		if err != nil {
-			return toolcall.None, err
-		}
-		if written, err := t.templates.Render(ctx, turns, o); err == nil {
-			t.written = i == 1
-			return toolcall.Detect(written), nil
-		}
-	}
-	return toolcall.None, ctx.Err()
 }
 
 // Rows is the number of tokens that the model can read and write. Tokens from there on are
@@ -149,10 +128,6 @@ func read(f *weights.File, templates bool) (*Text, error) {
 	return &Text{Tokenizer: tok, templates: c.Templates, special: c.Special}, nil
 }
 
-// GGUF key of the chat template. With a dot and a name appended it is the key
-// of another template.
-const keyTemplate = "tokenizer.chat_template"
-
 func fromGGUF(metadata map[string]any, templates bool) (*Text, error) {
 	tok, err := tokenizer.FromGGUF(metadata)
 	if err != nil {
@@ -167,26 +142,8 @@ func fromGGUF(metadata map[string]any, templates bool) (*Text, error) {
 	if !templates {
 		return t, nil
 	}
-	sources := map[string]string{}
-	for key, value := range metadata {
-		name, ok := strings.CutPrefix(key, keyTemplate)
-		if !ok || name != "" && name[0] != '.' {
-			continue
-		}
-		source, ok := value.(string)
-		if !ok {
-			return nil, fmt.Errorf("%w: %s is not a string", chat.ErrTemplate, key)
-		}
-		sources[strings.TrimPrefix(name, ".")] = source
-	}
-	if source, ok := sources[""]; ok {
-		sources["default"] = source
-		delete(sources, "")
-	}
-	if len(sources) == 0 {
-		return t, nil
-	}
-	t.templates, err = chat.NewTemplates(sources)
+	c, err := chat.ReadGGUF(metadata)
+	t.templates = c.Templates
 	return t, err
 }
 

@@ -2,8 +2,11 @@ package toolcall
 
 import (
 	"bytes"
+	"context"
 	"regexp"
 	"strings"
+
+	"metalfleet.dev/metalfleet/metal/chat"
 )
 
 // Names that are looked for in what a template writes.
@@ -27,6 +30,25 @@ func Probe() (messages, tools []byte) {
 func ProbeText() (messages []byte) {
 	messages, _ = Probe()
 	return bytes.Replace(messages, []byte(`{"probe_argument":"probe value"}`), []byte(`"{\"probe_argument\": \"probe value\"}"`), 1)
+}
+
+// FormatOf renders the probe with the templates of a model and returns the format of tool
+// calls in it; None if the templates cannot render a conversation with calls. asText is set
+// if they take the arguments of calls as JSON text, not as objects. The error is that of
+// ctx.
+func FormatOf(ctx context.Context, t *chat.Templates, o chat.Options) (f Format, asText bool, err error) {
+	messages, tools := Probe()
+	o.Tools = tools
+	for i, probe := range [][]byte{messages, ProbeText()} {
+		turns, err := chat.ParseMessages(probe)
+		if err != nil {
+			return None, false, err
+		}
+		if written, err := t.Render(ctx, turns, o); err == nil {
+			return Detect(written), i == 1, nil
+		}
+	}
+	return None, false, ctx.Err()
 }
 
 // shapes of a call in what a template wrote.
