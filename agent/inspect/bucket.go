@@ -47,5 +47,5 @@ func (r *Resolver) fromBucket(ctx context.Context, order v1alpha1.Inspection, fi
 	if err := buckets.Digests(ctx, src, c.Files, all, keys); err != nil {
 		return model.Record{}, err
 	}
-	return look.at(model.Record{Source: order.Source, Format: c.Format}, c, all)
+	return look.at(ctx, model.Record{Source: order.Source, Format: c.Format}, c, all)
 }

@@ -59,16 +59,18 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection, fits 
 		return r.Hub.File(ctx, src, l.Commit, e.Path, token, header)
 	}}
 	rec := model.Record{Source: order.Source, Commit: l.Commit, Format: c.Format}
-	return look.at(rec, c, l.Files)
+	return look.at(ctx, rec, c, l.Files)
 }
 
 // at looks at the chosen files of all, and completes the record.
-func (h *hubLook) at(rec model.Record, c hub.Choice, all []hub.Entry) (_ model.Record, err error) {
+func (h *hubLook) at(ctx context.Context, rec model.Record, c hub.Choice, all []hub.Entry) (_ model.Record, err error) {
+	var found contents
 	if c.Format == model.FormatGGUF {
-		rec.Files, rec.Facts, err = h.single(c.Files[0])
+		rec.Files, found, err = h.single(ctx, c.Files[0])
 	} else {
-		rec.Files, rec.Facts, err = h.folder(c, all)
+		rec.Files, found, err = h.folder(ctx, c, all)
 	}
+	rec.Facts, rec.Features = found.facts, found.features
 	rec.Digest = model.DigestOf(rec.Files)
 	return rec, err
 }
@@ -106,17 +108,17 @@ type hubLook struct {
 }
 
 // single reads the header of one GGUF file.
-func (h *hubLook) single(e hub.Entry) ([]model.File, model.Facts, error) {
+func (h *hubLook) single(ctx context.Context, e hub.Entry) ([]model.File, contents, error) {
 	if e.SHA256 == "" {
-		return nil, model.Facts{}, failure(v1alpha1.ReasonInvalidModel, "the hub does not provide the SHA-256 of %s, which is not in large file storage; choose another file", e.Path)
+		return nil, contents{}, failure(v1alpha1.ReasonInvalidModel, "the hub does not provide the SHA-256 of %s, which is not in large file storage; choose another file", e.Path)
 	}
 	f, err := h.open(e)
 	if err != nil {
-		return nil, model.Facts{}, err
+		return nil, contents{}, err
 	}
 	defer f.close()
-	facts, err := h.resolver.readFacts(f, f.size)
-	return []model.File{{Path: e.Path, Bytes: e.Bytes, SHA256: e.SHA256}}, facts, err
+	found, err := h.resolver.readHeader(ctx, f, f.size)
+	return []model.File{{Path: e.Path, Bytes: e.Bytes, SHA256: e.SHA256}}, found, err
 }
 
 // open reads a file from its start, and wants it to be as large as was listed.
@@ -134,31 +136,31 @@ func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
 
 // folder makes a copy of a model's folder that has everything but the numbers,
 // and reads it as the engine does. files are all that the repository has.
-func (h *hubLook) folder(c hub.Choice, files []hub.Entry) (out []model.File, facts model.Facts, err error) {
+func (h *hubLook) folder(ctx context.Context, c hub.Choice, files []hub.Entry) (out []model.File, found contents, err error) {
 	dir, err := os.MkdirTemp("", "metalfleet-look-*")
 	if err != nil {
-		return nil, facts, download.DiskError(err, "make room for")
+		return nil, found, download.DiskError(err, "make room for")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	known := map[string]model.File{}
 	if first, ok := c.Modules(); ok { // it lists the other files
 		if err := h.copyTo(dir, c.Folder, first, known); err != nil {
-			return nil, facts, err
+			return nil, found, err
 		}
 		if c, err = h.withModules(dir, c, files); err != nil {
-			return nil, facts, err
+			return nil, found, err
 		}
 	}
 	for _, e := range c.Files {
 		if err := h.copyTo(dir, c.Folder, e, known); err != nil {
-			return nil, facts, err
+			return nil, found, err
 		}
 		if f, ok := known[e.Path]; ok {
 			out = append(out, f)
 		}
 	}
-	facts, err = h.resolver.folderFacts(dir, h.fits)
-	return out, facts, err
+	found, err = h.resolver.readFolder(ctx, dir, h.fits)
+	return out, found, err
 }
 
 // withModules adds the files of the modules that modules.json in dir lists.
@@ -205,27 +207,29 @@ func (h *hubLook) copyTo(dir, folder string, e hub.Entry, known map[string]model
 	return nil
 }
 
-// folderFacts reads a folder as the engine does, all but the numbers.
-func (r *Resolver) folderFacts(dir string, fits check) (model.Facts, error) {
+// readFolder reads a folder as the engine does, all but the numbers.
+func (r *Resolver) readFolder(ctx context.Context, dir string, fits check) (c contents, err error) {
 	f, err := r.budget().Open(dir)
 	if err != nil {
-		return model.Facts{}, explain(err)
+		return c, explain(err)
 	}
 	defer f.Close()
 	if !f.Folder().Has("tokenizer.json") {
-		return model.Facts{}, failure(v1alpha1.ReasonInvalidModel, "the model has no tokenizer.json, without which no engine reads text; choose another repository, or add the file")
+		return c, failure(v1alpha1.ReasonInvalidModel, "the model has no tokenizer.json, without which no engine reads text; choose another repository, or add the file")
 	}
-	facts, err := f.Facts()
-	if err != nil {
-		return model.Facts{}, explain(err)
+	if c.facts, err = f.Facts(); err != nil {
+		return c, explain(err)
 	}
 	if err := fits(f); err != nil {
-		return model.Facts{}, err
+		return c, err
 	}
-	if !hub.Presentable(facts.Name) {
-		facts.Name = ""
+	if !hub.Presentable(c.facts.Name) {
+		c.facts.Name = ""
 	}
-	return facts, nil
+	if c.facts.TaskOf() == model.Generate {
+		c.features, err = r.folderFeatures(ctx, f.Folder())
+	}
+	return c, err
 }
 
 // header writes a file that is as long as one of weights and has its header

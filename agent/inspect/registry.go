@@ -42,5 +42,5 @@ func (r *Resolver) fromRegistry(ctx context.Context, order v1alpha1.Inspection, 
 	look := &hubLook{resolver: r, fits: fits, who: "the registry", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
 		return registries.File(ctx, src, e.SHA256, login, header)
 	}}
-	return look.at(model.Record{Source: order.Source, Format: c.Format}, c, all)
+	return look.at(ctx, model.Record{Source: order.Source, Format: c.Format}, c, all)
 }

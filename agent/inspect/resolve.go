@@ -33,6 +33,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -59,8 +60,10 @@ type Resolver struct {
 	// there are none.
 	Token func(ref string) (download.Bearer, bool)
 
-	// headers that are read at once share one budget of memory, made once.
+	// headers that are read at once share one budget of memory, made once; probe has room
+	// for one, whose templates are rendered.
 	headers *weights.Budget
+	probe   chan struct{}
 	once    sync.Once
 
 	// headerBytes is the most that is read of a remote header; 0 means remoteBytes.
@@ -129,7 +132,7 @@ func (r *Resolver) local(ctx context.Context, source, want string, fits check) (
 		return model.Record{}, err
 	}
 	defer l.Close()
-	facts, err := r.readFacts(l, l.Size)
+	found, err := r.readHeader(ctx, l, l.Size)
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -140,7 +143,7 @@ func (r *Resolver) local(ctx context.Context, source, want string, fits check) (
 	if want != "" && got != want {
 		return model.Record{}, failure(v1alpha1.ReasonDigestMismatch, "the file on this Mac has SHA-256 %s, but model.sha256 is %s; correct one of them", got, want)
 	}
-	return record(source, l.Size, got, facts), nil
+	return record(source, l.Size, got, found), nil
 }
 
 // localFolder looks at a model in safetensors that lies in the model root.
@@ -148,7 +151,7 @@ func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source
 	if want != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file, but %s is a folder; remove model.sha256", source)
 	}
-	facts, err := r.folderFacts(l.Path(), fits)
+	found, err := r.readFolder(ctx, l.Path(), fits)
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -157,7 +160,7 @@ func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source
 		return model.Record{}, readFault(err)
 	}
 	rec := l.Record(source, sums)
-	rec.Facts = facts
+	rec.Facts, rec.Features = found.facts, found.features
 	return rec, nil
 }
 
@@ -173,37 +176,48 @@ func (r *Resolver) remote(ctx context.Context, source, sha256 string) (model.Rec
 		return model.Record{}, err
 	}
 	defer f.close()
-	facts, err := r.readFacts(f, f.size)
+	found, err := r.readHeader(ctx, f, f.size)
 	if err != nil {
 		return model.Record{}, err
 	}
-	return record(source, f.size, sha256, facts), nil
+	return record(source, f.size, sha256, found), nil
 }
 
-func record(source string, size int64, sha256 string, facts model.Facts) model.Record {
+func record(source string, size int64, sha256 string, found contents) model.Record {
 	files := []model.File{{Path: store.SingleFile, Bytes: size, SHA256: sha256}}
-	return model.Record{Source: source, Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files, Facts: facts}
+	return model.Record{Source: source, Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files, Facts: found.facts, Features: found.features}
 }
 
 func (r *Resolver) budget() *weights.Budget {
-	r.once.Do(func() { r.headers = weights.NewBudget(weights.HeaderMemory) })
+	r.once.Do(r.begin)
 	return r.headers
 }
 
-// readFacts reads the header of a GGUF file.
-func (r *Resolver) readFacts(src io.ReaderAt, size int64) (model.Facts, error) {
+func (r *Resolver) probing() chan struct{} {
+	r.once.Do(r.begin)
+	return r.probe
+}
+
+func (r *Resolver) begin() {
+	r.headers, r.probe = weights.NewBudget(weights.HeaderMemory), make(chan struct{}, 1)
+}
+
+// readHeader reads the header of a GGUF file, and the templates in it.
+func (r *Resolver) readHeader(ctx context.Context, src io.ReaderAt, size int64) (c contents, err error) {
 	header, err := r.budget().ReadHeader(src, size)
 	if err != nil {
-		return model.Facts{}, explain(err)
+		return c, explain(err)
 	}
-	facts, err := header.Facts()
-	if err != nil {
-		return model.Facts{}, explain(err)
+	if c.facts, err = header.Facts(); err != nil {
+		return c, explain(err)
 	}
-	if !hub.Presentable(facts.Name) {
-		facts.Name = "" // it is only for people
+	if !hub.Presentable(c.facts.Name) {
+		c.facts.Name = "" // it is only for people
 	}
-	return facts, nil
+	if c.facts.TaskOf() == model.Generate {
+		c.features, err = r.features(ctx, 0, func() (chat.Configuration, error) { return chat.ReadGGUF(header.Metadata) })
+	}
+	return c, err
 }
 
 // explain gives what the header reader says its reason.

@@ -342,9 +342,9 @@ func FuzzReadFacts(f *testing.F) {
 	f.Add(tiny(f)[:4096])
 	f.Add([]byte("GGUF"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		facts, err := new(Resolver).readFacts(bytes.NewReader(b), int64(len(b)))
+		found, err := new(Resolver).readHeader(t.Context(), bytes.NewReader(b), int64(len(b)))
 		if err == nil {
-			if err := facts.Validate(); err != nil {
+			if err := found.facts.Validate(); err != nil {
 				t.Error(err)
 			}
 			return

@@ -70,6 +70,15 @@ type Record struct {
 	// files.
 	// +required
 	Facts Facts `json:"facts"`
+	// features are what the chat template of the model can do. They are not part
+	// of the identity of the record. Valid values are:
+	// - Chat: it renders conversations.
+	// - Tools: it renders definitions of tools, in a format of calls that engines
+	//   know.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=4
+	Features []Feature `json:"features,omitempty"`
 	// adapters are the adapters of the deployment.
 	// +optional
 	// +listType=map
@@ -86,6 +95,16 @@ type Record struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	VouchedBy []string `json:"vouchedBy,omitempty"`
 }
+
+// Feature is something that a model's chat template can do.
+// +kubebuilder:validation:Enum=Chat;Tools
+type Feature string
+
+// The features.
+const (
+	Chat  Feature = "Chat"
+	Tools Feature = "Tools"
+)
 
 // Adapter is what the inspection of an adapter's source found.
 type Adapter struct {

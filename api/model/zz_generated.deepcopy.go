@@ -65,6 +65,11 @@ func (in *Record) DeepCopyInto(out *Record) {
 		copy(*out, *in)
 	}
 	out.Facts = in.Facts
+	if in.Features != nil {
+		in, out := &in.Features, &out.Features
+		*out = make([]Feature, len(*in))
+		copy(*out, *in)
+	}
 	if in.Adapters != nil {
 		in, out := &in.Adapters, &out.Adapters
 		*out = make([]Adapter, len(*in))

@@ -175,15 +175,21 @@ func (e Engine) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// Hash identifies the engine; equal hashes mean equal engines, regardless of the Macs that
-// vouched for the record.
+// Hash identifies the engine; equal hashes mean equal engines, see Identity.
 func (e Engine) Hash() (string, error) {
-	e.Model.VouchedBy = nil
+	e = e.Identity()
 	b, err := e.Encode()
 	if err != nil {
 		return "", err
 	}
 	return Digest(string(b)), nil
+}
+
+// Identity is the engine without what does not distinguish it from another: the Macs that
+// vouched for the record, and the features, which depend on the version of their agents.
+func (e Engine) Identity() Engine {
+	e.Model.VouchedBy, e.Model.Features = nil, nil
+	return e
 }
 
 // DecodeEngine parses the output of Encode.

@@ -63,10 +63,12 @@ type testimony struct {
 	verdicts int
 }
 
-// agreement is a record with the Macs that found it, sorted by name.
+// agreement is a record with the Macs that found it, sorted by name, and the features that
+// all of them report: an older agent reports none.
 type agreement struct {
-	record *model.Record
-	macs   []string
+	record   *model.Record
+	macs     []string
+	features []model.Feature
 }
 
 // add adds the report of a Mac; nil if there is none.
@@ -90,10 +92,11 @@ func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.Ins
 		if sameRecord(g.record, record) {
 			g.macs = append(g.macs, mac)
 			slices.Sort(g.macs)
+			g.features = slices.DeleteFunc(g.features, func(f model.Feature) bool { return !slices.Contains(record.Features, f) })
 			return
 		}
 	}
-	t.groups = append(t.groups, &agreement{record, []string{mac}})
+	t.groups = append(t.groups, &agreement{record, []string{mac}, slices.Clone(record.Features)})
 }
 
 // mayAgree reports whether enough Macs were asked: including those without a report, enough
@@ -138,6 +141,7 @@ func (t *testimony) best() *agreement {
 // accepted returns the record with the Macs that vouch for it, and none that a Mac named.
 func (g *agreement) accepted() *model.Record {
 	out := g.record.DeepCopy()
+	out.Features = g.features
 	out.VouchedBy = slices.Clone(g.macs[:min(len(g.macs), model.MaxVouchers)])
 	return out
 }
@@ -157,8 +161,8 @@ func (t *testimony) disputed(source string) *Refusal {
 		"the Macs do not agree on the contents of %s: %s; if the source changed in between, name a commit (model.revision) or a digest, else find out which Mac is wrong and delete its MacNode", source, list(says))}
 }
 
-// sameRecord reports whether two Macs found the same. The model's display name does not
-// count.
+// sameRecord reports whether two Macs found the same. The model's display name and its
+// features do not count.
 func sameRecord(a, b *model.Record) bool {
 	x, y := a.Facts, b.Facts
 	x.Name, y.Name = "", ""

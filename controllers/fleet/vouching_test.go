@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -295,6 +296,37 @@ func TestAttackAMacOutsideTheRules(t *testing.T) {
 		in := Inspections(macs[i].Name, []v1alpha1.ModelDeployment{d}, macs, rules)
 		if i == 0 && (len(in) != 1 || in[0].TokenRef == "") || i > 0 && len(in) != 0 {
 			t.Errorf("%s is to inspect %v", macs[i].Name, in)
+		}
+	}
+}
+
+// A Mac with an older agent reports no features, and a Mac may lie: the record is the same,
+// and has the features that all who found it report.
+func TestFeaturesAreThoseThatAllMacsReport(t *testing.T) {
+	d := deployment("d", "hf://org/model", time.Hour)
+	with := func(features ...model.Feature) v1alpha1.InspectionStatus {
+		r := fleettest.Model("hf://org/model", "good", 1<<30)
+		r.Features = features
+		return resolvedAs(&d, r)
+	}
+	for name, tc := range map[string]struct {
+		reports []v1alpha1.InspectionStatus
+		want    []model.Feature
+	}{
+		"the only Mac":    {reports: []v1alpha1.InspectionStatus{with(model.Chat)}, want: []model.Feature{model.Chat}},
+		"both":            {reports: []v1alpha1.InspectionStatus{with(model.Chat, model.Tools), with(model.Chat, model.Tools)}, want: []model.Feature{model.Chat, model.Tools}},
+		"one of them":     {reports: []v1alpha1.InspectionStatus{with(model.Chat, model.Tools), with(model.Chat)}, want: []model.Feature{model.Chat}},
+		"an older second": {reports: []v1alpha1.InspectionStatus{with(model.Chat), with()}},
+		"an older first":  {reports: []v1alpha1.InspectionStatus{with(), with(model.Chat)}},
+	} {
+		macs := fleetOf(&d, tc.reports...)
+		before := fmt.Sprint(macs[0].Status.Inspections[0].Model.Features)
+		f := Inspect(&d, macs)
+		if f.Record == nil || len(f.Record.VouchedBy) != len(tc.reports) || !slices.Equal(f.Record.Features, tc.want) {
+			t.Errorf("%s: %+v, want %q", name, f.Record, tc.want)
+		}
+		if after := fmt.Sprint(macs[0].Status.Inspections[0].Model.Features); after != before {
+			t.Errorf("%s: the report changed from %s to %s", name, before, after)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
@@ -83,8 +84,8 @@ func TestNamesFitTheirBounds(t *testing.T) {
 	}
 }
 
-// Another version of the operator may name revisions differently, which must not replace an
-// engine.
+// Another version of the operator may name revisions differently, and one of the agents
+// report other features, which must not replace an engine.
 func TestRevisionsAreKnownByWhatTheyHold(t *testing.T) {
 	c := terminating(t, false)
 	r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
@@ -108,7 +109,9 @@ func TestRevisionsAreKnownByWhatTheyHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := r.ensureRevision(t.Context(), s, *accept(s).engine)
+	engine := *accept(s).engine
+	engine.Model.Features = []model.Feature{model.Chat} // newer agents report them
+	got, err := r.ensureRevision(t.Context(), s, engine)
 	if err != nil || got.object.Name != renamed.Name {
 		t.Errorf("revision %v (%v), want the one that holds this engine", got.object, err)
 	}

@@ -90,11 +90,8 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	return made, nil
 }
 
-// sameEngine compares engines regardless of the Macs that vouched for their records.
-func sameEngine(a, b fleet.Engine) bool {
-	a.Model.VouchedBy, b.Model.VouchedBy = nil, nil
-	return status.Equal(a, b)
-}
+// sameEngine reports whether two engines are the same.
+func sameEngine(a, b fleet.Engine) bool { return status.Equal(a.Identity(), b.Identity()) }
 
 // revisionName has at most 63 characters, because it is also a label. It contains the UID,
 // so that a deployment never matches the revisions of a predecessor with its name.

@@ -65,6 +65,35 @@ func ReadFolder(f *folder.Folder) (Configuration, error) {
 	return Configuration{Templates: templates, Special: special}, nil
 }
 
+// FolderBytes is the size of all files that ReadFolder may read. A file that it would refuse
+// counts nothing.
+func FolderBytes(f *folder.Folder) (n int64) {
+	size := func(f *folder.Folder, name string) {
+		if file, err := f.File(name); err == nil {
+			defer file.Close()
+			if st, err := file.Stat(); err == nil {
+				n += st.Size()
+			}
+		}
+	}
+	for _, name := range []string{configFile, specialFile, legacyFile, templateFile} {
+		size(f, name)
+	}
+	named, err := f.Sub(namedFolder)
+	if err != nil {
+		return n
+	}
+	defer named.Close()
+	names, err := named.Names(templateSuffix)
+	if err != nil || len(names) > maxNamed {
+		return n
+	}
+	for _, name := range names {
+		size(named, name)
+	}
+	return n
+}
+
 // readSources returns the templates by name, and the file they are from.
 func readSources(f *folder.Folder, config map[string]json.RawMessage) (from string, sources map[string]string, err error) {
 	if sources, err = readFiles(f); err != nil || len(sources) > 0 {

@@ -175,3 +175,24 @@ func TestCheckTriesTheTemplateForToolsWithTools(t *testing.T) {
 		}
 	}
 }
+
+func TestFolderBytesCountsWhatIsRead(t *testing.T) {
+	dir, want := t.TempDir(), int64(0)
+	for i, name := range []string{configFile, specialFile, legacyFile, templateFile, namedFolder + "/a.jinja", namedFolder + "/b.jinja", "tokenizer.json", namedFolder + "/note.txt"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, 1<<i), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if i < 6 {
+			want += 1 << i
+		}
+	}
+	f, err := folder.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got := FolderBytes(f); got != want {
+		t.Errorf("%d bytes, want %d", got, want)
+	}
+}

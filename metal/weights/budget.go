@@ -48,6 +48,15 @@ func (b *Budget) give(n int64) {
 	b.left += n
 }
 
+// Reserve takes bytes for what is read together with a header, until release is called. The
+// error is ErrBusy where others that are read now left too little.
+func (b *Budget) Reserve(bytes int64) (release func(), err error) {
+	if !b.take(bytes) {
+		return nil, fmt.Errorf("reserve %d bytes: %w", bytes, ErrBusy)
+	}
+	return sync.OnceFunc(func() { b.give(bytes) }), nil
+}
+
 // takeStep is how much a header takes of its budget at once.
 const takeStep = 1 << 20
 

@@ -148,6 +148,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: windowTokens
       type:
         scalar: numeric
+- name: dev.metalfleet.metalfleet.api.model.Feature
+  scalar: string
 - name: dev.metalfleet.metalfleet.api.model.File
   map:
     fields:
@@ -182,6 +184,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: facts
       type:
         namedType: dev.metalfleet.metalfleet.api.model.Facts
+    - name: features
+      type:
+        list:
+          elementType:
+            namedType: dev.metalfleet.metalfleet.api.model.Feature
+          elementRelationship: associative
     - name: files
       type:
         list:

@@ -1,0 +1,71 @@
+package inspect
+
+import (
+	"context"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/folder"
+	"metalfleet.dev/metalfleet/metal/toolcall"
+)
+
+// Memory that the templates of a model take, of that for headers: for each byte of their
+// files, and for what is parsed and rendered within the limits of templates.
+const (
+	templateFileMemory = 4
+	templateMemory     = 64 << 20
+	maxTemplateMemory  = 128 << 20
+)
+
+// contents are what the headers and the templates of a model state.
+type contents struct {
+	facts    model.Facts
+	features []model.Feature
+}
+
+// folderFeatures returns the features of the templates in a folder. What cannot be read has
+// none: the engine refuses it, or runs it with another template.
+func (r *Resolver) folderFeatures(ctx context.Context, f *folder.Folder) ([]model.Feature, error) {
+	size := chat.FolderBytes(f)
+	if size > (maxTemplateMemory-templateMemory)/templateFileMemory {
+		return nil, nil
+	}
+	return r.features(ctx, size*templateFileMemory, func() (chat.Configuration, error) { return chat.ReadFolder(f) })
+}
+
+// features returns the features of templates while there is memory for them, those of one
+// model at a time.
+func (r *Resolver) features(ctx context.Context, bytes int64, read func() (chat.Configuration, error)) ([]model.Feature, error) {
+	select {
+	case r.probing() <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-r.probing() }()
+	release, err := r.budget().Reserve(bytes + templateMemory)
+	if err != nil {
+		return nil, readFault(err)
+	}
+	defer release()
+	c, err := read()
+	if err != nil || c.Templates == nil {
+		return nil, nil
+	}
+	return featuresOf(ctx, c), context.Cause(ctx)
+}
+
+// featuresOf decides as the engine does when it loads the model; not after the end of ctx.
+func featuresOf(ctx context.Context, c chat.Configuration) []model.Feature {
+	o := chat.Options{AddGenerationPrompt: true, Special: c.Special, Now: time.Now()}
+	if _, err := c.Templates.Pick(false); err != nil {
+		return nil // it has templates for other uses
+	}
+	if err := c.Templates.Check(ctx, o); err != nil {
+		return nil
+	}
+	if format, _, err := toolcall.FormatOf(ctx, c.Templates, o); err != nil || format == toolcall.None {
+		return []model.Feature{model.Chat}
+	}
+	return []model.Feature{model.Chat, model.Tools}
+}
