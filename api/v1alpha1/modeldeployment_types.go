@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -289,12 +291,16 @@ type PrefixCacheLimits struct {
 }
 
 // Feature is something that a model can do.
-// +kubebuilder:validation:Enum=Generate;Embeddings;Rerank;Vision
+// +kubebuilder:validation:Enum=Generate;Chat;Tools;Embeddings;Rerank;Vision
 type Feature string
 
 const (
 	// FeatureGenerate: it generates text.
 	FeatureGenerate Feature = "Generate"
+	// FeatureChat: it has a chat template.
+	FeatureChat Feature = "Chat"
+	// FeatureTools: it calls tools.
+	FeatureTools Feature = "Tools"
 	// FeatureEmbeddings: it converts texts to embedding vectors.
 	FeatureEmbeddings Feature = "Embeddings"
 	// FeatureRerank: it scores documents for a query.
@@ -303,19 +309,27 @@ const (
 	FeatureVision Feature = "Vision"
 )
 
-// FeaturesOf returns what a model with these facts can do.
-func FeaturesOf(f model.Facts) []Feature {
-	feature := FeatureGenerate
-	switch f.TaskOf() {
+// FeaturesOf returns what a model can do with a chat template; empty means its own. What
+// another template does with tools is not known.
+func FeaturesOf(r model.Record, template string) (out []Feature) {
+	switch r.Facts.TaskOf() {
 	case model.Embed:
-		feature = FeatureEmbeddings
+		out = append(out, FeatureEmbeddings)
 	case model.Rerank:
-		feature = FeatureRerank
+		out = append(out, FeatureRerank)
+	default:
+		out = append(out, FeatureGenerate)
+		if template != "" || slices.Contains(r.Features, model.Chat) {
+			out = append(out, FeatureChat)
+		}
+		if template == "" && slices.Contains(r.Features, model.Tools) {
+			out = append(out, FeatureTools)
+		}
 	}
-	if f.Sees() {
-		return []Feature{feature, FeatureVision}
+	if r.Facts.Sees() {
+		out = append(out, FeatureVision)
 	}
-	return []Feature{feature}
+	return out
 }
 
 // ModelDeploymentStatus is the most recently observed state of a deployment.
@@ -411,9 +425,11 @@ type ModelDeploymentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	PublicURL string `json:"publicURL,omitempty"`
-	// features are what the model of updateRevision can do, as the headers of its
-	// files state it. Valid values are:
-	// - Generate: chats and completions.
+	// features are what the model of updateRevision can do, as its files state it.
+	// Valid values are:
+	// - Generate: completions.
+	// - Chat: chats.
+	// - Tools: tool calls in chats. Absent with spec.chatTemplate.
 	// - Embeddings: embedding vectors.
 	// - Rerank: scores of documents.
 	// - Vision: images in chats.

@@ -30,7 +30,7 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	if s.current != nil {
 		next.UpdateRevision = s.current.object.Name
 		next.ModelDigest, next.Context = s.current.engine.Model.Digest, &s.current.engine.Context
-		next.Features = v1alpha1.FeaturesOf(s.current.engine.Model.Facts)
+		next.Features = v1alpha1.FeaturesOf(s.current.engine.Model, s.current.engine.ChatTemplate)
 		// The revision resolved before, so the estimate cannot fail; 0 means unknown.
 		next.ReservedBytesPerReplica, _ = s.current.engine.ReservedBytes()
 	} else {

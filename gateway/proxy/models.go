@@ -118,15 +118,18 @@ func modelOf(name string, m *route.Model) openai.Model {
 }
 
 // capabilities returns the tasks of a model, as Ollama and llama.cpp name them; none if
-// unknown. Tool calls and reasoning depend on the template, which only engines know, so
-// they are not listed.
+// unknown. Reasoning depends on the template, which only engines know, so it is not listed.
 func capabilities(f route.Facts) []string {
 	switch f.Task {
 	case model.Generate:
-		if f.Sees {
-			return []string{"completion", "vision"}
+		out := []string{"completion"}
+		if f.Tools {
+			out = append(out, "tools")
 		}
-		return []string{"completion"}
+		if f.Sees {
+			out = append(out, "vision")
+		}
+		return out
 	case model.Embed:
 		return []string{"embedding"}
 	case model.Rerank:

@@ -28,6 +28,7 @@ func TestModelsSayWhatIsKnownOfThem(t *testing.T) {
 	w.known("vectors", route.Facts{Context: 512, Task: model.Embed})
 	w.known("scores", route.Facts{Task: model.Rerank})
 	w.known("images", route.Facts{Task: model.Generate, Sees: true})
+	w.known("caller", route.Facts{Task: model.Generate, Sees: true, Tools: true})
 	w.deployment("new", "new")
 	const meta = `"max_model_len":8192,"context_length":8192,"meta":{"n_ctx":8192,"n_ctx_train":40960,"size":5368709120},"capabilities":["completion"]}`
 	for name, want := range map[string]string{
@@ -35,6 +36,7 @@ func TestModelsSayWhatIsKnownOfThem(t *testing.T) {
 		"ns/chat": `{"id":"ns/chat","object":"model","created":0,"owned_by":"ns",` + meta,
 		"vectors": `{"id":"vectors","object":"model","created":0,"owned_by":"ns","max_model_len":512,"context_length":512,"meta":{"n_ctx":512},"capabilities":["embedding"]}`,
 		"images":  `{"id":"images","object":"model","created":0,"owned_by":"ns","capabilities":["completion","vision"]}`,
+		"caller":  `{"id":"caller","object":"model","created":0,"owned_by":"ns","capabilities":["completion","tools","vision"]}`,
 		"scores":  `{"id":"scores","object":"model","created":0,"owned_by":"ns","capabilities":["rerank"]}`,
 		"new":     `{"id":"new","object":"model","created":0,"owned_by":"ns"}`, // nothing is invented
 	} {

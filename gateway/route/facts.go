@@ -3,6 +3,7 @@ package route
 import (
 	"cmp"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +72,7 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 			Context: r.Spec.Context.MaxTokens, Trained: r.Spec.Model.Facts.ContextTokens, Task: taskOf(r.Spec.Model),
 			Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Facts.WeightBytes, Format: string(r.Spec.Model.Format),
 			Architecture: r.Spec.Model.Facts.Architecture, Quantization: r.Spec.Model.Facts.Quantization,
-			Sees: r.Spec.Model.Facts.Sees(),
+			Sees: r.Spec.Model.Facts.Sees(), Tools: slices.Contains(v1alpha1.FeaturesOf(r.Spec.Model, r.Spec.ChatTemplate), v1alpha1.FeatureTools),
 		},
 	}
 }
@@ -104,8 +105,8 @@ type Facts struct {
 	Bytes  int64
 	// Format, Architecture and Quantization as the model files name them.
 	Format, Architecture, Quantization string
-	// Sees: the model has image input.
-	Sees bool
+	// Sees: the model has image input. Tools: it calls tools.
+	Sees, Tools bool
 }
 
 // factsOf returns the facts of a deployment: those of its replica with the lowest UID,

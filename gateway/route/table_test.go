@@ -264,7 +264,7 @@ func TestFactsOfAModel(t *testing.T) {
 		r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: "d", UID: "u"}, Desired: v1alpha1.DesiredRunning,
 			Context: v1alpha1.ContextLimits{MaxTokens: context, MaxConcurrentRequests: 4, KVCacheTokens: 9}}}
 		r.Namespace = "ns"
-		r.Spec.Model = model.Record{Source: "https://example.com/m.gguf", Digest: "sha256:1", Format: model.FormatGGUF, Files: []model.File{{Path: "m.gguf"}},
+		r.Spec.Model = model.Record{Source: "https://example.com/m.gguf", Digest: "sha256:1", Format: model.FormatGGUF, Files: []model.File{{Path: "m.gguf"}}, Features: []model.Feature{model.Chat, model.Tools},
 			Facts: model.Facts{Architecture: "qwen3", Quantization: "Q4_K", ContextTokens: 40960, WeightBytes: 7, VisionPatches: 256, Layers: 3}}
 		return r
 	}
@@ -282,7 +282,7 @@ func TestFactsOfAModel(t *testing.T) {
 		return out
 	}
 	known := func(context int64) route.Facts {
-		return route.Facts{Context: context, Trained: 40960, Task: model.Generate, Digest: "sha256:1", Bytes: 7, Format: "gguf", Architecture: "qwen3", Quantization: "Q4_K", Sees: true}
+		return route.Facts{Context: context, Trained: 40960, Task: model.Generate, Digest: "sha256:1", Bytes: 7, Format: "gguf", Architecture: "qwen3", Quantization: "Q4_K", Sees: true, Tools: true}
 	}
 	table := route.NewTable()
 	table.MarkSynced()
@@ -315,6 +315,22 @@ func TestFactsOfAModel(t *testing.T) {
 	want("one of a predecessor", known(1024))
 	table.DeleteReplica("d")
 	want("after a deletion", known(8192))
+}
+
+// What a template of the deployment does with tools is not known.
+func TestAnotherTemplateMayHaveNoTools(t *testing.T) {
+	r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{ChatTemplate: "{{ messages }}", Model: model.Record{Digest: "sha256:1", Features: []model.Feature{model.Chat, model.Tools}}}}
+	if route.ReplicaOf(r).Facts.Tools {
+		t.Error("the replica has tools")
+	}
+	kept, err := route.Slim(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = kept.(*v1alpha1.ModelReplica)
+	if route.ReplicaOf(r).Facts.Tools || r.Spec.ChatTemplate != "" {
+		t.Errorf("the cache keeps the template %q, or its replica has tools", r.Spec.ChatTemplate)
+	}
 }
 
 // TestAttackMetadataInTheGatewaysMemory: a tenant may write as much as etcd stores.

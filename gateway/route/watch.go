@@ -52,7 +52,7 @@ func Slim(in any) (any, error) {
 			o.Annotations = map[string]string{v1alpha1.AnnotationRetiring: retiring}
 		}
 		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired,
-			Context: v1alpha1.ContextLimits{MaxTokens: o.Spec.Context.MaxTokens, MaxConcurrentRequests: o.Spec.Context.MaxConcurrentRequests}, Model: slimModel(o.Spec.Model)}
+			Context: v1alpha1.ContextLimits{MaxTokens: o.Spec.Context.MaxTokens, MaxConcurrentRequests: o.Spec.Context.MaxConcurrentRequests}, Model: slimModel(o.Spec)}
 		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}
 	case *v1alpha1.MacNode:
 		o.ManagedFields, o.Annotations, o.Labels, o.OwnerReferences = nil, nil, nil, nil
@@ -63,12 +63,16 @@ func Slim(in any) (any, error) {
 }
 
 // slimModel keeps the facts that are shown to clients, and the names of adapters.
-func slimModel(r model.Record) model.Record {
+func slimModel(s v1alpha1.ModelReplicaSpec) model.Record {
+	r := s.Model
+	if s.ChatTemplate != "" { // the template is large, and what it does is not known
+		r.Features = nil
+	}
 	var adapters []model.Adapter
 	for _, a := range r.Adapters {
 		adapters = append(adapters, model.Adapter{Name: a.Name})
 	}
-	return model.Record{Digest: r.Digest, Format: r.Format, Adapters: adapters, Facts: model.Facts{Architecture: r.Facts.Architecture, Task: r.Facts.Task,
+	return model.Record{Digest: r.Digest, Format: r.Format, Adapters: adapters, Features: r.Features, Facts: model.Facts{Architecture: r.Facts.Architecture, Task: r.Facts.Task,
 		Quantization: r.Facts.Quantization, ContextTokens: r.Facts.ContextTokens, WeightBytes: r.Facts.WeightBytes, VisionPatches: r.Facts.VisionPatches}}
 }
 

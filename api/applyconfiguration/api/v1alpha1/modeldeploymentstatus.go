@@ -69,9 +69,11 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// https://models.example.com/v1. It is absent unless the gateways are
 	// published.
 	PublicURL *string `json:"publicURL,omitempty"`
-	// features are what the model of updateRevision can do, as the headers of its
-	// files state it. Valid values are:
-	// - Generate: chats and completions.
+	// features are what the model of updateRevision can do, as its files state it.
+	// Valid values are:
+	// - Generate: completions.
+	// - Chat: chats.
+	// - Tools: tool calls in chats. Absent with spec.chatTemplate.
 	// - Embeddings: embedding vectors.
 	// - Rerank: scores of documents.
 	// - Vision: images in chats.
