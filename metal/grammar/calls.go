@@ -312,7 +312,7 @@ func (k *calls) arguments(fn *function, f Form) (e expr, empty bool, err error) 
 			return nil, err
 		}
 		object := &members{names: []string{"type"}, of: map[string]value{"type": "object"}}
-		of := goal{{s.root, ""}, {object, ownPath}}
+		of := goal{{of: s.root}, {of: object, own: true}}
 		if fits, err := s.satisfiesGoal(&members{}, of); fits && err == nil {
 			without = literal("")
 		}
@@ -346,7 +346,7 @@ func (k *calls) unheld(f Form) (expr, error) {
 		if err != nil {
 			return nil, err
 		}
-		e, err := s.written(goal{{s.root, ""}}, f)
+		e, err := s.written(goal{{of: s.root}}, f)
 		if err != nil {
 			return nil, err
 		}
@@ -379,7 +379,7 @@ func (k *calls) anyObject() (expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.object, err = s.rule(goal{{s.root, ""}}); err != nil {
+	if k.object, err = s.rule(goal{{of: s.root}}); err != nil {
 		return nil, err
 	}
 	return k.object, s.finish()
@@ -390,7 +390,7 @@ const anyObject = `{"type":"object"}`
 // code is the text of the only parameter, if that is a string: any text without control
 // tokens. It is nil for other functions.
 func (s *schemas) code(g goal) (expr, error) {
-	cases, err := s.open(g, nil)
+	cases, err := s.open(g)
 	if err != nil || len(cases) != 1 {
 		return nil, err
 	}
@@ -410,7 +410,7 @@ func (s *schemas) code(g goal) (expr, error) {
 
 // kinds are the types of a goal.
 func (s *schemas) kinds(g goal) (types, error) {
-	cases, err := s.open(g, nil)
+	cases, err := s.open(g)
 	if err != nil {
 		return 0, err
 	}

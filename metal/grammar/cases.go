@@ -46,7 +46,7 @@ func (s *document) typesOf(c oneCase) (types, error) {
 			name, _ := e.(string)
 			t, known := typeOf(name)
 			if !known {
-				return 0, s.malformed("type", o.path, "null, boolean, integer, number, string, array or object, or a list of these")
+				return 0, s.malformed("type", o.at, "null, boolean, integer, number, string, array or object, or a list of these")
 			}
 			here |= t
 		}
@@ -112,7 +112,7 @@ func (s *document) listed(c oneCase) ([]value, bool, error) {
 		if v, ok := o.get("enum"); ok {
 			list, isList := v.([]value)
 			if !isList {
-				return nil, false, s.malformed("enum", o.path, "a list of values")
+				return nil, false, s.malformed("enum", o.at, "a list of values")
 			}
 			return list, true, nil
 		}
@@ -135,7 +135,7 @@ func (s *document) whole(c oneCase, keyword string, absent int, pick func(a, b i
 		s.b.meter.spend(weight(number))
 		r, inBounds := exact(number)
 		if !isNumber || !inBounds || !r.IsInt() || r.Sign() < 0 {
-			return 0, s.malformed(keyword, o.path, "a non-negative whole number")
+			return 0, s.malformed(keyword, o.at, "a non-negative whole number")
 		}
 		if !r.Num().IsInt64() || r.Num().Int64() > maxNodes {
 			if strings.HasPrefix(keyword, "max") && r.Cmp(beyond) > 0 {

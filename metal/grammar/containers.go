@@ -49,7 +49,7 @@ func (s *schemas) namesOf(sh shapeOf, matching func(string) (bool, error), in br
 	}
 	all := listed.not(s.b.meter)
 	for _, p := range sh.patterns {
-		r, err := s.pattern("patternProperties", p, "")
+		r, err := s.pattern("patternProperties", p, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (s *schemas) objectIn(c oneCase, in brackets) (expr, error) {
 		least = 0
 	}
 	if least > 0 && most >= 0 && len(free) > 0 {
-		return nil, s.unsupported("minProperties", c[0].path, "the combination with maxProperties is supported only if additionalProperties is false")
+		return nil, s.unsupported("minProperties", c[0].at, "the combination with maxProperties is supported only if additionalProperties is false")
 	}
 	o := objectMaker{s: s, in: in, least: least, most: most, top: most}
 	if most < 0 {

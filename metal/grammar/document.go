@@ -30,20 +30,37 @@ type document struct {
 	manner
 	// patterns that were parsed already.
 	patterns map[string]*regular
-	// items of arrays, by the path of their schema.
-	items map[string]itemSchemas
+	// items of arrays, by their schema.
+	items map[*members]itemSchemas
+	// targets of references that were found already.
+	targets map[string]place
 }
 
 func newDocument(b *builder, root value, how manner) document {
-	return document{b: b, root: root, manner: how, patterns: map[string]*regular{}, items: map[string]itemSchemas{}}
+	return document{b: b, root: root, manner: how, patterns: map[string]*regular{}, items: map[*members]itemSchemas{}, targets: map[string]place{}}
 }
 
-func (s *document) unsupported(keyword, path, format string, args ...any) error {
-	return &Error{kind: errUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q cannot be enforced: ", keyword) + fmt.Sprintf(format, args...)}
+// fault is an error at a spot. Forgiven ones are made many times, so that their texts are
+// counted as work.
+func (s *document) fault(kind error, keyword string, at *spot, format string, args ...any) error {
+	e := &Error{kind: kind, Keyword: keyword, Path: s.pointer(at), Message: fmt.Sprintf(format, args...)}
+	s.b.meter.spend(len(e.Message) / textBytes)
+	return e
 }
 
-func (s *document) malformed(keyword, path, want string) error {
-	return &Error{kind: ErrInvalid, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q must be %s", keyword, want)}
+func (s *document) unsupported(keyword string, at *spot, format string, args ...any) error {
+	return s.fault(errUnsupported, keyword, at, "the keyword %q cannot be enforced: %s", keyword, fmt.Sprintf(format, args...))
+}
+
+func (s *document) malformed(keyword string, at *spot, want string) error {
+	return s.fault(ErrInvalid, keyword, at, "the keyword %q must be %s", keyword, want)
+}
+
+// pointer writes where something stands.
+func (s *document) pointer(at *spot) string {
+	text := at.pointer()
+	s.b.meter.spend(len(text) / textBytes)
+	return text
 }
 
 // forgives reports whether a value may be anything where its schema cannot be read.
@@ -52,44 +69,55 @@ func (s *document) forgives(err error) bool {
 }
 
 // resolve finds what a reference within the document names.
-func (s *document) resolve(v value, path string) (place, error) {
+func (s *document) resolve(v value, at *spot) (place, error) {
 	text, ok := v.(string)
 	if !ok {
-		return place{}, s.malformed("$ref", path, "a string")
+		return place{}, s.malformed("$ref", at, "a string")
+	}
+	if !s.b.meter.spend(1 + len(text)/textBytes) {
+		return place{}, s.b.meter.err
+	}
+	if to, known := s.targets[text]; known {
+		return to, nil
 	}
 	pointer, local := strings.CutPrefix(text, "#")
 	if !local {
-		return place{}, s.unsupported("$ref", path, "%q is not in this schema; put the referenced schema under $defs and refer to it as #/$defs/NAME", text)
+		return place{}, s.unsupported("$ref", at, "%q is not in this schema; put the referenced schema under $defs and refer to it as #/$defs/NAME", text)
 	}
 	if pointer, err := url.PathUnescape(pointer); err == nil && (pointer == "" || pointer[0] == '/') {
-		at, found := s.root, true
-		canonical := ""
-		for i, part := range strings.Split(pointer, "/") {
-			if i == 0 {
-				continue
-			}
-			part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
-			canonical += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
-			switch of := at.(type) {
-			case *members:
-				at, found = of.get(part)
-			case []value:
-				n, err := strconv.Atoi(part)
-				if found = err == nil && n >= 0 && n < len(of); found {
-					at = of[n]
-				}
-			default:
-				found = false
-			}
-			if !found {
-				break
-			}
-		}
-		if found {
-			return place{at, canonical}, nil
+		if to, found := s.find(pointer); found {
+			s.targets[text] = to
+			return to, nil
 		}
 	}
-	return place{}, &Error{kind: ErrInvalid, Keyword: "$ref", Path: path, Message: fmt.Sprintf(`the keyword "$ref" refers to %q, which does not exist; references are #, or # and a JSON pointer`, text)}
+	return place{}, s.fault(ErrInvalid, "$ref", at, `the keyword "$ref" refers to %q, which does not exist; references are #, or # and a JSON pointer`, text)
+}
+
+// find follows a JSON pointer.
+func (s *document) find(pointer string) (place, bool) {
+	to := place{of: s.root}
+	unescape := strings.NewReplacer("~1", "/", "~0", "~")
+	_, pointer, more := strings.Cut(pointer, "/")
+	for more {
+		var part string
+		part, pointer, more = strings.Cut(pointer, "/")
+		part = unescape.Replace(part)
+		found := false
+		switch of := to.of.(type) {
+		case *members:
+			to.of, found = of.get(part)
+		case []value:
+			n, err := strconv.Atoi(part)
+			if found = err == nil && n >= 0 && n < len(of); found {
+				to.of = of[n]
+			}
+		}
+		if !found {
+			return place{}, false
+		}
+		to.at = to.at.under(part)
+	}
+	return to, true
 }
 
 // keywords that are enforced, or say nothing about a value.
@@ -119,7 +147,7 @@ func (s *document) skipped() map[string]bool {
 	return nil
 }
 
-func (s *document) checkKeywords(m *members, path string) error {
+func (s *document) checkKeywords(m *members, at *spot) error {
 	if s.forgiving {
 		return nil
 	}
@@ -130,16 +158,16 @@ func (s *document) checkKeywords(m *members, path string) error {
 		case name == "uniqueItems" && v == false:
 		case name == "multipleOf" && v == json.Number("1"):
 		case name == "uniqueItems":
-			return s.unsupported(name, path, "an automaton cannot remember all items; omit it and validate the output, or list the values as an enum of arrays")
+			return s.unsupported(name, at, "an automaton cannot remember all items; omit it and validate the output, or list the values as an enum of arrays")
 		case name == "multipleOf":
-			return s.unsupported(name, path, "only 1 is supported; list the values as an enum, or omit it and validate the output")
+			return s.unsupported(name, at, "only 1 is supported; list the values as an enum, or omit it and validate the output")
 		default:
-			return s.unsupported(name, path, "omit it and validate the output")
+			return s.unsupported(name, at, "omit it and validate the output")
 		}
 	}
-	if v, ok := m.get("$schema"); ok && path == "" {
+	if v, ok := m.get("$schema"); ok && at == nil {
 		if text, _ := v.(string); !strings.Contains(text, "2020-12") && !strings.Contains(text, "2019-09") && !strings.Contains(text, "draft-07") && !strings.Contains(text, "draft-06") {
-			return s.unsupported("$schema", path, "unknown dialect %s; write the schema in 2020-12", written(v))
+			return s.unsupported("$schema", at, "unknown dialect %s; write the schema in 2020-12", written(v))
 		}
 	}
 	return nil

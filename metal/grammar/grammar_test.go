@@ -258,7 +258,7 @@ func satisfied(source string, v value) (bool, error) {
 		return false, err
 	}
 	s := newOpener(newBuilder(newMeter(context.Background(), nil, nil)), root, manner{})
-	return s.satisfiesGoal(v, goal{{of: root, path: ""}})
+	return s.satisfiesGoal(v, goal{{of: root}})
 }
 
 func TestNestingEndsBeforeItIsTooDeepAndNeverInADeadEnd(t *testing.T) {

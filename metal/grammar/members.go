@@ -1,9 +1,8 @@
 package grammar
 
 import (
-	"fmt"
 	"slices"
-	"strings"
+	"strconv"
 )
 
 // shapeOf are the members that a case speaks of.
@@ -19,10 +18,6 @@ const (
 	maxNames    = 2_000
 	maxPatterns = 4
 )
-
-func pointer(path, keyword, name string) string {
-	return path + "/" + keyword + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-}
 
 // membersOf reads the keywords of objects.
 func (s *document) membersOf(c oneCase) (shapeOf, error) {
@@ -45,12 +40,12 @@ func (s *document) membersOf(c oneCase) (shapeOf, error) {
 		v, ok := o.get("required")
 		list, isList := v.([]value)
 		if ok && !isList {
-			return sh, s.malformed("required", o.path, "a list of names")
+			return sh, s.malformed("required", o.at, "a list of names")
 		}
 		for _, e := range list {
 			name, isText := e.(string)
 			if !isText {
-				return sh, s.malformed("required", o.path, "a list of names")
+				return sh, s.malformed("required", o.at, "a list of names")
 			}
 			sh.required[name] = true
 			named = append(named, name)
@@ -88,7 +83,7 @@ func (s *document) objectAt(o object, keyword string) (*members, error) {
 	}
 	m, isObject := v.(*members)
 	if !isObject {
-		return nil, s.malformed(keyword, o.path, "an object")
+		return nil, s.malformed(keyword, o.at, "an object")
 	}
 	return m, nil
 }
@@ -105,23 +100,24 @@ func (s *document) member(c oneCase, name string, named bool, matching func(patt
 		if m, err := s.objectAt(o, "properties"); err != nil {
 			return nil, err
 		} else if v, ok := m.of[name]; ok && named {
-			g, hit = append(g, place{v, pointer(o.path, "properties", name)}), true
+			g, hit = append(g, place{of: v, at: o.at.under("properties").under(name)}), true
 		}
 		m, err := s.objectAt(o, "patternProperties")
 		if err != nil {
 			return nil, err
 		}
+		s.b.meter.spend(4 * (1 + len(m.names)))
 		for _, p := range m.names {
 			ok, err := matching(p)
 			if err != nil {
 				return nil, err
 			}
 			if ok {
-				g, hit = append(g, place{m.of[p], pointer(o.path, "patternProperties", p)}), true
+				g, hit = append(g, place{of: m.of[p], at: o.at.under("patternProperties").under(p)}), true
 			}
 		}
 		if v, ok := o.get("additionalProperties"); ok && !hit {
-			g = append(g, place{v, o.path + "/additionalProperties"})
+			g = append(g, place{of: v, at: o.at.under("additionalProperties")})
 		}
 	}
 	return g, nil
@@ -129,7 +125,7 @@ func (s *document) member(c oneCase, name string, named bool, matching func(patt
 
 func (s *document) matchesName(c oneCase, name string) func(string) (bool, error) {
 	return func(pattern string) (bool, error) {
-		r, err := s.pattern("patternProperties", pattern, c[0].path)
+		r, err := s.pattern("patternProperties", pattern, c[0].at)
 		return err == nil && r.matches(s.b.meter, name), err
 	}
 }
@@ -142,12 +138,12 @@ type itemSchemas struct {
 
 // itemsOf are those of an object, read once.
 func (s *document) itemsOf(o object) (prefix []place, rest *place, err error) {
-	if known, ok := s.items[o.path]; ok {
+	if known, ok := s.items[o.members]; ok {
 		return known.prefix, known.rest, nil
 	}
 	if prefix, rest, err = s.readItems(o); err == nil {
 		s.b.meter.spend(8 * len(prefix))
-		s.items[o.path] = itemSchemas{prefix, rest}
+		s.items[o.members] = itemSchemas{prefix, rest}
 	}
 	return prefix, rest, err
 }
@@ -156,10 +152,11 @@ func (s *document) readItems(o object) (prefix []place, rest *place, err error) 
 	list := func(keyword string, v value) error {
 		all, isList := v.([]value)
 		if !isList || len(all) == 0 {
-			return s.malformed(keyword, o.path, "a non-empty list of schemas")
+			return s.malformed(keyword, o.at, "a non-empty list of schemas")
 		}
+		at := o.at.under(keyword)
 		for i, of := range all {
-			prefix = append(prefix, place{of, fmt.Sprintf("%s/%s/%d", o.path, keyword, i)})
+			prefix = append(prefix, place{of: of, at: at.under(strconv.Itoa(i))})
 		}
 		return nil
 	}
@@ -177,7 +174,7 @@ func (s *document) readItems(o object) (prefix []place, rest *place, err error) 
 		}
 	}
 	if v, ok := o.get(further); ok {
-		rest = &place{v, o.path + "/" + further}
+		rest = &place{of: v, at: o.at.under(further)}
 	}
 	return prefix, rest, nil
 }

@@ -33,7 +33,7 @@ func (n Notation) inCalls() brackets {
 
 // bare are the arguments of a goal in a notation that is not JSON.
 func (s *schemas) bare(g goal) (expr, error) {
-	cases, err := s.open(g, nil)
+	cases, err := s.open(g)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (s *schemas) named(name string, in brackets) (expr, error) {
 	case isBare(name):
 		return literal(name), nil
 	case s.notation.Python:
-		return nil, s.unsupported("properties", "", "%q cannot be the name of an argument in this model's format; rename it", name)
+		return nil, s.unsupported("properties", nil, "%q cannot be the name of an argument in this model's format; rename it", name)
 	}
 	return anyOf(s.notation.texts(name)), nil
 }

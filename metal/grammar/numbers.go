@@ -35,7 +35,7 @@ func (s *document) bounds(c oneCase) (low, high bound, err error) {
 			n, isNumber := v.(json.Number)
 			s.b.meter.spend(weight(v))
 			if !isNumber {
-				return low, high, s.malformed(k.name, o.path, "a number")
+				return low, high, s.malformed(k.name, o.at, "a number")
 			}
 			r, ok := exact(n)
 			if !ok || len(digitsOf(r).whole)+len(digitsOf(r).fraction) > maxDigits {

@@ -1,8 +1,8 @@
 package grammar
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 )
 
 // opener finds the cases of goals, and compares values and cases.
@@ -16,11 +16,32 @@ func newOpener(b *builder, root value, how manner) opener {
 	return opener{newDocument(b, root, how), map[*value]map[string]bool{}}
 }
 
-// open finds the cases of a goal. following are the references on the way.
-func (s *opener) open(g goal, following []string) ([]oneCase, error) {
+// opening is the schemas that are being opened, the last first.
+type opening struct {
+	of    *members
+	outer *opening
+	depth int
+}
+
+// maxOpening bounds the schemas that apply to one value because one refers to the next, or
+// combines it: cases of more of them take more work than there is.
+const maxOpening = 512
+
+// holds reports whether a schema is being opened.
+func (o *opening) holds(m *members) bool {
+	for ; o != nil; o = o.outer {
+		if o.of == m {
+			return true
+		}
+	}
+	return false
+}
+
+// open finds the cases of a goal.
+func (s *opener) open(g goal) ([]oneCase, error) {
 	all := []oneCase{{}}
 	for _, p := range g {
-		more, err := s.openOne(p, following)
+		more, err := s.openOne(p, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -44,7 +65,7 @@ func (s *opener) product(a, b []oneCase) ([]oneCase, error) {
 			}
 			joined := slices.Clone(x)
 			for _, o := range y {
-				if !slices.ContainsFunc(joined, func(have object) bool { return have.path == o.path }) {
+				if !slices.ContainsFunc(joined, func(have object) bool { return have.members == o.members }) {
 					joined = append(joined, o)
 				}
 			}
@@ -54,7 +75,8 @@ func (s *opener) product(a, b []oneCase) ([]oneCase, error) {
 	return out, nil
 }
 
-func (s *opener) openOne(p place, following []string) ([]oneCase, error) {
+// openOne finds the cases of a schema; outer are those that it is opened for.
+func (s *opener) openOne(p place, outer *opening) ([]oneCase, error) {
 	size := 0
 	if m, ok := p.of.(*members); ok {
 		size = len(m.names)
@@ -69,34 +91,39 @@ func (s *opener) openOne(p place, following []string) ([]oneCase, error) {
 		}
 		return nil, nil
 	case *members:
-		if err := s.checkKeywords(of, p.path); err != nil {
+		if err := s.checkKeywords(of, p.at); err != nil {
 			return nil, err
 		}
-		return s.openObject(object{of, p.path, s.skipped()}, following)
+		here := &opening{of: of, outer: outer, depth: 1}
+		if outer != nil {
+			here.depth += outer.depth
+		}
+		if here.depth > maxOpening {
+			return nil, tooLarge("schemas that apply to one value", maxOpening)
+		}
+		return s.openObject(object{of, p.at, s.skipped()}, here)
 	}
-	return nil, &Error{kind: ErrInvalid, Path: p.path, Message: "a schema must be an object, true or false"}
+	return nil, s.fault(ErrInvalid, "", p.at, "a schema must be an object, true or false")
 }
 
-func (s *opener) openObject(o object, following []string) ([]oneCase, error) {
+func (s *opener) openObject(o object, here *opening) ([]oneCase, error) {
 	all := []oneCase{{o}}
-	var err error
-	add := func(more []oneCase, failed error) {
-		if err = failed; err == nil {
-			all, err = s.product(all, more)
-		}
-	}
 	if v, ok := o.get("$ref"); ok {
-		target, found := s.resolve(v, o.path)
-		if found != nil {
-			return nil, found
+		target, err := s.resolve(v, o.at)
+		if err != nil {
+			return nil, err
 		}
-		if slices.Contains(following, target.path) {
-			return nil, &Error{kind: errUnsupported, Keyword: "$ref", Path: o.path, Message: `the keyword "$ref" leads back to itself without a value in between`}
+		s.b.meter.spend(here.depth / 4)
+		if m, isObject := target.of.(*members); isObject && here.holds(m) {
+			return nil, s.fault(errUnsupported, "$ref", o.at, `the keyword "$ref" leads back to itself without a value in between`)
 		}
-		add(s.openOne(target, append(slices.Clone(following), target.path)))
-	}
-	if err != nil {
-		return nil, err
+		more, err := s.openOne(target, here)
+		if err != nil {
+			return nil, err
+		}
+		if all, err = s.product(all, more); err != nil {
+			return nil, err
+		}
 	}
 	for _, keyword := range []string{"allOf", "anyOf", "oneOf"} {
 		v, ok := o.get(keyword)
@@ -105,10 +132,13 @@ func (s *opener) openObject(o object, following []string) ([]oneCase, error) {
 		}
 		list, isList := v.([]value)
 		if !isList || len(list) == 0 {
-			return nil, s.malformed(keyword, o.path, "a non-empty list of schemas")
+			return nil, s.malformed(keyword, o.at, "a non-empty list of schemas")
 		}
-		add(s.openList(keyword, list, o.path, following))
+		more, err := s.openList(keyword, list, o.at, here)
 		if err != nil {
+			return nil, err
+		}
+		if all, err = s.product(all, more); err != nil {
 			return nil, err
 		}
 	}
@@ -116,37 +146,46 @@ func (s *opener) openObject(o object, following []string) ([]oneCase, error) {
 }
 
 // openList opens allOf, anyOf and oneOf.
-func (s *opener) openList(keyword string, list []value, path string, following []string) ([]oneCase, error) {
-	each := make([][]oneCase, len(list))
-	for i, of := range list {
-		var err error
-		if each[i], err = s.openOne(place{of, fmt.Sprintf("%s/%s/%d", path, keyword, i)}, following); err != nil {
-			return nil, err
+func (s *opener) openList(keyword string, list []value, at *spot, here *opening) ([]oneCase, error) {
+	in := at.under(keyword)
+	each := func(use func(cases []oneCase) error) error {
+		for i, of := range list {
+			cases, err := s.openOne(place{of: of, at: in.under(strconv.Itoa(i))}, here)
+			if err != nil {
+				return err
+			}
+			if err := use(cases); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
 	if keyword == "allOf" {
 		all := []oneCase{{}}
-		for _, cases := range each {
-			var err error
-			if all, err = s.product(all, cases); err != nil {
-				return nil, err
-			}
-		}
-		return all, nil
+		err := each(func(cases []oneCase) (err error) {
+			all, err = s.product(all, cases)
+			return err
+		})
+		return all, err
 	}
 	var all []oneCase
-	for i, cases := range each {
-		if keyword == "oneOf" && !s.forgiving {
-			for j := range i {
-				if !s.apartAll(each[j], cases) {
-					return nil, s.unsupported("oneOf", path, "alternatives %d and %d may both match the same value; use anyOf, or add a const that distinguishes them", j, i)
-				}
+	var alternatives [][]oneCase
+	err := each(func(cases []oneCase) error {
+		if len(all)+len(cases) > maxCases {
+			return tooLarge("alternatives of one value", maxCases)
+		}
+		all, alternatives = append(all, cases...), append(alternatives, cases)
+		return nil
+	})
+	if err != nil || keyword == "anyOf" || s.forgiving {
+		return all, err
+	}
+	for i, cases := range alternatives {
+		for j := range i {
+			if !s.apartAll(alternatives[j], cases) {
+				return nil, s.unsupported("oneOf", at, "alternatives %d and %d may both match the same value; use anyOf, or add a const that distinguishes them", j, i)
 			}
 		}
-		all = append(all, cases...)
-	}
-	if len(all) > maxCases {
-		return nil, tooLarge("alternatives of one value", maxCases)
 	}
 	return all, nil
 }

@@ -75,7 +75,7 @@ func typeOfValue(v value) types {
 }
 
 func (s *opener) satisfiesGoal(v value, g goal) (bool, error) {
-	cases, err := s.open(g, nil)
+	cases, err := s.open(g)
 	for _, c := range cases {
 		if ok, failed := s.satisfies(v, c); ok || failed != nil {
 			return ok, failed
@@ -225,8 +225,8 @@ func (s *opener) objectsApart(a, b oneCase, depth int) bool {
 			}
 			continue
 		}
-		cx, errX := s.open(gx, nil)
-		cy, errY := s.open(gy, nil)
+		cx, errX := s.open(gx)
+		cy, errY := s.open(gy)
 		if errX == nil && errY == nil && s.apartWithin(cx, cy, depth+1) {
 			return true
 		}

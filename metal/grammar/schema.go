@@ -3,7 +3,6 @@ package grammar
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -13,19 +12,10 @@ import (
 // of objects whose own keywords all have to hold. Each goal becomes one rule,
 // made once, so that a schema may lead back to itself.
 
-// place is a schema and where it stands.
-type place struct {
-	of   value // bool or *members
-	path string
-}
-
-// goal is schemas that all hold.
-type goal []place
-
 // object is a schema whose own keywords hold, but for those in skip.
 type object struct {
 	*members
-	path string
+	at   *spot
 	skip map[string]bool
 }
 
@@ -63,7 +53,7 @@ func compileSchema(b *builder, source string) (expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	top, err := s.rule(goal{{s.root, ""}})
+	top, err := s.rule(goal{{of: s.root}})
 	if err != nil {
 		return nil, err
 	}
@@ -150,23 +140,10 @@ var blank = alt{literal(" "), literal("\n"), literal("\t"), literal("\r")}
 
 // rule of a goal; what it is made of comes later.
 func (s *schemas) rule(g goal) (ref, error) {
-	var keep goal
-	var paths []string
-	for _, p := range g {
-		if p.of == true || slices.Contains(paths, p.path) {
-			continue
-		}
-		keep = append(keep, p)
-		paths = append(paths, p.path)
-	}
-	if len(keep) > maxGoal {
-		return 0, tooLarge("schemas that apply to one value", maxGoal)
-	}
-	sorted := slices.Clone(paths)
-	slices.Sort(sorted)
-	key := strings.Join(sorted, "\x00")
-	if len(keep) == 0 {
-		key = "\x00any"
+	s.b.meter.spend(2 * len(g))
+	keep, key, err := g.distinct()
+	if err != nil {
+		return 0, err
 	}
 	if r, ok := s.rules[key]; ok {
 		return r, nil
@@ -176,7 +153,7 @@ func (s *schemas) rule(g goal) (ref, error) {
 	s.todo = append(s.todo, func() error {
 		all, err := s.cases(keep)
 		if err != nil && s.forgives(err) {
-			all, err = s.cases(slices.DeleteFunc(keep, func(p place) bool { return p.path != ownPath }))
+			all, err = s.cases(slices.DeleteFunc(keep, func(p place) bool { return !p.own }))
 		}
 		if err != nil {
 			return err
@@ -187,12 +164,9 @@ func (s *schemas) rule(g goal) (ref, error) {
 	return ref(r), nil
 }
 
-// ownPath is that of a schema of ours that applies too; no pointer is written so.
-const ownPath = " "
-
 // cases are the values of a goal.
 func (s *schemas) cases(g goal) (expr, error) {
-	cases, err := s.open(g, nil)
+	cases, err := s.open(g)
 	if err != nil {
 		return nil, err
 	}

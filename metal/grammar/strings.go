@@ -88,9 +88,9 @@ func (s *document) shape(c oneCase) (*regular, error) {
 			}
 			text, isText := v.(string)
 			if !isText {
-				return nil, s.malformed(keyword, o.path, "a string")
+				return nil, s.malformed(keyword, o.at, "a string")
 			}
-			r, err := s.pattern(keyword, text, o.path)
+			r, err := s.pattern(keyword, text, o.at)
 			if err != nil {
 				return nil, err
 			}
@@ -105,7 +105,7 @@ func (s *document) shape(c oneCase) (*regular, error) {
 }
 
 // pattern parses an expression, or finds that of a format, once.
-func (s *document) pattern(keyword, text, path string) (*regular, error) {
+func (s *document) pattern(keyword, text string, at *spot) (*regular, error) {
 	if r := s.patterns[keyword+text]; r != nil {
 		return r, nil
 	}
@@ -113,7 +113,7 @@ func (s *document) pattern(keyword, text, path string) (*regular, error) {
 	if keyword == "format" {
 		var known bool
 		if source, known = formats[text]; !known {
-			return nil, s.unsupported("format", path, "unknown format %q: supported are date, time, date-time, duration, uuid, ipv4, ipv6, hostname, email and uri; omit it, or use pattern", text)
+			return nil, s.unsupported("format", at, "unknown format %q: supported are date, time, date-time, duration, uuid, ipv4, ipv6, hostname, email and uri; omit it, or use pattern", text)
 		}
 	}
 	r, err := parseRegular(s.b.meter, source, keyword, keyword == "format")
@@ -122,7 +122,7 @@ func (s *document) pattern(keyword, text, path string) (*regular, error) {
 		return r, nil
 	}
 	if e, ok := err.(*Error); ok {
-		e.Path = path
+		e.Path = s.pointer(at)
 	}
 	return nil, err
 }

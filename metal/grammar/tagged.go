@@ -41,7 +41,7 @@ type tagger struct {
 // tag may be missing in sloppy arguments: what is looked for then is what ends the value for
 // metal/toolcall, and no other value contains it.
 func (s *schemas) tagged(g goal, tags Tags) (expr, error) {
-	cases, err := s.open(g, nil)
+	cases, err := s.open(g)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (t *tagger) complete(from int32) int32 {
 
 // value makes the value of parameter i.
 func (t *tagger) value(i int, g goal, required bool) error {
-	cases, err := t.open(g, nil)
+	cases, err := t.open(g)
 	free, text, err := t.texts(cases, err)
 	if err != nil || t.b.err != nil {
 		return err

@@ -15,8 +15,10 @@ type value any
 
 // members of an object, in their order.
 type members struct {
-	names []string
-	of    map[string]value
+	// offset of the object in its source; 0 where it has none.
+	offset int64
+	names  []string
+	of     map[string]value
 }
 
 func (m *members) get(name string) (value, bool) {
@@ -63,7 +65,7 @@ func readValue(dec *json.Decoder, depth int) (value, error) {
 		_, err := dec.Token()
 		return out, err
 	}
-	out := &members{of: map[string]value{}}
+	out := &members{offset: dec.InputOffset(), of: map[string]value{}}
 	for dec.More() {
 		name, err := dec.Token()
 		if err != nil {

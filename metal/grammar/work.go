@@ -24,6 +24,8 @@ const (
 	// sliceWork is done between two looks at the context and the lane, some 0.2 ms. What
 	// computes a step on the same processors waits no longer for one than that.
 	sliceWork = 5_000
+	// textBytes of text take one unit of work to read or write.
+	textBytes = 8
 )
 
 var (
