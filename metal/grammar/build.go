@@ -33,6 +33,7 @@ type builder struct {
 	sets map[string]int32
 	// work done for schemas, and nodes that were given up and count.
 	work, spent int
+	edges       int
 	// mostNodes and mostWork are the bounds for what is compiled now; 0 stands for maxNodes and
 	// maxWork.
 	mostNodes, mostWork int
@@ -61,7 +62,7 @@ func (b *builder) exceeds(work int) bool {
 func (b *builder) attempt(make func() (expr, error)) (expr, bool) {
 	nodes, work := b.budget()
 	mostNodes, mostWork := b.mostNodes, b.mostWork
-	at, rules, wants := len(b.nodes), len(b.rules), len(b.wants)
+	at, rules, wants, edges := len(b.nodes), len(b.rules), len(b.wants), b.edges
 	b.mostNodes, b.mostWork = nodes-(nodes-b.spent-at)/2, work-(work-b.work)/2
 	var e expr
 	var err error
@@ -71,7 +72,8 @@ func (b *builder) attempt(make func() (expr, error)) (expr, bool) {
 		return e, true
 	}
 	b.spent += len(b.nodes) - at
-	b.nodes, b.rules, b.wants, b.err = b.nodes[:at], b.rules[:rules], b.wants[:wants], nil
+	clear(b.nodes[at:])
+	b.nodes, b.rules, b.wants, b.edges, b.err = b.nodes[:at], b.rules[:rules], b.wants[:wants], edges, nil
 	maps.DeleteFunc(b.sets, func(_ string, r int32) bool { return int(r) >= rules })
 	maps.DeleteFunc(b.patterns, func(_ string, r ref) bool { return int(r) >= rules })
 	return nil, false
@@ -118,6 +120,9 @@ func (b *builder) node() int32 {
 func (b *builder) join(from int32, e edge) {
 	if !b.meter.spend(1) {
 		b.fail(b.meter.err)
+	}
+	if b.edges++; b.edges > maxEdges {
+		b.fail(tooLarge("ways between states", maxEdges))
 	}
 	if b.err == nil {
 		b.nodes[from].edges = append(b.nodes[from].edges, e)

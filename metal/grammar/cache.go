@@ -89,6 +89,9 @@ func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 // Table returns the states of a tenant's constraint, compiled if need be; the caller
 // calls release once it is done. The error is an *Error, ErrBusy, or that of ctx.
 func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, release func(), err error) {
+	if err := s.check(); err != nil { // the key is made of the whole text
+		return nil, nil, err
+	}
 	k := cacheKey{tenant, s.key()}
 	for {
 		if e, err := c.take(k); err != nil {

@@ -111,13 +111,6 @@ func compileCalls(b *builder, c *Calls) (expr, error) {
 	if c == nil || len(c.Functions) == 0 || len(c.Groups)+len(c.First) == 0 {
 		return nil, &Error{kind: ErrInvalid, Message: "there is no function to call"}
 	}
-	all := 0
-	for _, f := range c.Functions {
-		all += len(f.Schema)
-	}
-	if len(c.Functions) > maxChoices || all > maxSource {
-		return nil, &Error{kind: errLimit, Message: fmt.Sprintf("too many functions: at most %d are supported, with schemas of %d bytes in total", maxChoices, maxSource)}
-	}
 	k := &calls{b: b, sloppy: c.Sloppy, chains: map[string]ref{}}
 	for _, f := range c.Functions {
 		k.functions = append(k.functions, &function{Function: f})
@@ -194,6 +187,7 @@ func (k *calls) group(g Group) (expr, error) {
 
 func (k *calls) chain(c Chain, only string) (expr, error) {
 	key := fmt.Sprintf("%#v %q", c, only)
+	k.b.meter.spend(len(key) / textBytes)
 	if r, made := k.chains[key]; made {
 		return r, nil
 	}

@@ -57,6 +57,7 @@ func (e *Error) Is(target error) bool { return target == e.kind }
 const (
 	maxSource = 256 << 10
 	maxNodes  = 200_000
+	maxEdges  = 10 * maxNodes
 	// maxDepth of calls: JSON nested deeper cannot be said.
 	maxDepth = 256
 )
@@ -93,6 +94,33 @@ type Spec struct {
 	// Else is the form of an answer without calls, where Kind is Functions and the
 	// Calls are not Free; nil requires calls.
 	Else *Spec
+}
+
+// check refuses what is too large to look at.
+func (s Spec) check() error {
+	if len(s.Source) > maxSource {
+		return tooLarge("bytes of source", maxSource)
+	}
+	all := 0
+	for _, c := range s.Choices {
+		all += len(c)
+	}
+	if len(s.Choices) > maxChoices || all > maxChoiceBytes {
+		return &Error{kind: errLimit, Keyword: "choice", Message: fmt.Sprintf("too many choices: at most %d choices of %d bytes in total are supported", maxChoices, maxChoiceBytes)}
+	}
+	if s.Calls != nil {
+		all = 0
+		for _, f := range s.Calls.Functions {
+			all += len(f.Name) + len(f.Schema)
+		}
+		if len(s.Calls.Functions) > maxChoices || all > maxSource {
+			return &Error{kind: errLimit, Message: fmt.Sprintf("too many functions: at most %d are supported, with names and schemas of %d bytes in total", maxChoices, maxSource)}
+		}
+	}
+	if s.Else != nil {
+		return s.Else.check()
+	}
+	return nil
 }
 
 // Grammar is a compiled constraint: rules that are automata with edges for
@@ -192,8 +220,8 @@ func compile(m *meter, s Spec) (*Grammar, error) {
 }
 
 func build(m *meter, s Spec) (*Grammar, error) {
-	if len(s.Source) > maxSource || s.Else != nil && len(s.Else.Source) > maxSource {
-		return nil, tooLarge("bytes of source", maxSource)
+	if err := s.check(); err != nil {
+		return nil, err
 	}
 	b := newBuilder(m)
 	e, err := b.compile(s)
@@ -244,17 +272,12 @@ func compileChoice(choices []string) (expr, error) {
 	if len(choices) == 0 {
 		return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "choice is empty; list at least one text"}
 	}
-	all := 0
 	var out alt
 	for _, c := range choices {
 		if c == "" {
 			return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "choice contains an empty text; each text needs at least one character"}
 		}
-		all += len(c)
 		out = append(out, literal(c))
-	}
-	if len(choices) > maxChoices || all > maxChoiceBytes {
-		return nil, &Error{kind: errLimit, Keyword: "choice", Message: fmt.Sprintf("too many choices: at most %d choices of %d bytes in total are supported", maxChoices, maxChoiceBytes)}
 	}
 	return out, nil
 }

@@ -24,6 +24,27 @@ func references(n int) string {
 	return b.String()
 }
 
+// allocated compiles a constraint, and checks that it takes no more than this many MiB in all, and
+// no more work than the budget.
+func allocated(t *testing.T, s Spec, most uint64) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, work, err := compiled(t.Context(), s)
+	runtime.ReadMemStats(&after)
+	if err != nil && !errors.Is(err, errLimit) {
+		t.Error(err)
+	}
+	all := (after.TotalAlloc - before.TotalAlloc) >> 20
+	t.Logf("%d MiB, %d units of work, %v", all, work, err)
+	if all > most {
+		t.Errorf("%d MiB are allocated, want at most %d", all, most)
+	}
+	if most := int64(compileWork + 10*sliceWork); work > most {
+		t.Errorf("%d units of work, want at most %d", work, most)
+	}
+}
+
 // TestAttackASourceIsCompiledToManyTimesItsBytes: what a constraint allocates while it is
 // compiled does not depend on how long its names are, and what is kept of it is bounded.
 func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
@@ -34,7 +55,7 @@ func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		spec Spec
-		most int // MiB that are allocated in all
+		most uint64 // MiB
 	}{
 		{"alternatives under a long name", under("anyOf", 12_000), 32},
 		{"items under a long name", under("prefixItems", 12_000), 96},
@@ -42,21 +63,42 @@ func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
 		{"references in a row", schema(references(10_900)), 32},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			_, work, err := compiled(t.Context(), c.spec)
-			runtime.ReadMemStats(&after)
-			if err != nil && !errors.Is(err, errLimit) {
-				t.Error(err)
-			}
-			allocated := (after.TotalAlloc - before.TotalAlloc) >> 20
-			t.Logf("%d bytes: %d MiB, %d units of work, %v", len(c.spec.Source), allocated, work, err)
-			if allocated > uint64(c.most) {
-				t.Errorf("%d MiB are allocated for %d bytes, want at most %d", allocated, len(c.spec.Source), c.most)
-			}
-			if most := int64(compileWork + 10*sliceWork); work > most {
-				t.Errorf("%d units of work, want at most %d", work, most)
-			}
+			allocated(t, c.spec, c.most)
+		})
+	}
+}
+
+// taggedCall is calls of one function with a parameter between tags.
+func taggedCall(name, parameter string) Spec {
+	tags := Tags{Open: "<parameter=", Then: ">", Close: "</parameter>", End: "</function>"}
+	form := Form{Style: Tagged, Before: "<function=", Middle: ">", Tags: tags}
+	return Spec{Kind: Functions, Calls: &Calls{Sloppy: true, Free: true,
+		Functions: []Function{{name, `{"properties":{` + quoted(parameter) + `:{"type":"string"}}}`}},
+		Groups:    []Group{{Begin: "<tool_call>", Chains: []Chain{{Forms: []Form{form}}}}},
+		First:     []Group{{Begin: `{"name": "` + name + `"`, Only: name, Chains: []Chain{{Forms: []Form{{Style: JSON}}}}}}}}
+}
+
+// TestAttackNamesInFreeText: text in which marks are looked for takes work and memory in proportion
+// to the names in its marks, also where each of them begins like the others.
+func TestAttackNamesInFreeText(t *testing.T) {
+	alike := func(n int) string { return strings.Repeat("\n<parameter=", n) }
+	work := map[int]int64{}
+	for _, n := range []int{1000, 2000} {
+		_, spent, err := compiled(t.Context(), taggedCall("f", alike(n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		work[n] = spent
+	}
+	if 10*work[2000] > 22*work[1000] {
+		t.Errorf("%d units of work, and %d for twice as much", work[1000], work[2000])
+	}
+	for name, s := range map[string]Spec{
+		"a long parameter": taggedCall("f", alike(4000)),
+		"a long function":  taggedCall(strings.Repeat("a", 200_000), "p"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			allocated(t, s, 128)
 		})
 	}
 }
