@@ -74,6 +74,7 @@ func (b *builder) attempt(make func() (expr, error)) (expr, bool) {
 	b.spent += len(b.nodes) - at
 	clear(b.nodes[at:])
 	b.nodes, b.rules, b.wants, b.edges, b.err = b.nodes[:at], b.rules[:rules], b.wants[:wants], edges, nil
+	b.meter.spend((len(b.sets) + len(b.patterns)) / 4)
 	maps.DeleteFunc(b.sets, func(_ string, r int32) bool { return int(r) >= rules })
 	maps.DeleteFunc(b.patterns, func(_ string, r ref) bool { return int(r) >= rules })
 	return nil, false

@@ -20,10 +20,25 @@ const (
 	typeAny = 1<<iota - 1
 )
 
-func typeOf(name string) (types, bool) {
-	t, ok := map[string]types{"null": typeNull, "boolean": typeBool, "integer": typeInteger, "number": typeInteger | typeFraction,
-		"string": typeString, "array": typeArray, "object": typeObject}[name]
-	return t, ok
+// typeOf is the type with a name, 0 for another name.
+func typeOf(name string) types {
+	switch name {
+	case "null":
+		return typeNull
+	case "boolean":
+		return typeBool
+	case "integer":
+		return typeInteger
+	case "number":
+		return typeInteger | typeFraction
+	case "string":
+		return typeString
+	case "array":
+		return typeArray
+	case "object":
+		return typeObject
+	}
+	return 0
 }
 
 // typesOf a case are what all its objects allow.
@@ -41,11 +56,14 @@ func (s *document) typesOf(c oneCase) (types, error) {
 		if !isList {
 			list = []value{v}
 		}
+		if !s.b.meter.spend(len(list)) {
+			return 0, s.b.meter.err
+		}
 		here := types(0)
 		for _, e := range list {
 			name, _ := e.(string)
-			t, known := typeOf(name)
-			if !known {
+			t := typeOf(name)
+			if t == 0 {
 				return 0, s.malformed("type", o.at, "null, boolean, integer, number, string, array or object, or a list of these")
 			}
 			here |= t
@@ -74,7 +92,11 @@ func (s *schemas) emitCase(c oneCase) (expr, error) {
 				return nil, err
 			}
 			if ok {
-				all = append(all, anyOf(s.notation.written(v)))
+				e, err := s.b.anyText(s.notation.written(v))
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, e)
 			}
 		}
 		return all, nil

@@ -29,15 +29,17 @@ type document struct {
 	root value
 	manner
 	// patterns that were parsed already.
-	patterns map[string]*regular
+	patterns map[patternKey]*regular
 	// items of arrays, by their schema.
 	items map[*members]itemSchemas
 	// targets of references that were found already.
 	targets map[string]place
 }
 
+type patternKey struct{ keyword, text string }
+
 func newDocument(b *builder, root value, how manner) document {
-	return document{b: b, root: root, manner: how, patterns: map[string]*regular{}, items: map[*members]itemSchemas{}, targets: map[string]place{}}
+	return document{b: b, root: root, manner: how, patterns: map[patternKey]*regular{}, items: map[*members]itemSchemas{}, targets: map[string]place{}}
 }
 
 // fault is an error at a spot. Forgiven ones are made many times, so that their texts are

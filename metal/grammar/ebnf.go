@@ -18,6 +18,7 @@ type ebnf struct {
 	begun map[string]bool // defined
 	order []string
 	depth int
+	any   expr // character
 }
 
 const (
@@ -27,7 +28,7 @@ const (
 )
 
 func compileEBNF(b *builder, source string) (expr, error) {
-	p := &ebnf{b: b, in: source, rules: map[string]ref{}, begun: map[string]bool{}}
+	p := &ebnf{b: b, in: source, any: runes(anyRune()), rules: map[string]ref{}, begun: map[string]bool{}}
 	if !utf8.ValidString(source) {
 		return nil, p.wrong("the grammar is not UTF-8")
 	}
@@ -148,6 +149,9 @@ func (p *ebnf) sequence(group bool) (expr, error) {
 	var out seq
 	// A line may end after ::= and after |.
 	for p.blank(true); ; p.blank(group) {
+		if !p.b.meter.spend(2) {
+			return nil, p.b.meter.err
+		}
 		at := p.at
 		var e expr
 		var err error
@@ -158,7 +162,7 @@ func (p *ebnf) sequence(group bool) (expr, error) {
 			e, err = p.class()
 		case c == '.':
 			p.at++
-			e = runes(anyRune())
+			e = p.any
 		case c == '(':
 			p.at++
 			if e, err = p.alternatives(true); err == nil && p.peek() != ')' {
@@ -279,6 +283,7 @@ func (p *ebnf) text() (expr, error) {
 		out.WriteRune(c)
 	}
 	p.at++
+	p.b.meter.spend(out.Len() / textBytes)
 	return literal(out.String()), nil
 }
 
@@ -307,6 +312,7 @@ func (p *ebnf) class() (expr, error) {
 		ranges = append(ranges, runeRange{lo, hi})
 	}
 	p.at++
+	p.b.meter.spend(2 * len(ranges))
 	s := newRuneSet(ranges...)
 	if negated {
 		s = s.not()

@@ -14,6 +14,8 @@ import (
 const (
 	maxExpression = 16 << 10
 	maxTranslated = 256 << 10
+	// classWork is that of parsing a class of Unicode, which has hundreds of ranges.
+	classWork = 500
 )
 
 func compileRegex(b *builder, source string) (expr, error) {
@@ -27,12 +29,15 @@ func compileRegex(b *builder, source string) (expr, error) {
 // parseExpression reads what ECMAScript and Python have in common. Where the two
 // differ (which digits \d takes, which blanks \s, what . leaves out), it matches
 // what both match.
-func parseExpression(source, keyword string) (*syntax.Regexp, error) {
+func parseExpression(m *meter, source, keyword string) (*syntax.Regexp, error) {
 	if len(source) > maxExpression {
 		return nil, &Error{kind: errLimit, Keyword: keyword, Message: fmt.Sprintf("%s: the expression has more than %d bytes; shorten it", keyword, maxExpression)}
 	}
 	t := translation{in: source}
 	text, err := t.whole()
+	if !m.spend(len(source) + classWork*t.classes) {
+		return nil, m.err
+	}
 	if err != nil {
 		return nil, &Error{kind: errUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %v; rewrite the expression without it", keyword, err)}
 	}
@@ -54,6 +59,8 @@ type translation struct {
 	in  string
 	at  int
 	out strings.Builder
+	// classes of Unicode that it has.
+	classes int
 }
 
 func (t *translation) rest() string { return t.in[t.at:] }
@@ -165,6 +172,9 @@ func (t *translation) escape(inClass, negated bool) error {
 		fmt.Fprintf(&t.out, `\x{%x}`, n)
 		return nil
 	case 'n', 'r', 't', 'f', 'v', 'x', 'p', 'P':
+		if c|0x20 == 'p' {
+			t.classes++
+		}
 		t.out.WriteString(t.take(2))
 		return nil
 	case '0':
@@ -188,6 +198,9 @@ func (t *translation) shorthand(c byte, inClass, negated bool) error {
 		positive, complement = big, small
 	}
 	lower := byte(unicode.ToLower(rune(c)))
+	if c != lower || negated {
+		t.classes++
+	}
 	switch {
 	case c == lower && inClass:
 		t.out.WriteString(positive[c])

@@ -29,17 +29,22 @@ func (s *document) membersOf(c oneCase) (shapeOf, error) {
 		if err != nil {
 			return sh, err
 		}
-		named = append(named, properties.names...)
+		list, isList := []value(nil), true
+		if v, ok := o.get("required"); ok {
+			list, isList = v.([]value)
+		}
 		patterns, err := s.objectAt(o, "patternProperties")
 		if err != nil {
 			return sh, err
 		}
+		if !s.b.meter.spend(8*len(list) + nameWork(properties.names) + nameWork(patterns.names)) {
+			return sh, s.b.meter.err
+		}
+		named = append(named, properties.names...)
 		sh.patterns = append(sh.patterns, patterns.names...)
 		_, more := o.get("additionalProperties")
 		free = free || more
-		v, ok := o.get("required")
-		list, isList := v.([]value)
-		if ok && !isList {
+		if !isList {
 			return sh, s.malformed("required", o.at, "a list of names")
 		}
 		for _, e := range list {
@@ -50,9 +55,6 @@ func (s *document) membersOf(c oneCase) (shapeOf, error) {
 			sh.required[name] = true
 			named = append(named, name)
 		}
-	}
-	if !s.b.meter.spend(8 * len(named)) {
-		return sh, s.b.meter.err
 	}
 	known := make(map[string]bool, len(named))
 	for _, n := range named {
@@ -75,6 +77,15 @@ func (s *document) membersOf(c oneCase) (shapeOf, error) {
 	return sh, nil
 }
 
+// nameWork is the work of looking up names.
+func nameWork(names []string) int {
+	n := 8 * len(names)
+	for _, name := range names {
+		n += len(name) / (4 * textBytes)
+	}
+	return n
+}
+
 // objectAt is a keyword that holds an object; absent ones are empty.
 func (s *document) objectAt(o object, keyword string) (*members, error) {
 	v, ok := o.get(keyword)
@@ -93,7 +104,7 @@ func (s *document) objectAt(o object, keyword string) (*members, error) {
 func (s *document) member(c oneCase, name string, named bool, matching func(pattern string) (bool, error)) (goal, error) {
 	var g goal
 	for _, o := range c {
-		if !s.b.meter.spend(1) {
+		if !s.b.meter.spend(1 + len(name)/(4*textBytes)) {
 			return nil, s.b.meter.err
 		}
 		hit := false
@@ -181,6 +192,7 @@ func (s *document) readItems(o object) (prefix []place, rest *place, err error) 
 
 func (s *document) item(c oneCase, i int) (goal, error) {
 	var g goal
+	s.b.meter.spend(len(c))
 	for _, o := range c {
 		prefix, rest, err := s.itemsOf(o)
 		if err != nil {

@@ -59,7 +59,9 @@ func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
 	}{
 		{"alternatives under a long name", under("anyOf", 12_000), 32},
 		{"items under a long name", under("prefixItems", 12_000), 96},
-		{"members under a long name", schema(`{"$ref":"#/$defs/` + long + `","$defs":{"` + long + `":` + patterns(1500, "%d") + `}}`), 96},
+		{"members under a long name", schema(`{"$ref":"#/$defs/` + long + `","$defs":{"` + long + `":` + patterns(1500, "%d") + `}}`), 160},
+		{"texts of many cases", schema(`{"anyOf":[` + listed(`{"$ref":"#/$defs/a"}`, 256) + `],"$defs":{"a":{"enum":["` + strings.Repeat("a", 190_000) + `"]}}}`), 96},
+		{"classes of letters", Spec{Kind: Regex, Source: strings.Repeat(`\W{1000}`, 8)}, 96},
 		{"references in a row", schema(references(10_900)), 32},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -75,6 +75,19 @@ func (s *schemas) named(name string, in brackets) (expr, error) {
 	return anyOf(s.notation.texts(name)), nil
 }
 
+// anyText is any of some texts of values, which are counted before there are nodes for them.
+func (b *builder) anyText(of []string) (expr, error) {
+	for _, text := range of {
+		if len(text) > maxNodes {
+			return nil, tooLarge("states", maxNodes)
+		}
+		if !b.meter.spend(len(text) / 2) {
+			return nil, b.meter.err
+		}
+	}
+	return anyOf(of), nil
+}
+
 // anyOf is any of some texts.
 func anyOf(texts []string) expr {
 	var all alt

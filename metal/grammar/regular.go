@@ -61,6 +61,10 @@ type loose struct {
 	// seen has for each node the number of the last closure that reached it.
 	seen     []int32
 	closures int32
+	// classes of characters that were made already, by the bounds of their ranges; key is
+	// scratch.
+	classes map[string]runeSet
+	key     []byte
 }
 
 type looseNode struct {
@@ -100,7 +104,7 @@ func (l *loose) empty(from, to int) {
 // parseRegular makes the automaton of an expression; anchored ones match the
 // whole text, the others any part of it.
 func parseRegular(m *meter, source, keyword string, anchored bool) (*regular, error) {
-	parsed, err := parseExpression(source, keyword)
+	parsed, err := parseExpression(m, source, keyword)
 	if err != nil {
 		return nil, err
 	}
@@ -155,12 +159,7 @@ func (l *loose) add(e *syntax.Regexp, from int, keyword string) int {
 		}
 		l.empty(from, end)
 	case syntax.OpCharClass:
-		var ranges []runeRange
-		for i := 0; i < len(e.Rune); i += 2 {
-			ranges = append(ranges, runeRange{e.Rune[i], e.Rune[i+1]})
-		}
-		l.meter.spend(len(ranges))
-		l.empty(l.across(from, newRuneSet(ranges...)), end)
+		l.empty(l.across(from, l.class(e.Rune)), end)
 	case syntax.OpAnyChar:
 		l.empty(l.across(from, anyRune()), end)
 	case syntax.OpBeginText:
@@ -184,6 +183,29 @@ func (l *loose) add(e *syntax.Regexp, from int, keyword string) int {
 		l.fail(&Error{kind: errUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %s cannot be enforced; rewrite the expression without it", keyword, e)})
 	}
 	return end
+}
+
+// class is the set of the ranges whose bounds these are, made once: one of letters has 700
+// ranges, and an expression may repeat it a thousand times.
+func (l *loose) class(bounds []rune) runeSet {
+	l.meter.spend(len(bounds) / 2)
+	l.key = l.key[:0]
+	for _, c := range bounds {
+		l.key = binary.AppendUvarint(l.key, uint64(c))
+	}
+	if s, known := l.classes[string(l.key)]; known {
+		return s
+	}
+	ranges := make([]runeRange, 0, len(bounds)/2)
+	for i := 0; i < len(bounds); i += 2 {
+		ranges = append(ranges, runeRange{bounds[i], bounds[i+1]})
+	}
+	s := newRuneSet(ranges...)
+	if l.classes == nil {
+		l.classes = map[string]runeSet{}
+	}
+	l.classes[string(l.key)] = s
+	return s
 }
 
 func (l *loose) across(from int, s runeSet) int {
@@ -407,16 +429,19 @@ func (r *regular) not(m *meter) *regular {
 
 // ofLength matches texts of least to most characters; a negative most means no
 // maximum.
-func ofLength(least, most int) (*regular, error) {
+func ofLength(m *meter, least, most int) (*regular, error) {
 	last := max(least, most)
 	if last > maxRegular/2 {
 		return nil, tooLarge("characters of a text with a length limit and a pattern", maxRegular/2)
 	}
-	r := &regular{}
+	if !m.spend(8 * last) {
+		return nil, m.err
+	}
+	r, all := &regular{}, anyRune()
 	for i := 0; i <= last; i++ {
 		s := regularState{accept: i >= least}
 		if i < last || most < 0 {
-			for _, gap := range anyRune() {
+			for _, gap := range all {
 				s.ways = append(s.ways, regularWay{gap, min(i+1, last)})
 			}
 		}

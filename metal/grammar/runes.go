@@ -178,6 +178,7 @@ func (b *builder) emitSpelt(s runeSet, how spelling, from, to int32) {
 
 // spelt is the rule of characters beyond plain ASCII.
 func (b *builder) spelt(s runeSet, how spelling) int32 {
+	b.meter.spend(len(s))
 	key := s.key(fmt.Sprintf("%d:", how))
 	if r, ok := b.sets[key]; ok {
 		return r

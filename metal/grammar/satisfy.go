@@ -15,8 +15,8 @@ func (s *opener) satisfies(v value, c oneCase) (bool, error) {
 		return false, err
 	}
 	for _, o := range c {
-		if want, ok := o.get("const"); ok && !equal(want, v) {
-			return false, nil
+		if want, ok := o.get("const"); ok && (!s.b.meter.spend(weight(want)) || !equal(want, v)) {
+			return false, s.b.meter.err
 		}
 		if list, ok := o.get("enum"); ok {
 			if all, _ := list.([]value); !s.lists(all, v) {
@@ -26,8 +26,10 @@ func (s *opener) satisfies(v value, c oneCase) (bool, error) {
 	}
 	switch v := v.(type) {
 	case string:
+		s.b.meter.spend(weight(v))
 		return s.fitsString(v, c)
 	case json.Number:
+		s.b.meter.spend(weight(v))
 		return s.fitsNumber(v, c)
 	case []value:
 		return s.fitsArray(v, c)
@@ -46,7 +48,9 @@ func (s *opener) lists(all []value, v value) bool {
 	if known == nil {
 		known = make(map[string]bool, len(all))
 		for _, e := range all {
-			s.b.meter.spend(weight(e))
+			if !s.b.meter.spend(weight(e)) {
+				return false
+			}
 			known[canonical(e)] = true
 		}
 		s.enums[&all[0]] = known

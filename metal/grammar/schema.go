@@ -61,6 +61,9 @@ func compileSchema(b *builder, source string) (expr, error) {
 }
 
 func newSchemas(b *builder, source string, how manner) (*schemas, error) {
+	if !b.meter.spend(len(source) / textBytes) {
+		return nil, b.meter.err
+	}
 	root, err := parseValue(source)
 	if err != nil {
 		return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("the schema is not JSON: %v", err)}

@@ -49,7 +49,7 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 		return s.string(repeat{s.char, least, most}, repeat{s.apostrophe, least, most}), nil
 	}
 	if least > 0 || most >= 0 {
-		length, err := ofLength(least, most)
+		length, err := ofLength(s.b.meter, least, most)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,11 @@ func (s *document) shape(c oneCase) (*regular, error) {
 
 // pattern parses an expression, or finds that of a format, once.
 func (s *document) pattern(keyword, text string, at *spot) (*regular, error) {
-	if r := s.patterns[keyword+text]; r != nil {
+	if !s.b.meter.spend(1 + len(text)/textBytes) {
+		return nil, s.b.meter.err
+	}
+	k := patternKey{keyword, text}
+	if r := s.patterns[k]; r != nil {
 		return r, nil
 	}
 	source := text
@@ -118,7 +122,7 @@ func (s *document) pattern(keyword, text string, at *spot) (*regular, error) {
 	}
 	r, err := parseRegular(s.b.meter, source, keyword, keyword == "format")
 	if err == nil {
-		s.patterns[keyword+text] = r
+		s.patterns[k] = r
 		return r, nil
 	}
 	if e, ok := err.(*Error); ok {

@@ -206,11 +206,16 @@ func (t *tagger) oneText(c oneCase, kinds types) (e expr, open bool, err error) 
 			} else if !ok {
 				continue
 			}
-			if text, isText := v.(string); isText {
-				all = append(all, seq{line, literal(text), line})
-			} else {
-				all = append(all, seq{space, literal(written(v)), space})
+			around := expr(line)
+			text, isText := v.(string)
+			if !isText {
+				around, text = space, written(v)
 			}
+			e, err := t.b.anyText([]string{text})
+			if err != nil {
+				return nil, false, err
+			}
+			all = append(all, seq{around, e, around})
 		}
 		return all, false, nil
 	}
@@ -233,7 +238,7 @@ func (t *tagger) oneText(c oneCase, kinds types) (e expr, open bool, err error) 
 	if pattern == nil {
 		return seq{line, repeat{runes(noTag), least, most}, line}, false, nil
 	}
-	length, err := ofLength(least, most)
+	length, err := ofLength(t.b.meter, least, most)
 	if err != nil {
 		return nil, false, err
 	}

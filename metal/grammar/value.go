@@ -1,7 +1,6 @@
 package grammar
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -115,7 +114,8 @@ func written(v value) string {
 
 // quoted is a text as JSON has it, with nothing escaped that need not be.
 func quoted(s string) string {
-	var b bytes.Buffer
+	var b strings.Builder
+	b.Grow(len(s) + 2)
 	b.WriteByte('"')
 	for _, c := range s {
 		short, ok := shortEscapes[c]
@@ -156,6 +156,9 @@ func weight(v value) int {
 	switch v := v.(type) {
 	case json.Number:
 		n += 32 + len(v)
+		if strings.ContainsAny(string(v), "eE") {
+			n += maxExponent // digits
+		}
 	case string:
 		n += len(v) / 32
 	case []value:

@@ -77,6 +77,7 @@ func TestAttackAConstraintOverTheBudgetOfCompilingIsRefused(t *testing.T) {
 	for name, s := range map[string]Spec{
 		"optional characters":      {Kind: Regex, Source: strings.Repeat(".?", 3500)},
 		"letters and digits":       {Kind: Regex, Source: strings.Repeat(`[\w\d ]?`, 1000)},
+		"types of listed values":   schema(`{"type":[` + listed(`"null"`, 2000) + `],"enum":[` + listed("1", 10_000) + `]}`),
 		"one pattern of a schema":  schema(patterns(1, "^"+strings.Repeat(".?", 1300)+"%d$")),
 		"many patterns":            schema(patterns(2000, "^(a|b)*a(a|b){11}c%d")),
 		"patterns in alternatives": schema(`{"anyOf":[` + strings.TrimSuffix(strings.Repeat(`{"type":"string","pattern":"(a|b)*a(a|b){9}c","minLength":3000},`, 200), ",") + `]}`),
