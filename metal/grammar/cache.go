@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"container/list"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -28,16 +29,18 @@ type Cache struct {
 	vocab             func() *Vocabulary
 	// used are the grammars in use, which are not evicted.
 	used *share.Bytes
+	// bytes of the entries.
+	bytes atomic.Int64
 
 	mu sync.Mutex
 	// All below are guarded by mu.
 	entries map[cacheKey]*cached
 	// compiling are the constraints that are compiled now.
 	compiling map[cacheKey]*compilation
-	// tables in use, by tenant.
-	tables map[string]*atomic.Int64
-	turn   uint64
-	words  int64 // bytes of the vocabulary, once it is there
+	// tenants that have entries.
+	tenants map[string]*holdings
+	turn    uint64
+	words   int64 // bytes of the vocabulary, once it is there
 }
 
 // cacheKey is a constraint of a tenant.
@@ -47,9 +50,12 @@ type cacheKey struct {
 }
 
 type cached struct {
+	key   cacheKey
 	table *Table
 	users int
 	used  uint64
+	// idle is its place among its tenant's, if it has no users.
+	idle *list.Element
 }
 
 // compilation is one constraint's; done is closed at its end, and err is good then.
@@ -74,7 +80,7 @@ var ErrBusy = errors.New("other constraints in use take too much memory; try aga
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	c := &Cache{
 		size: size, spell: spell, limit: limit, processors: newProcessors(), heavy: share.NewTurns(maxHeavy),
-		entries: map[cacheKey]*cached{}, compiling: map[cacheKey]*compilation{}, used: share.NewBytes(usedBytes), tables: map[string]*atomic.Int64{},
+		entries: map[cacheKey]*cached{}, compiling: map[cacheKey]*compilation{}, used: share.NewBytes(usedBytes), tenants: map[string]*holdings{},
 	}
 	c.vocab = sync.OnceValue(func() *Vocabulary {
 		v := NewVocabulary(c.size, c.spell)
@@ -97,7 +103,7 @@ func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, rel
 		if e, err := c.take(k); err != nil {
 			return nil, nil, err
 		} else if e != nil {
-			return e.table, c.releaser(k, e), nil
+			return e.table, c.releaser(e), nil
 		}
 		running, first := c.begin(k)
 		if first {
@@ -106,7 +112,7 @@ func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, rel
 			if err != nil {
 				return nil, nil, err
 			}
-			return e.table, c.releaser(k, e), nil
+			return e.table, c.releaser(e), nil
 		}
 		select {
 		case <-running.done:
@@ -147,14 +153,22 @@ func (c *Cache) compile(ctx context.Context, k cacheKey, s Spec) (*cached, error
 	if err != nil {
 		return nil, err
 	}
-	e := &cached{table: newTable(g, c.vocab(), processors)}
+	e := &cached{key: k, table: newTable(g, c.vocab(), processors)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.use(k, e); err != nil {
+	if other := c.entries[k]; other != nil {
+		e = other // another compilation ended after this one's request looked
+	} else {
+		c.enter(e)
+	}
+	err = c.use(e)
+	if err != nil && e.idle == nil {
+		c.remove(e)
+	}
+	c.shrink()
+	if err != nil {
 		return nil, err
 	}
-	c.entries[k] = e
-	c.shrink()
 	return e, nil
 }
 
@@ -165,70 +179,42 @@ func (c *Cache) take(k cacheKey) (*cached, error) {
 	if e == nil {
 		return nil, nil
 	}
-	if err := c.use(k, e); err != nil {
+	if err := c.use(e); err != nil {
 		return nil, err
 	}
 	return e, nil
 }
 
 // use counts one more user. It is called with mu held.
-func (c *Cache) use(k cacheKey, e *cached) error {
+func (c *Cache) use(e *cached) error {
 	if e.users == 0 {
-		if !c.used.Take(k.tenant, e.table.g.Bytes()) {
+		if !c.used.Take(e.key.tenant, e.table.g.Bytes()) {
 			return ErrBusy
 		}
-		if c.tables[k.tenant] == nil {
-			c.tables[k.tenant] = new(atomic.Int64)
+		h := c.tenants[e.key.tenant]
+		h.inUse.Add(1)
+		if e.idle != nil {
+			h.idle.Remove(e.idle)
+			e.idle = nil
 		}
-		e.table.peers.Store(c.tables[k.tenant])
-		c.tables[k.tenant].Add(1)
 	}
-	c.turn++
 	e.users++
-	e.used = c.turn
 	return nil
 }
 
-func (c *Cache) releaser(k cacheKey, e *cached) func() {
+func (c *Cache) releaser(e *cached) func() {
 	return sync.OnceFunc(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if e.users--; e.users == 0 {
-			c.used.Give(k.tenant, e.table.g.Bytes())
-			if n := c.tables[k.tenant]; n.Add(-1) == 0 {
-				delete(c.tables, k.tenant)
-			}
+			c.used.Give(e.key.tenant, e.table.g.Bytes())
+			h := c.tenants[e.key.tenant]
+			h.inUse.Add(-1)
+			c.turn++
+			e.used, e.idle = c.turn, h.idle.PushBack(e)
 		}
 		c.shrink()
 	})
-}
-
-// shrink forgets what is not in use while all take too much: of the tenant with the
-// most what was used longest ago. It is called with mu held.
-func (c *Cache) shrink() {
-	all, tenants := c.words, map[string]int64{}
-	for k, e := range c.entries {
-		bytes := e.table.Bytes()
-		all += bytes
-		tenants[k.tenant] += bytes
-	}
-	for all > c.limit {
-		var oldest *cached
-		var key cacheKey
-		for k, e := range c.entries {
-			most, mine := tenants[key.tenant], tenants[k.tenant]
-			if e.users == 0 && (oldest == nil || mine > most || mine == most && e.used < oldest.used) {
-				oldest, key = e, k
-			}
-		}
-		if oldest == nil {
-			return
-		}
-		bytes := oldest.table.Bytes()
-		all -= bytes
-		tenants[key.tenant] -= bytes
-		delete(c.entries, key)
-	}
 }
 
 // Bytes that vocabulary, constraints and masks take now, about.
@@ -238,11 +224,7 @@ func (c *Cache) Bytes() int64 {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := c.words
-	for _, e := range c.entries {
-		all += e.table.Bytes()
-	}
-	return all
+	return c.words + c.bytes.Load()
 }
 
 // key tells constraints apart.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -113,4 +116,118 @@ func TestTenantsShareTheCache(t *testing.T) {
 	if theirs, ok := kept("hog", 0); !ok || theirs == victims {
 		t.Error("two tenants have one constraint: the time it takes reveals requests of another")
 	}
+}
+
+// A random history of requests: the running sums are those of a walk over all entries, what is
+// evicted is the least recently used of the tenant with the most, and nothing in use is.
+func TestTheCacheCountsWhatItKeeps(t *testing.T) {
+	_, tokens := bytesAlone(words...)
+	c := NewCache(len(tokens), func(id int32) []byte { return tokens[id] }, 0)
+	c.limit = c.vocab().Bytes() + 100<<10
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	type use struct {
+		key     cacheKey
+		table   *Table
+		release func()
+	}
+	var used []use
+	idle := map[string][]cacheKey{} // by tenant, the oldest first
+	drop := func(tenant string, k cacheKey) {
+		idle[tenant] = slices.DeleteFunc(idle[tenant], func(o cacheKey) bool { return o == k })
+	}
+	for range 2000 {
+		if len(used) > 0 && rng.IntN(2) == 0 {
+			i := rng.IntN(len(used))
+			u := used[i]
+			used = slices.Delete(used, i, i+1)
+			m := u.table.Match(false)
+			if _, err := m.Mask(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			u.release()
+			if !slices.ContainsFunc(used, func(o use) bool { return o.key == u.key }) {
+				idle[u.key.tenant] = append(idle[u.key.tenant], u.key)
+			}
+		} else {
+			tenant, s := fmt.Sprint(rng.IntN(3)), Spec{Kind: Choice, Choices: []string{fmt.Sprint(rng.IntN(30))}}
+			table, release, err := c.Table(t.Context(), tenant, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := cacheKey{tenant, s.key()}
+			used = append(used, use{k, table, release})
+			drop(tenant, k)
+		}
+		all := c.words
+		for _, e := range c.entries {
+			all += e.table.Bytes()
+		}
+		if all != c.Bytes() {
+			t.Fatalf("%d bytes are counted, and there are %d", c.Bytes(), all)
+		}
+		for tenant, keys := range idle {
+			kept := slices.IndexFunc(keys, func(k cacheKey) bool { return c.entries[k] != nil })
+			if kept < 0 {
+				kept = len(keys)
+			}
+			for _, k := range keys[kept:] {
+				if c.entries[k] == nil {
+					t.Fatal("what was used later is evicted first")
+				}
+			}
+			idle[tenant] = keys[kept:]
+			if all > c.limit && len(idle[tenant]) > 0 {
+				t.Fatalf("%d bytes are kept, more than %d, and an entry is not in use", all, c.limit)
+			}
+		}
+		for _, u := range used {
+			if e := c.entries[u.key]; e == nil || e.table != u.table {
+				t.Fatal("an entry in use is evicted")
+			}
+		}
+	}
+	for _, u := range used {
+		u.release()
+	}
+	c.limit = 0
+	c.mu.Lock()
+	c.shrink()
+	c.mu.Unlock()
+	if c.bytes.Load() != 0 || len(c.entries) != 0 || len(c.tenants) != 0 {
+		t.Errorf("%d bytes of %d entries and %d tenants are left", c.bytes.Load(), len(c.entries), len(c.tenants))
+	}
+}
+
+// The limit is one of memory: what small constraints take besides their nodes counts.
+func TestTheCacheCountsTheMemoryOfSmallConstraints(t *testing.T) {
+	_, tokens := bytesAlone(words...)
+	c := NewCache(len(tokens), func(id int32) []byte { return tokens[id] }, 1<<30)
+	c.vocab()
+	before, counted := heap(), c.Bytes()
+	const n = 2000
+	for i := range n {
+		_, release, err := c.Table(t.Context(), "", Spec{Kind: Choice, Choices: []string{fmt.Sprint(i)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+	}
+	taken := heap() - before
+	counted = c.Bytes() - counted
+	t.Logf("%d bytes of heap each, %d are counted", taken/n, counted/n)
+	if 4*taken > 5*counted || counted > 2*taken {
+		t.Errorf("%d constraints take %d bytes, and %d are counted", n, taken, counted)
+	}
+	runtime.KeepAlive(c)
+}
+
+// heap is how many bytes are in use.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -506,11 +506,14 @@ func (g *Grammar) classify() {
 	}
 }
 
+// tableCost is what a grammar and its table take besides nodes and states.
+const tableCost = 2300
+
 // Bytes that the grammar itself takes, about.
 func (g *Grammar) Bytes() int64 { return g.bytes }
 
 func (g *Grammar) size() int64 {
-	n := int64(len(g.nodes))*40 + int64(len(g.rules))*4
+	n := tableCost + int64(len(g.nodes))*40 + int64(len(g.rules))*4
 	for i := range g.nodes {
 		n += int64(len(g.nodes[i].edges)) * 12
 	}

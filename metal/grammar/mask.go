@@ -175,7 +175,7 @@ func (t *Table) mask(s *state) ([]uint64, error) {
 		return nil, t.failed
 	}
 	s.mask = mask
-	t.bytes.Add(int64(len(mask)) * 8)
+	t.grow(int64(len(mask)) * 8)
 	return mask, nil
 }
 

@@ -73,8 +73,8 @@ type Table struct {
 
 	lane  *lane
 	bytes atomic.Int64
-	// peers counts the tables that its tenant uses, this one included; nil is one.
-	peers atomic.Pointer[atomic.Int64]
+	// peers are the tables of its tenant, this one included, if a cache has it.
+	peers atomic.Pointer[holdings]
 	// starts are the first states of an answer, and of one that follows reasoning.
 	starts [2]*state
 
@@ -114,6 +114,14 @@ func newTable(g *Grammar, v *Vocabulary, l *lane) *Table {
 // Bytes that grammar, states and masks take now, about.
 func (t *Table) Bytes() int64 { return t.g.Bytes() + t.bytes.Load() }
 
+// grow counts bytes of states and masks.
+func (t *Table) grow(n int64) {
+	t.bytes.Add(n)
+	if h := t.peers.Load(); h != nil {
+		h.add(n)
+	}
+}
+
 // forget drops all states; those that matchers hold find their way again.
 func (t *Table) forget() {
 	for _, s := range t.states {
@@ -125,7 +133,7 @@ func (t *Table) forget() {
 	t.strays = nil
 	t.rounds++
 	t.states, t.cells, t.seen = map[string]*state{}, map[cellKey]*cell{}, map[item]bool{}
-	t.bytes.Store(0)
+	t.grow(-t.bytes.Load())
 }
 
 // begin is the first state of a rule.
@@ -143,7 +151,7 @@ func (t *Table) push(ret int32, taken uint64, parent *cell) *cell {
 	t.made++
 	c := &cell{ret: ret, depth: depth, taken: taken, parent: parent, id: t.made}
 	t.cells[k] = c
-	t.bytes.Add(96)
+	t.grow(96)
 	return c
 }
 
@@ -258,7 +266,7 @@ func (t *Table) intern(items []item, accepting bool) *state {
 	}
 	s := &state{items: slices.Clone(items), accepting: accepting, round: t.rounds}
 	t.states[string(t.key)] = s
-	t.bytes.Add(int64(len(t.key)) + int64(len(items))*24 + 192)
+	t.grow(int64(len(t.key)) + int64(len(items))*24 + 192)
 	return s
 }
 
@@ -278,7 +286,7 @@ func (t *Table) step(s *state, class uint8) *state {
 	}
 	if s.next == nil {
 		s.next = make([]*state, t.g.classes)
-		t.bytes.Add(int64(t.g.classes) * 8)
+		t.grow(int64(t.g.classes) * 8)
 	} else if to := s.next[class]; to != nil {
 		return to
 	}
@@ -434,7 +442,7 @@ func (m *Matcher) do(ctx context.Context, meter *meter, work func() error) error
 func (t *Table) makeRoom(s *state) {
 	most := int64(tableBytes)
 	if peers := t.peers.Load(); peers != nil {
-		most = max(leastBytes, min(most, tenantBytes/max(1, peers.Load())))
+		most = max(leastBytes, min(most, tenantBytes/max(1, peers.inUse.Load())))
 	}
 	if t.bytes.Load() > most {
 		t.forget()

@@ -56,7 +56,7 @@ func TestAttackGrammarsInUse(t *testing.T) {
 	for _, release := range append(releases, release) {
 		release()
 	}
-	if c.used.Held() != 0 || len(c.tables) != 0 {
-		t.Errorf("%d bytes are in use by no tenant, and tables of %d tenants", c.used.Held(), len(c.tables))
+	if c.used.Held() != 0 || c.tenants["hog"].inUse.Load() != 0 {
+		t.Errorf("%d bytes are in use by no tenant, and %d tables", c.used.Held(), c.tenants["hog"].inUse.Load())
 	}
 }
