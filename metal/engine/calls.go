@@ -24,9 +24,9 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 	if format == toolcall.None {
 		return nil, invalid("tools", "this engine does not know the tool-call format of this model's chat template (supported: %s); send the request without tools, or use a model whose template has a supported format", toolcall.Names())
 	}
-	tools, err := toolcall.ReadTools(r.Chat.Tools)
-	if err != nil {
-		return nil, invalid("tools", "%v", err)
+	tools, refusal := p.readTools(ctx, r)
+	if refusal != nil {
+		return nil, refusal
 	}
 	if _, declared := tools[r.Calls.Name]; r.Calls.Name != "" && !declared {
 		return nil, invalid("tool_choice", "tool_choice requires %q, but no tool has that name", r.Calls.Name)
@@ -48,6 +48,21 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 	}
 	s.constraint, s.constraintParam = form, param
 	return calls, nil
+}
+
+// readTools reads the tools of a request. Those of a long one wait for its turn among long
+// texts: while they are read they take many times their bytes.
+func (p *inputProcessor) readTools(ctx context.Context, r Request) (toolcall.Tools, *Refusal) {
+	turn := &longTurn{turns: p.long, tenant: r.Tenant}
+	defer turn.give()
+	if r.bytes() > longBytes && turn.take(ctx) != nil {
+		return nil, cancelled()
+	}
+	tools, err := toolcall.ReadTools(r.Chat.Tools)
+	if err != nil {
+		return nil, invalid("tools", "%v", err)
+	}
+	return tools, nil
 }
 
 // constrainCalls compiles the form of calls, and the other form that an answer may have. If

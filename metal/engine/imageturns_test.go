@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"image"
 	"image/png"
 	"path/filepath"
@@ -166,23 +167,34 @@ func TestAttackManyValuesWaitLikeLongTexts(t *testing.T) {
 		"tools": {chat: text.Chat{Tools: many}, waits: true}, "arguments": {chat: text.Chat{Arguments: many}, waits: true},
 		"a message": {chat: text.Chat{Messages: []chat.Message{{Extra: many}}}, waits: true}, "few tools": {chat: text.Chat{Tools: few}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			p.long = share.NewTurns(1)
-			if err := p.long.Take(t.Context(), "other"); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan *Refusal, 1)
-			go func() {
-				_, refusal := p.tokens(t.Context(), Request{Tenant: "a", Chat: &c.chat}, nil)
-				ended <- refusal
-			}()
-			synctest.Wait()
-			if waits := len(ended) == 0; waits != c.waits {
-				t.Errorf("%s: it waits: %t", name, waits)
-			}
-			p.long.Give("other")
-			<-ended
-		})
+		for step, take := range map[string]func(ctx context.Context, r Request) *Refusal{
+			"tokens": func(ctx context.Context, r Request) *Refusal {
+				_, refusal := p.tokens(ctx, r, nil)
+				return refusal
+			},
+			"calls": func(ctx context.Context, r Request) *Refusal {
+				_, refusal := p.readTools(ctx, r)
+				return refusal
+			},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				p.long = share.NewTurns(1)
+				if err := p.long.Take(t.Context(), "other"); err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan *Refusal, 1)
+				go func() { ended <- take(t.Context(), Request{Tenant: "a", Chat: &c.chat}) }()
+				synctest.Wait()
+				if waits := len(ended) == 0; waits != c.waits {
+					t.Errorf("%s of %s: it waits: %t", step, name, waits)
+				}
+				p.long.Give("other")
+				<-ended
+				if p.long.Free() != 1 {
+					t.Errorf("%s of %s: the turn is not given back", step, name)
+				}
+			})
+		}
 	}
 }
 
