@@ -64,8 +64,16 @@ func (r *values) putIn(d *Dict, key, v any) error {
 	if !ok {
 		return failf("%s cannot be a key", typeName(key))
 	}
+	if err := r.charge(entryBytes + sizeOf(key) + sizeOf(v)); err != nil {
+		return err
+	}
+	if d.Len() == 0 { // the map has places for several
+		if err := r.charge(2 * entryBytes); err != nil {
+			return err
+		}
+	}
 	d.put(h, key, v)
-	return r.charge(entryBytes)
+	return nil
 }
 
 // findIn looks a key up; one that cannot be hashed is never found.
@@ -97,6 +105,9 @@ func (r *values) hash(key any, depth int) (h any, ok bool, err error) {
 	case bool:
 		return toInt(k), true, nil
 	case *big.Int:
+		if err := r.charge(k.BitLen() / 3); err != nil {
+			return nil, false, err
+		}
 		return bigKey(k.String()), true, r.work(k)
 	case float64:
 		if i, exact := integral(k); exact {

@@ -10,8 +10,8 @@ func (r *run) eval(e expr) (any, error) {
 		return nil, err
 	}
 	// A long chain nests to the left in the tree, not in the source.
-	if r.nested++; r.nested > maxNested {
-		return nil, limitf(BoundDepth, "expressions are nested more than %d levels deep", maxNested)
+	if err := r.nest(1); err != nil {
+		return nil, err
 	}
 	v, err := r.evalExpr(e)
 	r.nested--
@@ -32,7 +32,7 @@ func (r *run) evalExpr(e expr) (any, error) {
 		if v, ok := r.scope.find(e.name); ok {
 			return v, nil
 		}
-		return undefined{what: e.name}, nil
+		return undefined{name: e.name}, nil
 	case *listExpr:
 		items, err := r.evalAll(e.items)
 		return &List{Items: items, Tuple: e.tuple}, err
@@ -77,15 +77,21 @@ func (r *run) evalExpr(e expr) (any, error) {
 }
 
 func (r *run) evalAll(exprs []expr) ([]any, error) {
+	if err := r.charge(itemBytes * len(exprs)); err != nil {
+		return nil, err
+	}
 	items := make([]any, 0, len(exprs))
 	for _, e := range exprs {
 		v, err := r.eval(e)
 		if err != nil {
 			return nil, err
 		}
+		if err := r.keep(v); err != nil {
+			return nil, err
+		}
 		items = append(items, v)
 	}
-	return items, r.charge(itemBytes * len(items))
+	return items, nil
 }
 
 func (r *run) evalDict(e *dictExpr) (any, error) {
@@ -205,14 +211,14 @@ func (r *run) evalItem(e *itemExpr) (any, error) {
 		return nil, err
 	}
 	if u, ok := of.(undefined); ok {
-		return nil, failf("%s is undefined and has no members", u.what)
+		return nil, failf("%s is undefined and has no members", u)
 	}
 	v, found, err := r.member(of, key)
 	if err != nil || found {
 		return v, err
 	}
 	what, err := r.text(key)
-	return undefined{what: "member " + cut(what)}, err
+	return undefined{"member ", what}, err
 }
 
 // member is v[key]: an item, or else an attribute. What the sandbox hides is
@@ -230,7 +236,7 @@ func (r *run) member(v, key any) (out any, found bool, err error) {
 // attribute is v.name: an attribute, or else an item.
 func (r *run) attribute(v any, name string) (any, error) {
 	if u, ok := v.(undefined); ok && !hidden(v, name) {
-		return nil, failf("%s is undefined and has no attribute %q", u.what, name)
+		return nil, failf("%s is undefined and has no attribute %q", u, cut(name))
 	}
 	out, found, err := r.attributes(v, name)
 	if err != nil || found {
@@ -239,7 +245,7 @@ func (r *run) attribute(v any, name string) (any, error) {
 	if out, found, err = r.item(v, name); err != nil || found {
 		return out, err
 	}
-	return undefined{what: "attribute " + name}, nil
+	return undefined{"attribute ", name}, nil
 }
 
 // attributes finds what v has by itself: methods, the names in a namespace,
@@ -258,12 +264,16 @@ func (r *run) attributes(v any, name string) (any, bool, error) {
 	case *function:
 		if v.members != nil {
 			if out, found := v.members(name); found {
-				return out, true, nil
+				l, _ := out.(*List)
+				if l == nil {
+					return out, true, nil
+				}
+				return out, true, r.charge(textBytes * len(l.Items))
 			}
 		}
 	}
 	if hidden(v, name) {
-		return undefined{what: "access to " + name + ", which is unsafe,"}, true, nil
+		return undefined{"unsafe access to ", name}, true, nil
 	}
 	if m, ok := method(v, name); ok {
 		return m, true, nil
@@ -305,13 +315,16 @@ func (r *run) args(a arguments) (args, error) {
 		if err != nil {
 			return out, err
 		}
-		if err := r.charge(itemBytes * len(items)); err != nil {
+		if err := r.charge(2 * itemBytes * len(items)); err != nil {
 			return out, err
 		}
 		out.pos = append(out.pos, items...)
 	}
 	if len(a.named) > 0 {
 		if out.named, err = r.evalAll(a.named); err != nil {
+			return out, err
+		}
+		if err := r.charge(itemBytes * len(a.names)); err != nil {
 			return out, err
 		}
 		out.names = append(out.names, a.names...)
@@ -325,6 +338,9 @@ func (r *run) args(a arguments) (args, error) {
 		if !ok {
 			return out, failf("** requires a dict, not %s", typeName(v))
 		}
+		if err := r.charge(4 * itemBytes * d.Len()); err != nil {
+			return out, err
+		}
 		for i, k := range d.keys {
 			name, ok := plain(k).(string)
 			if !ok {
@@ -335,7 +351,6 @@ func (r *run) args(a arguments) (args, error) {
 			}
 			out.names, out.named = append(out.names, name), append(out.named, d.vals[i])
 		}
-		return out, r.charge(2 * itemBytes * d.Len())
 	}
 	return out, nil
 }
@@ -378,7 +393,11 @@ func (r *run) filter(name string, v any, a args) (any, error) {
 	if !ok {
 		return nil, failf("%s", noFilter(name))
 	}
-	return f(r, v, a)
+	out, err := f(r, v, a)
+	if _, lazy := out.(*generator); lazy && err == nil {
+		err = r.charge(generatorBytes)
+	}
+	return out, err
 }
 
 func (r *run) evalTest(e *testExpr) (any, error) {

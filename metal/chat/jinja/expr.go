@@ -485,10 +485,10 @@ func (p *expressions) argument(a *arguments) (err error) {
 	return err
 }
 
-// noteUnknown remembers a name that nothing is known by. It makes the template
+// noteUnknown remembers the first name that nothing is known by. It makes the template
 // wrong, unless a condition decides whether the name is ever used.
 func (p *expressions) noteUnknown(line int, message string) {
-	if !p.soft {
+	if !p.soft && len(p.unknown) == 0 {
 		p.unknown = append(p.unknown, &Error{Kind: errSyntax, Line: line, Message: message})
 	}
 }

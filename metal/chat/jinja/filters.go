@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"html"
 	"math"
 	"math/big"
 	"strconv"
@@ -55,8 +56,11 @@ func softText(name string, f func(string) string) filter {
 		if err := r.letters(s); err != nil {
 			return nil, err
 		}
+		if err := r.charge(len(s)); err != nil {
+			return nil, err
+		}
 		out := f(s)
-		return like(v, out), r.charge(len(out))
+		return like(v, out), r.charge(max(0, len(out)-len(s)))
 	}
 }
 
@@ -66,10 +70,6 @@ func like(v any, s string) any {
 		return markup(s)
 	}
 	return s
-}
-
-func escape(s string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(s)
 }
 
 // escaped is v as markup: its text escaped, unless it is markup already.
@@ -84,7 +84,7 @@ func (r *run) escaped(v any) (markup, error) {
 	if err := r.charge(5 * len(s)); err != nil {
 		return "", err
 	}
-	return markup(escape(s)), nil
+	return markup(html.EscapeString(s)), nil
 }
 
 func filterEscape(r *run, v any, a args) (any, error) {
@@ -127,13 +127,13 @@ func filterAttr(r *run, v any, a args) (any, error) {
 		return nil, failf("attr requires a name, not %s", typeName(p[0]))
 	}
 	if u, ok := v.(undefined); ok && !hidden(v, name) {
-		return nil, failf("%s is undefined and has no attribute %q", u.what, cut(name))
+		return nil, failf("%s is undefined and has no attribute %q", u, cut(name))
 	}
 	out, found, err := r.attributes(v, name)
 	if err != nil || found {
 		return out, err
 	}
-	return undefined{what: "attribute " + cut(name)}, nil
+	return undefined{"attribute ", name}, nil
 }
 
 func filterLength(r *run, v any, a args) (any, error) {

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"html"
 	"math/big"
 	"strings"
 	"unicode/utf8"
@@ -74,6 +75,9 @@ func filterFormat(r *run, v any, a args) (any, error) {
 		if len(a.pos) > 0 {
 			return nil, failf("format accepts positional or named arguments, not both")
 		}
+		if err := r.charge(entryBytes * len(a.names)); err != nil {
+			return nil, err
+		}
 		d := NewDict()
 		for i, name := range a.names {
 			d.Set(name, a.named[i])
@@ -106,7 +110,10 @@ func filterIndent(r *run, v any, a args) (any, error) {
 		pad = strings.Repeat(" ", int(max(width, 0)))
 	}
 	if _, safe := v.(markup); safe {
-		pad = escape(pad)
+		pad = html.EscapeString(pad)
+	}
+	if err := r.charge(2 * len(s)); err != nil {
+		return nil, err
 	}
 	parts, err := r.lines(s+"\n", false)
 	if err != nil {

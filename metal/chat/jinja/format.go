@@ -42,6 +42,9 @@ func (f *formatter) fill(s string, depth int) (string, error) {
 	if depth < 0 {
 		return "", failf("the fields of format are nested too deeply")
 	}
+	if err := f.r.charge(len(s)); err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		switch {
@@ -59,16 +62,16 @@ func (f *formatter) fill(s string, depth int) (string, error) {
 			if err != nil {
 				return "", err
 			}
+			if err := f.r.charge(len(text)); err != nil {
+				return "", err
+			}
 			b.WriteString(text)
 			i += end
 		default:
 			b.WriteByte(s[i])
 		}
-		if b.Len() > f.r.bytes {
-			return "", tooMuch()
-		}
 	}
-	return b.String(), f.r.charge(b.Len() + len(s))
+	return b.String(), nil
 }
 
 // fieldEnd finds the brace that closes the one s begins with. Within square
@@ -206,7 +209,7 @@ func (f *formatter) value(name string) (any, error) {
 // item is v[key] of a field, where a number is an index.
 func (f *formatter) item(v any, key string) (any, error) {
 	if u, ok := v.(undefined); ok {
-		return nil, failf("%s is undefined and has no members", u.what)
+		return nil, failf("%s is undefined and has no members", u)
 	}
 	var k any = key
 	if all(key, isDigit) {
@@ -218,7 +221,7 @@ func (f *formatter) item(v any, key string) (any, error) {
 	}
 	out, found, err := f.r.member(v, k)
 	if err == nil && !found {
-		return undefined{what: "member " + cut(key)}, nil
+		return undefined{"member ", key}, nil
 	}
 	return out, err
 }

@@ -70,7 +70,7 @@ func (r *run) dictOf(who string, a args) (*Dict, error) {
 			continue
 		}
 		if u, ok := v.(undefined); ok {
-			return nil, failf("%s is undefined and has no keys", u.what)
+			return nil, failf("%s is undefined and has no keys", u)
 		}
 		items, err := r.items(v)
 		if err != nil {
@@ -90,9 +90,11 @@ func (r *run) dictOf(who string, a args) (*Dict, error) {
 		}
 	}
 	for i, name := range a.names {
-		d.Set(name, a.named[i])
+		if err := r.putIn(d, name, a.named[i]); err != nil {
+			return nil, err
+		}
 	}
-	return d, r.charge(entryBytes * len(a.names))
+	return d, r.keep(d)
 }
 
 func newDict(r *run, a args) (any, error) {
@@ -145,9 +147,12 @@ func raise(r *run, a args) (any, error) {
 }
 
 // cycler iterates over its arguments again and again.
-func cycler(_ *run, a args) (any, error) {
+func cycler(r *run, a args) (any, error) {
 	if len(a.pos) == 0 || len(a.names) > 0 {
 		return nil, failf("cycler requires the values to cycle through")
+	}
+	if err := r.charge(4 * functionBytes); err != nil {
+		return nil, err
 	}
 	at := int64(0)
 	nothing := func(call func() any) func(*run, args) (any, error) {
@@ -181,9 +186,12 @@ func cycler(_ *run, a args) (any, error) {
 }
 
 // joiner is empty at its first call, and a separator then.
-func joiner(_ *run, a args) (any, error) {
+func joiner(r *run, a args) (any, error) {
 	p, err := a.bind("joiner", 0, "sep")
 	if err != nil {
+		return nil, err
+	}
+	if err := r.charge(2 * functionBytes); err != nil {
 		return nil, err
 	}
 	var sep any = ", "

@@ -256,6 +256,9 @@ func (w *jsonWriter) names(d *Dict) (order []int, names []string, err error) {
 		return order, names, nil
 	}
 	// Sorted as values, not as they are written.
+	if err := w.r.charge(keyedBytes * d.Len()); err != nil {
+		return nil, nil, err
+	}
 	keys := make([]keyed, d.Len())
 	for i, key := range d.keys {
 		keys[i] = keyed{i, key}

@@ -4,8 +4,7 @@ import "strings"
 
 func (r statements) assign(t target, v any) error {
 	if t.parts == nil && t.attr == "" {
-		r.scope.set(t.name, v)
-		return nil
+		return r.bind(t.name, v)
 	}
 	if t.parts == nil {
 		return r.assignMember(t, v)
@@ -34,8 +33,11 @@ func (r statements) assignMember(t target, v any) error {
 	if strings.HasPrefix(t.attr, "_") {
 		return failf("a namespace attribute cannot begin with _")
 	}
+	if err := r.charge(entryBytes + sizeOf(v)); err != nil {
+		return err
+	}
 	ns.vars.Set(t.attr, v)
-	return r.charge(entryBytes)
+	return nil
 }
 
 // loopVar is the variable loop. It reads ahead only as far as it is asked to,
@@ -50,6 +52,7 @@ type loopVar struct {
 	ahead   []any // items read, but not yet looped over
 	recurse func(items any) (string, error)
 	changed *List
+	scopes  int // that a condition or a recursive loop keeps
 }
 
 // forward goes to the next item.
@@ -153,6 +156,9 @@ func (r statements) newLoop(n *forNode, v any, depth int64) (*loopVar, error) {
 	}
 	outer := r.scope
 	l := &loopVar{next: next, count: -1, index: -1, depth: depth}
+	if n.filter != nil || n.recursive {
+		l.scopes = outer.depth()
+	}
 	if n.filter != nil {
 		l.next = r.picked(n, next)
 	} else if _, lazy := v.(*generator); !lazy {
@@ -162,7 +168,7 @@ func (r statements) newLoop(n *forNode, v any, depth int64) (*loopVar, error) {
 	}
 	if n.recursive {
 		l.recurse = func(v any) (string, error) {
-			return r.captured(outer, func() error {
+			return r.captured(outer, nil, func() error {
 				_, err := r.loopOver(n, v, depth+1)
 				return err
 			})

@@ -6,12 +6,15 @@ import (
 
 // macro makes a function of a body; it sees the scope that it is written in.
 // The caller of a call block has no name.
-func (r statements) macro(name string, s signature, body []node) *function {
-	home := r.scope
-	f := &function{name: name, repr: "<Macro anonymous>", members: func(member string) (any, bool) { return s.member(name, member) }}
-	if name != "" {
-		f.repr = "<Macro '" + name + "'>"
+func (r statements) macro(name string, s signature, body []node) (*function, error) {
+	if err := r.charge(macroBytes); err != nil {
+		return nil, err
 	}
+	home := r.scope
+	if err := r.hold(home); err != nil {
+		return nil, err
+	}
+	f := &function{name: name, macro: true, members: func(member string) (any, bool) { return s.member(name, member) }}
 	f.call = func(r *run, a args) (any, error) {
 		vars, err := statements{r}.parameters(name, s, a, home)
 		if err != nil {
@@ -19,8 +22,11 @@ func (r statements) macro(name string, s signature, body []node) *function {
 		}
 		return statements{r}.capture(home, vars, body)
 	}
-	return f
+	return f, nil
 }
+
+// macroBytes is what a macro takes.
+const macroBytes = 512
 
 // member is what templates may read of a macro.
 func (s signature) member(macro, name string) (any, bool) {
@@ -50,6 +56,13 @@ func (s signature) member(macro, name string) (any, bool) {
 
 // parameters gives the arguments of a call their names in the macro.
 func (r statements) parameters(name string, s signature, a args, home *scope) (map[string]any, error) {
+	entries := max(len(a.pos), len(s.params)) + len(a.names)
+	if s.usesKwargs {
+		entries += len(a.names)
+	}
+	if err := r.charge(entryBytes * entries); err != nil {
+		return nil, err
+	}
 	vars := map[string]any{}
 	more := NewDict()
 	for i, n := range a.names {
@@ -65,7 +78,7 @@ func (r statements) parameters(name string, s signature, a args, home *scope) (m
 		}
 	}
 	if s.usesCaller && !slices.Contains(s.params, "caller") {
-		vars["caller"] = undefined{what: "caller"}
+		vars["caller"] = undefined{name: "caller"}
 		if v, found := more.find("caller"); found {
 			taken++
 			if v != nil {
@@ -83,9 +96,6 @@ func (r statements) parameters(name string, s signature, a args, home *scope) (m
 		vars["kwargs"] = s.others(more, len(a.pos))
 	} else if more.Len() > taken {
 		return nil, failf("%s has no argument named %s", name, s.surplus(more, len(a.pos)))
-	}
-	if err := r.charge(entryBytes * (len(a.pos) + len(a.names))); err != nil {
-		return nil, err
 	}
 	return vars, r.defaults(s, vars, home)
 }
@@ -120,7 +130,7 @@ func (r statements) defaults(s signature, vars map[string]any, home *scope) erro
 	var missing []int
 	for i, p := range s.params {
 		if _, ok := vars[p]; !ok {
-			vars[p] = undefined{what: "parameter " + p}
+			vars[p] = undefined{"parameter ", p}
 			missing = append(missing, i)
 		}
 	}
@@ -139,7 +149,10 @@ func (r statements) defaults(s signature, vars map[string]any, home *scope) erro
 }
 
 func (r statements) callBlock(n *callNode) error {
-	caller := r.macro("", n.signature, n.body)
+	caller, err := r.macro("", n.signature, n.body)
+	if err != nil {
+		return err
+	}
 	of, err := r.eval(n.call.of)
 	if err != nil {
 		return err
@@ -150,6 +163,9 @@ func (r statements) callBlock(n *callNode) error {
 	}
 	if slices.Contains(a.names, "caller") {
 		return failf("a call block sets the argument caller itself")
+	}
+	if err := r.charge(4 * itemBytes * len(a.names)); err != nil {
+		return err
 	}
 	a.names, a.named = append(slices.Clone(a.names), "caller"), append(slices.Clone(a.named), any(caller))
 	v, err := r.call(of, a)
@@ -164,7 +180,7 @@ func (r statements) callBlock(n *callNode) error {
 func (n *scopeNode) special() map[string]any {
 	vars := map[string]any{}
 	if n.usesCaller {
-		vars["caller"] = undefined{what: "caller"}
+		vars["caller"] = undefined{name: "caller"}
 	}
 	if n.usesKwargs {
 		vars["kwargs"] = NewDict()

@@ -226,7 +226,7 @@ func markupMethod(m markup, name string) func(*run, args) (any, error) {
 			}
 			l := NewList()
 			for _, item := range items {
-				if err := r.charge(itemBytes); err != nil {
+				if err := r.charge(textBytes); err != nil {
 					return nil, err
 				}
 				text, err := r.escaped(item)

@@ -146,10 +146,17 @@ func (r *values) printOther(b *strings.Builder, v any) error {
 		}
 		fmt.Fprintf(b, "<LoopContext %d/%d>", v.index+1, n)
 	case *function:
-		if v.repr == "" {
+		if !v.macro {
 			return failf("%s cannot be printed: its text would contain a memory address", typeName(v))
 		}
-		b.WriteString(v.repr)
+		if err := r.charge(len(v.name)); err != nil {
+			return err
+		}
+		if v.name == "" {
+			b.WriteString("<Macro anonymous>")
+		} else {
+			b.WriteString("<Macro '" + v.name + "'>")
+		}
 	default:
 		return failf("%s cannot be printed: its text would contain a memory address", typeName(v))
 	}

@@ -56,7 +56,8 @@ type run struct {
 	template *Template
 	now      time.Time
 	depth    int // of calls
-	nested   int // expressions being evaluated
+	nested   int // expressions being evaluated, and bodies being executed
+	deepest  int // that nested was
 	most     int // bytes of output
 	out      *strings.Builder
 	captures int // bodies being captured, whose text is no output yet
@@ -92,6 +93,7 @@ type scope struct {
 	n      int // of few
 	vars   map[string]any
 	parent *scope
+	held   bool // by a value, and charged for
 }
 
 type binding struct {
@@ -113,29 +115,41 @@ func (s *scope) find(name string) (any, bool) {
 	return nil, false
 }
 
-func (s *scope) set(name string, v any) {
+// depth counts the scopes from s to the outermost.
+func (s *scope) depth() int {
+	n := 0
+	for ; s != nil; s = s.parent {
+		n++
+	}
+	return n
+}
+
+// set reports whether a new name went into the map, which grows.
+func (s *scope) set(name string, v any) (grown bool) {
 	for i := range s.n {
 		if s.few[i].name == name {
 			s.few[i].v = v
-			return
+			return false
 		}
 	}
-	if _, there := s.vars[name]; !there && s.n < len(s.few) {
+	_, there := s.vars[name]
+	if !there && s.n < len(s.few) {
 		s.few[s.n] = binding{name, v}
 		s.n++
-		return
+		return false
 	}
 	if s.vars == nil {
 		s.vars = map[string]any{}
 	}
 	s.vars[name] = v
+	return !there
 }
 
 // Render writes the template with these variables. Its error is an *Error, or
 // the context's.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	l := in.Limits.withDefaults()
-	r := &run{template: t, now: in.Now, most: l.Output, out: new(strings.Builder)}
+	r := &run{template: t, now: in.Now, deepest: shallow, most: l.Output, out: new(strings.Builder)}
 	r.meter = meter{ctx: ctx, steps: l.Steps, bytes: l.Bytes, wait: l.Wait, free: l.Bytes - l.Free}
 	globals := &scope{vars: globals()}
 	r.scope = &scope{parent: globals}
@@ -187,6 +201,32 @@ func (r *meter) charge(n int) error {
 	return r.scan(n)
 }
 
+// keep charges for a value that is kept in another.
+func (r *meter) keep(v any) error {
+	if n := sizeOf(v); n > 0 {
+		return r.charge(n)
+	}
+	return nil
+}
+
+// nestBytes is about the stack of one level of what nests.
+const nestBytes = 1 << 10
+
+// shallow is how deep ordinary templates nest.
+const shallow = 64
+
+// nest goes levels deeper. The stack stays as deep as it was once.
+func (r *run) nest(levels int) error {
+	if r.nested += levels; r.nested <= r.deepest {
+		return nil
+	}
+	r.deepest = r.nested
+	if r.nested > maxNested {
+		return limitf(BoundDepth, "expressions and blocks are nested more than %d levels deep", maxNested)
+	}
+	return r.charge(nestBytes * levels)
+}
+
 func tooMuch() error { return limitf(BoundBytes, "its values use too much memory") }
 
 // chargeTimes charges size*n without overflow.
@@ -222,20 +262,42 @@ func (r statements) write(s string) error {
 
 // capture returns what body writes, in a scope of its own below parent.
 func (r statements) capture(parent *scope, vars map[string]any, body []node) (string, error) {
-	return r.captured(&scope{vars: vars, parent: parent}, func() error {
+	return r.captured(parent, vars, func() error {
 		_, err := r.exec(body)
 		return err
 	})
 }
 
-// captured returns what write writes in a scope.
-func (r statements) captured(in *scope, write func() error) (string, error) {
+// scopeBytes is what a scope takes, with the loop that it may be of.
+const scopeBytes = 512
+
+// hold charges for the scopes that a value keeps. Others are gone when their block ends.
+func (r *run) hold(s *scope) error {
+	for ; s != nil && !s.held; s = s.parent {
+		if err := r.charge(scopeBytes); err != nil {
+			return err
+		}
+		s.held = true
+	}
+	return nil
+}
+
+// bind gives a value a name in the scope of this place.
+func (r *run) bind(name string, v any) error {
+	if !r.scope.set(name, v) {
+		return nil
+	}
+	return r.charge(entryBytes)
+}
+
+// captured returns what write writes in a scope of its own below parent.
+func (r statements) captured(parent *scope, vars map[string]any, write func() error) (string, error) {
 	if err := r.enter(); err != nil {
 		return "", err
 	}
 	defer r.leave()
 	out, outer := r.out, r.scope
-	r.out, r.scope = new(strings.Builder), in
+	r.out, r.scope = new(strings.Builder), &scope{vars: vars, parent: parent}
 	r.captures++
 	err := write()
 	r.captures--
@@ -254,6 +316,10 @@ const (
 )
 
 func (r statements) exec(body []node) (flow, error) {
+	if err := r.nest(1); err != nil {
+		return flowOn, err
+	}
+	defer func() { r.nested-- }()
 	for _, n := range body {
 		f, err := r.execNode(n)
 		if err != nil {
@@ -288,7 +354,11 @@ func (r statements) execNode(n node) (flow, error) {
 	case *setBlockNode:
 		return r.setBlock(n)
 	case *macroNode:
-		r.scope.set(n.name, r.macro(n.name, n.signature, n.body))
+		f, err := r.macro(n.name, n.signature, n.body)
+		if err != nil {
+			return flowOn, err
+		}
+		return flowOn, r.bind(n.name, f)
 	case *callNode:
 		return flowOn, r.callBlock(n)
 	case *filterNode:
@@ -350,7 +420,7 @@ func (r statements) branch(n *ifNode) (flow, error) {
 // block returns the output of body in a nested scope. A break or continue
 // leaves it, and its output is lost.
 func (r statements) block(body []node) (text string, f flow, err error) {
-	text, err = r.captured(&scope{parent: r.scope}, func() error {
+	text, err = r.captured(r.scope, nil, func() error {
 		f, err = r.exec(body)
 		return err
 	})
@@ -405,8 +475,8 @@ func (r statements) filtered(filters expr, text string) (any, error) {
 const capturedName = " captured"
 
 func (r statements) with(n *withNode) (flow, error) {
-	inner := &scope{parent: r.scope}
 	outer := r.scope
+	inner := &scope{parent: outer}
 	for i, t := range n.targets {
 		v, err := r.eval(n.values[i])
 		if err != nil {

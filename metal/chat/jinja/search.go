@@ -157,7 +157,7 @@ func partition(r *run, s, name string, a args) (any, error) {
 	case name == "rpartition":
 		out = []any{"", "", s}
 	}
-	return &List{Items: out, Tuple: true}, nil
+	return &List{Items: out, Tuple: true}, r.charge(3 * textBytes)
 }
 
 func padMethod(r *run, s, name string, a args) (any, error) {

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"math/big"
 	"unicode/utf8"
 )
 
@@ -8,9 +9,8 @@ import (
 // do, but no source has to nest for it: a loop can wrap one again and again.
 func (r *run) generate(next iterator) *generator {
 	return &generator{func() (any, bool, error) {
-		r.nested += generatorDepth
-		if r.nested > maxNested {
-			return nil, false, limitf(BoundDepth, "lazy filters are nested more than %d levels deep", maxNested/generatorDepth)
+		if err := r.nest(generatorDepth); err != nil {
+			return nil, false, err
 		}
 		v, ok, err := next()
 		r.nested -= generatorDepth
@@ -87,16 +87,39 @@ func (r *values) rest(next iterator) ([]any, error) {
 	}
 }
 
-// sizeOf is what a small value takes where it is kept as any.
+// sizeOf is about what a value takes where it is kept as any, without what was counted when
+// it was made: texts, items, entries, generators, and what functions hold.
 func sizeOf(v any) int {
-	switch v.(type) {
+	switch v := v.(type) {
 	case string, markup:
 		return textBytes - itemBytes
 	case int64, float64:
 		return 8
+	case undefined, *numbers:
+		return 32
+	case *big.Int:
+		return 32 + v.BitLen()/8
+	case *List:
+		return listBytes
+	case *Dict, *namespace:
+		return dictBytes
+	case *function:
+		return functionBytes
+	case *loopVar:
+		return loopBytes + scopeBytes*v.scopes
 	}
 	return 0
 }
+
+// What values take without what they hold: a list, a dictionary, a method of a value, the
+// variable loop, a lazy filter.
+const (
+	listBytes      = 64
+	dictBytes      = 144
+	functionBytes  = 160
+	loopBytes      = 320
+	generatorBytes = 480
+)
 
 // backwards goes over v from its end; it is reversed(), which takes no
 // generator.

@@ -43,7 +43,7 @@ func attributePathOr(r *run, v, attribute, otherwise any) (any, error) {
 			return nil, err
 		}
 		if u, ok := v.(undefined); ok {
-			return nil, failf("%s is undefined and has no members", u.what)
+			return nil, failf("%s is undefined and has no members", u)
 		}
 		// Filters look at items first.
 		out, found, err := r.member(v, part)
@@ -55,7 +55,7 @@ func attributePathOr(r *run, v, attribute, otherwise any) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			out = undefined{what: "member " + cut(what)}
+			out = undefined{"member ", what}
 		}
 		if _, missing := out.(undefined); missing && otherwise != nil {
 			out = otherwise

@@ -12,7 +12,10 @@ func (r *texts) foldedKey(v any, caseCounts bool) (any, error) {
 		if err := r.charge(len(s)); err != nil {
 			return nil, err
 		}
-		return lowered(s), r.letters(s)
+		if err := r.letters(s); err != nil {
+			return nil, err
+		}
+		return lowered(s), nil
 	}
 	return v, nil
 }
@@ -75,6 +78,9 @@ func plainItems(of []keyed) []any {
 	return out
 }
 
+// keyedBytes is what an item takes with its key, and once more without it.
+const keyedBytes = 80
+
 // keysOf lists the items of v with their keys.
 func (r *run) keysOf(v any, key func(item any) (any, error)) ([]keyed, error) {
 	next, err := r.iterate(v)
@@ -91,7 +97,7 @@ func (r *run) keysOf(v any, key func(item any) (any, error)) ([]keyed, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := r.charge(64); err != nil {
+		if err := r.charge(keyedBytes + sizeOf(k)); err != nil {
 			return nil, err
 		}
 		out = append(out, keyed{item, k})
@@ -118,10 +124,16 @@ func filterSort(r *run, v any, a args) (any, error) {
 		}
 	}
 	keys, err := r.keysOf(v, func(item any) (any, error) {
-		l := NewList()
+		if err := r.charge(itemBytes * len(attributes)); err != nil {
+			return nil, err
+		}
+		l := &List{Items: make([]any, 0, len(attributes))}
 		for _, attribute := range attributes {
 			k, err := r.key(item, attribute, given(p[1]))
 			if err != nil {
+				return nil, err
+			}
+			if err := r.keep(k); err != nil {
 				return nil, err
 			}
 			l.Items = append(l.Items, k)
@@ -188,7 +200,7 @@ func (r *run) extreme(who string, v any, a args) (any, error) {
 			return nil, err
 		}
 		if !ok && first {
-			return undefined{what: who + " of nothing"}, nil
+			return undefined{who, " of nothing"}, nil
 		}
 		if !ok {
 			return best.item, nil

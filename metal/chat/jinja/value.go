@@ -58,8 +58,11 @@ func plain(v any) any {
 	return v
 }
 
-// undefined is what a missing name or member is; what names it.
-type undefined struct{ what string }
+// undefined is what a missing name or member is: what says which, of a member name is its
+// name. They are joined only for a message.
+type undefined struct{ what, name string }
+
+func (u undefined) String() string { return u.what + cut(u.name) }
 
 // namespace holds what {% set ns.x = ... %} changes.
 type namespace struct{ vars *Dict }
@@ -68,8 +71,8 @@ type namespace struct{ vars *Dict }
 type function struct {
 	name string
 	call func(r *run, a args) (any, error)
-	// repr is what it prints as, where that is known.
-	repr string
+	// macro is printed by its name; what other functions print as is not known.
+	macro bool
 	// members can be read by name; nil for none.
 	members func(name string) (any, bool)
 }
@@ -180,7 +183,7 @@ func typeName(v any) string {
 	case nil:
 		return "None"
 	case undefined:
-		return "undefined (" + v.what + ")"
+		return "undefined (" + v.String() + ")"
 	case bool:
 		return "a bool"
 	case int64, *big.Int:
