@@ -171,7 +171,9 @@ const (
 	ReasonNoMacs       = "NoMacs" // no ready Mac can inspect the source
 	ReasonNameConflict = "NameConflict"
 	ReasonSpecTooLarge = "SpecTooLarge" // replicas would repeat more bytes than an object of the cluster may have
-	ReasonUnknownSize  = "UnknownSize"  // the file headers lack dimensions that are needed to compute memory
+	// ReasonInvalidAffinity: no label can match an expression of spec.placement.affinity.
+	ReasonInvalidAffinity = "InvalidAffinity"
+	ReasonUnknownSize     = "UnknownSize" // the file headers lack dimensions that are needed to compute memory
 	// Reasons for a failed inspection, as the Mac reports them; copied to
 	// Accepted.
 	ReasonSourceNotFound    = "SourceNotFound"

@@ -122,14 +122,16 @@ type NodeSelectorTerm struct {
 
 // NodeSelectorRequirement compares a label or a field with values.
 // +kubebuilder:validation:XValidation:rule="!(self.operator in ['In', 'NotIn']) || has(self.values)",message="operators In and NotIn require values"
+// +kubebuilder:validation:XValidation:rule="!(self.operator in ['In', 'NotIn']) || !has(self.values) || self.values.all(v, !v.startsWith('-'))",message="operators In and NotIn compare with label values, which do not begin with a dash"
 // +kubebuilder:validation:XValidation:rule="!(self.operator in ['Exists', 'DoesNotExist']) || !has(self.values)",message="operators Exists and DoesNotExist take no values"
 // +kubebuilder:validation:XValidation:rule="!(self.operator in ['Gt', 'Lt']) || has(self.values) && size(self.values) == 1 && self.values[0].matches('^-?[0-9]{1,18}$')",message="operators Gt and Lt require exactly one value, an integer"
 type NodeSelectorRequirement struct {
-	// key is the name of a label, for example example.com/room.
+	// key is the name of a label, for example example.com/room. A prefix is a
+	// DNS name of at most 253 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="key must be a label name, for example room or example.com/room"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(([a-z0-9]([-a-z0-9]*[a-z0-9])?)([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && self.indexOf('/') <= 253",message="key must be a label name, for example room or example.com/room, with a prefix of at most 253 characters"
 	Key string `json:"key"`
 	// operator compares the label with values. Valid values are:
 	// - In: the label has one of the values.
@@ -142,7 +144,8 @@ type NodeSelectorRequirement struct {
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist;Gt;Lt
 	Operator corev1.NodeSelectorOperator `json:"operator"`
 	// values are the values to compare with: at least one for In and NotIn, one
-	// integer for Gt and Lt, none for Exists and DoesNotExist.
+	// integer, which may be negative, for Gt and Lt, none for Exists and
+	// DoesNotExist.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1

@@ -34,6 +34,9 @@ func accept(s *scope) verdict {
 	if refusal := fleet.Oversized(spec); refusal != nil { // not all holders of its names were read
 		return no(status.False, *refusal)
 	}
+	if refusal := fleet.InvalidPlacement(&spec.Placement); refusal != nil {
+		return no(status.False, *refusal)
+	}
 	if len(conflicts) > 0 {
 		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})
 	}

@@ -71,6 +71,28 @@ func TestAttackALargeSpec(t *testing.T) {
 	}
 }
 
+// TestAnInvalidAffinityIsRefused: an earlier schema accepted it. It is refused before Macs
+// inspect its source, although a record is known, and never becomes a replica's.
+func TestAnInvalidAffinityIsRefused(t *testing.T) {
+	s := &scope{deployment: &v1alpha1.ModelDeployment{}}
+	s.deployment.Spec.Model.Source = "hf://org/model"
+	terms := []v1alpha1.NodeSelectorTerm{{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "room", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"a", "-1"}}}}}
+	s.deployment.Spec.Placement.Affinity = &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &v1alpha1.NodeSelector{NodeSelectorTerms: terms}}}
+	v := accept(s)
+	if v.condition.Reason != v1alpha1.ReasonInvalidAffinity || v.condition.Status != metav1.ConditionFalse || v.engine != nil ||
+		!strings.Contains(v.condition.Message, "nodeSelectorTerms[0].matchExpressions[0].values[1]") {
+		t.Errorf("%+v", v.condition)
+	}
+	if !slices.Contains(manual(), v.condition.Reason) || !slices.Contains(independent(), v.condition.Reason) {
+		t.Error("a person has to correct it, whatever the source holds")
+	}
+	terms[0].MatchExpressions[0].Values = []string{"a"}
+	if v := accept(s); v.condition.Reason != v1alpha1.ReasonNoMacs {
+		t.Errorf("corrected: %+v", v.condition)
+	}
+}
+
 // TestAttackTheFullNameOfAnotherDeployment: it has served names of its own, so nothing but its
 // namespace and name give it NAMESPACE/NAME.
 func TestAttackTheFullNameOfAnotherDeployment(t *testing.T) {

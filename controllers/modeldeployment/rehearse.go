@@ -65,7 +65,7 @@ func (r Rehearsal) Accept() (Outcome, error) {
 
 // independent are the reasons of a refusal that do not depend on the record.
 func independent() []string {
-	return []string{v1alpha1.ReasonNameConflict, v1alpha1.ReasonPriorityClassNotFound, v1alpha1.ReasonProfileNotFound, v1alpha1.ReasonProfileConflict}
+	return []string{v1alpha1.ReasonInvalidAffinity, v1alpha1.ReasonNameConflict, v1alpha1.ReasonPriorityClassNotFound, v1alpha1.ReasonProfileNotFound, v1alpha1.ReasonProfileConflict}
 }
 
 // resolved judges a record that no Mac of the fleet reported for this source.

@@ -19,7 +19,7 @@ import (
 // person changes something, although most are checked again at intervals.
 func manual() []string {
 	return []string{
-		v1alpha1.ReasonNameConflict, v1alpha1.ReasonSpecTooLarge, v1alpha1.ReasonUnknownSize, v1alpha1.ReasonSourceNotFound, v1alpha1.ReasonSourceForbidden,
+		v1alpha1.ReasonNameConflict, v1alpha1.ReasonSpecTooLarge, v1alpha1.ReasonInvalidAffinity, v1alpha1.ReasonUnknownSize, v1alpha1.ReasonSourceNotFound, v1alpha1.ReasonSourceForbidden,
 		v1alpha1.ReasonDigestMismatch, v1alpha1.ReasonReportRefused, v1alpha1.ReasonSourceDisputed, v1alpha1.ReasonInvalidModel, v1alpha1.ReasonUnsupportedModel,
 		v1alpha1.ReasonContextTooLong, v1alpha1.ReasonCacheUseless, v1alpha1.ReasonLimitTooSmall, v1alpha1.ReasonInspectionFailed, v1alpha1.ReasonGatedModel,
 		v1alpha1.ReasonTokenRefused, v1alpha1.ReasonPriorityClassNotFound, v1alpha1.ReasonProfileNotFound, v1alpha1.ReasonProfileConflict, v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonSecretInvalid, v1alpha1.ReasonSecretForbidden,

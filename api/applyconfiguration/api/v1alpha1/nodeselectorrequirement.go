@@ -11,7 +11,8 @@ import (
 //
 // NodeSelectorRequirement compares a label or a field with values.
 type NodeSelectorRequirementApplyConfiguration struct {
-	// key is the name of a label, for example example.com/room.
+	// key is the name of a label, for example example.com/room. A prefix is a
+	// DNS name of at most 253 characters.
 	Key *string `json:"key,omitempty"`
 	// operator compares the label with values. Valid values are:
 	// - In: the label has one of the values.
@@ -22,7 +23,8 @@ type NodeSelectorRequirementApplyConfiguration struct {
 	// - Lt: the label is an integer less than the value.
 	Operator *v1.NodeSelectorOperator `json:"operator,omitempty"`
 	// values are the values to compare with: at least one for In and NotIn, one
-	// integer for Gt and Lt, none for Exists and DoesNotExist.
+	// integer, which may be negative, for Gt and Lt, none for Exists and
+	// DoesNotExist.
 	Values []string `json:"values,omitempty"`
 }
 
