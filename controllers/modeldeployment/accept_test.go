@@ -85,7 +85,7 @@ func TestAnInvalidAffinityIsRefused(t *testing.T) {
 		t.Errorf("%+v", v.condition)
 	}
 	if !slices.Contains(manual(), v.condition.Reason) || !slices.Contains(independent(), v.condition.Reason) {
-		t.Error("a person has to correct it, whatever the source holds")
+		t.Error("a person has to correct it, for any content of the source")
 	}
 	terms[0].MatchExpressions[0].Values = []string{"a"}
 	if v := accept(s); v.condition.Reason != v1alpha1.ReasonNoMacs {

@@ -43,7 +43,7 @@ const (
 	wrongNumber = -2
 )
 
-// number tells the schemas of a document apart.
+// number identifies a schema within its document.
 func (p place) number() int64 {
 	switch of := p.of.(type) {
 	case *members:

@@ -122,8 +122,8 @@ func (t *text) make(first int32, final bool) {
 	}
 }
 
-// lead finds where each byte leads in each state. It goes breadth first, so that the row of
-// the state that one fails to, which has come to fewer bytes, is there.
+// lead finds where each byte leads in each state. It works breadth first, so that the row of
+// the state that one fails to, which stands for fewer bytes, is complete.
 func (t *text) lead() {
 	order := []int{0}
 	if t.start != 0 {

@@ -215,7 +215,7 @@ const nestBytes = 1 << 10
 // shallow is how deep ordinary templates nest.
 const shallow = 64
 
-// nest goes levels deeper. The stack stays as deep as it was once.
+// nest adds levels. The stack stays as deep as it was once.
 func (r *run) nest(levels int) error {
 	if r.nested += levels; r.nested <= r.deepest {
 		return nil

@@ -58,8 +58,8 @@ func plain(v any) any {
 	return v
 }
 
-// undefined is what a missing name or member is: what says which, of a member name is its
-// name. They are joined only for a message.
+// undefined is what a missing name or member is: what describes it, and name is that of a member.
+// They are joined only for a message.
 type undefined struct{ what, name string }
 
 func (u undefined) String() string { return u.what + cut(u.name) }

@@ -143,7 +143,7 @@ func kept(e string) string {
 }
 
 // TestAttackNoTemplateHoldsMoreThanItsBudget: the memory that a render holds is no more than a
-// small multiple of what it may make, whatever it is made by.
+// small multiple of what it may make, by any operation.
 func TestAttackNoTemplateHoldsMoreThanItsBudget(t *testing.T) {
 	const budget, most = 2 << 20, 2 * (2 << 20)
 	sources := makersOfStatements()
