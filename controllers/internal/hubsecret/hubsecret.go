@@ -12,6 +12,7 @@ package hubsecret
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -33,8 +34,17 @@ const (
 	AgainMissing = 5 * time.Second
 )
 
-// maxAnswers bounds the cache.
-const maxAnswers = 10_000
+const (
+	// maxAnswers bounds the cache for a namespace.
+	maxAnswers = 10_000
+	// spacing is the least time between two reads for a namespace on average: with more
+	// Secrets, their answers are cached for longer.
+	spacing = 50 * time.Millisecond
+	// forgets is when an answer that was not asked for ends, which is looked for each
+	// pruneEvery.
+	forgets    = 10 * time.Minute
+	pruneEvery = time.Minute
+)
 
 // Reader reads Secrets from the API server itself, past every other cache.
 type Reader struct {
@@ -42,8 +52,14 @@ type Reader struct {
 	Clock clock.PassiveClock
 
 	// mu guards the fields after it.
-	mu      sync.Mutex
-	answers map[question]answer
+	mu         sync.Mutex
+	namespaces map[string]*answers
+}
+
+// answers are those for one namespace.
+type answers struct {
+	all    map[question]*answer
+	pruned time.Time
 }
 
 // question is a Secret, and the kind of source that it is read for.
@@ -53,9 +69,9 @@ type question struct {
 }
 
 type answer struct {
-	at      time.Time
-	token   []byte
-	refusal *fleet.Refusal
+	at, asked time.Time
+	token     []byte
+	refusal   *fleet.Refusal
 }
 
 // Read returns the credential for a source, or why there is none. An error means that
@@ -63,13 +79,10 @@ type answer struct {
 func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) ([]byte, *fleet.Refusal, error) {
 	now := r.Clock.Now()
 	asked := question{key, fleet.CredentialKind(source)}
-	r.mu.Lock()
-	a, ok := r.answers[asked]
-	r.mu.Unlock()
-	if ok && now.Sub(a.at) < holds && !now.Before(a.at) {
+	if a := r.cached(asked, now); a != nil {
 		return a.token, a.refusal, nil
 	}
-	a = answer{at: now}
+	a := &answer{at: now, asked: now}
 	var s corev1.Secret
 	err := r.Live.Get(ctx, key, &s)
 	switch {
@@ -84,9 +97,44 @@ func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.answers == nil || len(r.answers) >= maxAnswers {
-		r.answers = map[question]answer{}
+	n := r.of(key.Namespace, now)
+	if len(n.all) >= maxAnswers {
+		clear(n.all)
 	}
-	r.answers[asked] = a
+	n.all[asked] = a
 	return a.token, a.refusal, nil
+}
+
+// cached returns an answer that is not too old; nil if there is none.
+func (r *Reader) cached(asked question, now time.Time) *answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.of(asked.key.Namespace, now)
+	a := n.all[asked]
+	if a == nil {
+		return nil
+	}
+	a.asked = now
+	if age := now.Sub(a.at); age < 0 || age >= max(holds, time.Duration(len(n.all))*spacing) {
+		return nil
+	}
+	return a
+}
+
+// of returns the answers for a namespace, without those that are not asked for any more. The
+// lock is held.
+func (r *Reader) of(namespace string, now time.Time) *answers {
+	n := r.namespaces[namespace]
+	if n == nil {
+		n = &answers{all: map[question]*answer{}, pruned: now}
+		if r.namespaces == nil {
+			r.namespaces = map[string]*answers{}
+		}
+		r.namespaces[namespace] = n
+	}
+	if now.Sub(n.pruned) >= pruneEvery {
+		n.pruned = now
+		maps.DeleteFunc(n.all, func(_ question, a *answer) bool { return now.Sub(a.asked) > forgets })
+	}
+	return n
 }
