@@ -57,8 +57,8 @@ func (p place) number() int64 {
 // goal is schemas that all hold.
 type goal []place
 
-// distinct is a goal without what says nothing, and its key: goals of the same schemas have
-// the same.
+// distinct is a goal without repetitions and the schema true, and its key: goals of the same
+// schemas have the same.
 func (g goal) distinct() (goal, string, error) {
 	var keep goal
 	var numbers []int64
