@@ -111,9 +111,11 @@ func compileCalls(b *builder, c *Calls) (expr, error) {
 	if c == nil || len(c.Functions) == 0 || len(c.Groups)+len(c.First) == 0 {
 		return nil, &Error{kind: ErrInvalid, Message: "there is no function to call"}
 	}
-	k := &calls{b: b, sloppy: c.Sloppy, chains: map[string]ref{}}
+	k := &calls{b: b, sloppy: c.Sloppy, named: map[string][]*function{}, texts: map[*Chain]string{}, chains: map[chainKey]ref{}}
 	for _, f := range c.Functions {
-		k.functions = append(k.functions, &function{Function: f})
+		fn := &function{Function: f}
+		k.functions = append(k.functions, fn)
+		k.named[f.Name] = append(k.named[f.Name], fn)
 	}
 	if c.Free {
 		return k.free(c)
@@ -141,10 +143,15 @@ func compileCalls(b *builder, c *Calls) (expr, error) {
 type calls struct {
 	b         *builder
 	functions []*function
+	named     map[string][]*function
 	sloppy    bool
 	object    expr // any JSON object; nil until it is made
-	chains    map[string]ref
+	// texts are the contents of chains as keys, and chains are those that were made.
+	texts  map[*Chain]string
+	chains map[chainKey]ref
 }
+
+type chainKey struct{ chain, only string }
 
 // function is one that can be called, with its arguments in the styles that were needed.
 type function struct {
@@ -175,8 +182,8 @@ func (k *calls) free(c *Calls) (expr, error) {
 // group is the calls of a group, without its beginning.
 func (k *calls) group(g Group) (expr, error) {
 	var chains alt
-	for _, c := range g.Chains {
-		e, err := k.chain(c, g.Only)
+	for i := range g.Chains {
+		e, err := k.chain(&g.Chains[i], g.Only)
 		if err != nil {
 			return nil, err
 		}
@@ -185,9 +192,15 @@ func (k *calls) group(g Group) (expr, error) {
 	return chains, nil
 }
 
-func (k *calls) chain(c Chain, only string) (expr, error) {
-	key := fmt.Sprintf("%#v %q", c, only)
-	k.b.meter.spend(len(key) / textBytes)
+func (k *calls) chain(c *Chain, only string) (expr, error) {
+	text := k.texts[c]
+	if text == "" {
+		text = fmt.Sprintf("%#v", *c)
+		k.b.meter.spend(len(text))
+		k.texts[c] = text
+	}
+	key := chainKey{text, only}
+	k.b.meter.spend((len(text) + len(only)) / (4 * textBytes))
 	if r, made := k.chains[key]; made {
 		return r, nil
 	}
@@ -248,11 +261,16 @@ func (k *calls) form(f Form, only string) (expr, error) {
 		return nil, nil
 	}
 	var all alt
-	for _, fn := range k.functions {
-		if only != "" && only != fn.Name {
-			continue
+	functions := k.functions
+	if only != "" {
+		functions = k.named[only]
+	}
+	key := f.arguments()
+	for _, fn := range functions {
+		if k.b.err != nil {
+			return nil, k.b.err
 		}
-		arguments, empty, err := k.arguments(fn, f)
+		arguments, empty, err := k.arguments(fn, f, key)
 		if err != nil {
 			return nil, err
 		}
@@ -287,15 +305,19 @@ func (k *calls) form(f Form, only string) (expr, error) {
 // of all of them are followed at once.
 const maxReversed = 32
 
-// arguments of a function in a form, nil where that does not suit it; empty is set where it
-// may be called without any. A schema that is too large is not enforced: the arguments are
-// then any object.
-func (k *calls) arguments(fn *function, f Form) (e expr, empty bool, err error) {
+// arguments is a key: forms whose arguments are written alike have the same.
+func (f Form) arguments() string {
 	style := f.Style
 	if style == Reversed {
 		style = JSON
 	}
-	key := fmt.Sprint(style, f.Tags, f.Notation)
+	return fmt.Sprint(style, f.Tags, f.Notation)
+}
+
+// arguments of a function in a form, nil where that does not suit it; empty is set where it
+// may be called without any. Forms of the same key have the same. A schema that is too large
+// is not enforced: the arguments are then any object.
+func (k *calls) arguments(fn *function, f Form, key string) (e expr, empty bool, err error) {
 	if e, done := fn.written[key]; done {
 		return e, fn.written["empty"] != nil, nil
 	}

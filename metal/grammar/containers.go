@@ -160,7 +160,7 @@ func (o objectMaker) level() []int32 {
 
 // one is a member after k others.
 func (o objectMaker) one(from, to []int32, k int, name expr, of ref) {
-	if o.most >= 0 && k >= o.most {
+	if o.most >= 0 && k >= o.most || o.s.b.err != nil {
 		return
 	}
 	e := seq{o.s.space, name, o.in.colon, o.s.space, of}

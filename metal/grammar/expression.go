@@ -14,8 +14,10 @@ import (
 const (
 	maxExpression = 16 << 10
 	maxTranslated = 256 << 10
-	// classWork is that of parsing a class of Unicode, which has hundreds of ranges.
-	classWork = 500
+	// maxClasses bounds the classes of Unicode in an expression. To parse one, which has
+	// hundreds of ranges, takes classWork.
+	maxClasses = 1000
+	classWork  = 2000
 )
 
 func compileRegex(b *builder, source string) (expr, error) {
@@ -35,8 +37,11 @@ func parseExpression(m *meter, source, keyword string) (*syntax.Regexp, error) {
 	}
 	t := translation{in: source}
 	text, err := t.whole()
-	if !m.spend(len(source) + classWork*t.classes) {
+	if !m.spend(len(source) + classWork*min(t.classes, maxClasses)) {
 		return nil, m.err
+	}
+	if t.classes > maxClasses {
+		return nil, &Error{kind: errLimit, Keyword: keyword, Message: fmt.Sprintf("%s: the expression has more than %d classes of Unicode; use classes of ASCII, or repeat one with {}", keyword, maxClasses)}
 	}
 	if err != nil {
 		return nil, &Error{kind: errUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %v; rewrite the expression without it", keyword, err)}
@@ -198,7 +203,7 @@ func (t *translation) shorthand(c byte, inClass, negated bool) error {
 		positive, complement = big, small
 	}
 	lower := byte(unicode.ToLower(rune(c)))
-	if c != lower || negated {
+	if lower != 's' && (c != lower || negated) {
 		t.classes++
 	}
 	switch {

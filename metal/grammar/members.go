@@ -192,7 +192,9 @@ func (s *document) readItems(o object) (prefix []place, rest *place, err error) 
 
 func (s *document) item(c oneCase, i int) (goal, error) {
 	var g goal
-	s.b.meter.spend(len(c))
+	if !s.b.meter.spend(len(c)) {
+		return nil, s.b.meter.err
+	}
 	for _, o := range c {
 		prefix, rest, err := s.itemsOf(o)
 		if err != nil {

@@ -61,6 +61,8 @@ func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
 		{"items under a long name", under("prefixItems", 12_000), 96},
 		{"members under a long name", schema(`{"$ref":"#/$defs/` + long + `","$defs":{"` + long + `":` + patterns(1500, "%d") + `}}`), 160},
 		{"texts of many cases", schema(`{"anyOf":[` + listed(`{"$ref":"#/$defs/a"}`, 256) + `],"$defs":{"a":{"enum":["` + strings.Repeat("a", 190_000) + `"]}}}`), 96},
+		{"items of many schemas", schema(`{"allOf":[` + listed(`{"items":{}}`, 60) + `],"prefixItems":[` + listed("{}", 60_000) + `]}`), 384},
+		{"many classes of letters", Spec{Kind: Regex, Source: strings.Repeat(`\W`, 8000)}, 32},
 		{"classes of letters", Spec{Kind: Regex, Source: strings.Repeat(`\W{1000}`, 8)}, 96},
 		{"references in a row", schema(references(10_900)), 32},
 	} {
@@ -80,6 +82,19 @@ func taggedCall(name, parameter string) Spec {
 		First:     []Group{{Begin: `{"name": "` + name + `"`, Only: name, Chains: []Chain{{Forms: []Form{{Style: JSON}}}}}}}}
 }
 
+// manyFirst are calls of functions whose names begin the text.
+func manyFirst(n int) Spec {
+	s := taggedCall("f", "p")
+	chains := []Chain{{Forms: []Form{{Style: JSON, Before: "{", After: "}"}}}}
+	s.Calls.Functions, s.Calls.First, s.Calls.Groups[0].Chains = nil, nil, chains
+	for i := range n {
+		name := fmt.Sprintf("f%d", i)
+		s.Calls.Functions = append(s.Calls.Functions, Function{name, "{"})
+		s.Calls.First = append(s.Calls.First, Group{Begin: `{"name": "` + name + `"`, Only: name, Chains: chains})
+	}
+	return s
+}
+
 // TestAttackNamesInFreeText: text in which marks are looked for takes work and memory in proportion
 // to the names in its marks, also where each of them begins like the others.
 func TestAttackNamesInFreeText(t *testing.T) {
@@ -97,6 +112,7 @@ func TestAttackNamesInFreeText(t *testing.T) {
 	}
 	for name, s := range map[string]Spec{
 		"a long parameter": taggedCall("f", alike(4000)),
+		"many functions":   manyFirst(1000),
 		"a long function":  taggedCall(strings.Repeat("a", 200_000), "p"),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -143,7 +143,9 @@ var blank = alt{literal(" "), literal("\n"), literal("\t"), literal("\r")}
 
 // rule of a goal; what it is made of comes later.
 func (s *schemas) rule(g goal) (ref, error) {
-	s.b.meter.spend(2 * len(g))
+	if !s.b.meter.spend(8 * len(g)) {
+		return 0, s.b.meter.err
+	}
 	keep, key, err := g.distinct()
 	if err != nil {
 		return 0, err
