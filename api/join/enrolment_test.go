@@ -38,7 +38,11 @@ func TestNamesOfAnEnrolment(t *testing.T) {
 	}{
 		{"lab-*", "lab-1", true}, {"lab-*", "lab-", true}, {"lab-*", "xlab-1", false}, {"lab-*", "lab", false},
 		{"*", "any", true}, {"lab-*-mini", "lab-7-mini", true}, {"lab-*-mini", "lab-7-maxi", false}, {"lab-1", "lab-1", true}, {"lab-1", "lab-11", false},
+		{strings.Repeat("*", 52), "any", true},
 	} {
+		if err := CheckNames(tc.pattern); err != nil {
+			t.Error(err)
+		}
 		if got := (Enrolment{Names: tc.pattern}).Allows(tc.mac); got != tc.want {
 			t.Errorf("%s allows %s: %v", tc.pattern, tc.mac, got)
 		}

@@ -104,6 +104,8 @@ func TestAnUndoKeepsAProfileThatIsAsItWas(t *testing.T) {
 	old.Annotations[v1alpha1.AnnotationSpec] = string(text)
 	changed := *profile.DeepCopy()
 	changed.Spec.Context.MaxTokens = 1024
+	renamed := *profile.DeepCopy()
+	renamed.Name = "q"
 	for name, tc := range map[string]struct {
 		now    []v1alpha1.ModelProfile
 		named  string
@@ -112,6 +114,7 @@ func TestAnUndoKeepsAProfileThatIsAsItWas(t *testing.T) {
 		"as it was": {now: []v1alpha1.ModelProfile{{}, profile}, named: "p", tokens: 0},
 		"changed":   {now: []v1alpha1.ModelProfile{changed}, named: "", tokens: 512},
 		"deleted":   {now: nil, named: "", tokens: 512},
+		"renamed":   {now: []v1alpha1.ModelProfile{renamed}, named: "", tokens: 512},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &v1alpha1.ModelDeployment{}
