@@ -47,9 +47,6 @@ type Family struct {
 	Rotary string
 	// Interleaved means that the two elements of a rotated pair are adjacent.
 	Interleaved bool
-	// Dynamic means that dynamic rope scaling has no effect within the context
-	// length.
-	Dynamic bool
 	// Prepare changes a copy of config.json before anything is read from it.
 	Prepare func(text map[string]any)
 	// Nested means that rope_parameters of a kind of layer override keys outside.

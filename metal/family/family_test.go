@@ -85,6 +85,7 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "nemotron_h", key: "moe_latent_size", value: json.Number("64"), want: family.ErrUnsupported},
 		{family: "nemotron_h", key: "use_bias", value: true, want: family.ErrInvalid},
 		{family: "olmoe", key: "clip_qkv", value: json.Number("8"), want: family.ErrUnsupported},
+		{family: "minicpm", key: "rope_scaling", value: map[string]any{"type": "longrope", "original_max_position_embeddings": json.Number("256"), "short_factor": []any{}, "long_factor": slices.Repeat([]any{json.Number("2")}, 16)}, want: family.ErrUnsupported},
 		{family: "phi3", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_factor": []any{}}, want: family.ErrInvalid},
 		{family: "phi3", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_mscale": json.Number("1.2")}, want: family.ErrUnsupported},
 		{family: "phimoe", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_factor": []any{json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1")}}, want: family.ErrMissing},

@@ -7,12 +7,17 @@ import "fmt"
 // GGUF files interleave them.
 func llama() Family {
 	return Family{
-		Name: "llama", Models: "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, text only", Types: []string{"llama", "ministral3", "mistral"},
+		Name: "llama", Models: "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, text only", Types: []string{"iquestcoder", "llama", "ministral3", "mistral", "xverse"},
 		Contexts: map[string]int{"mistral": 1 << 17, "ministral3": 1 << 18}, Theta: 10000,
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = readWindow(c, *d)
-			if c.kind == "ministral3" {
+			switch c.kind {
+			case "ministral3":
 				d.Temper = readTemper(c)
+			case "mistral": // whose code in transformers has no biases
+			default:
+				d.Bias, d.FeedBias = c.flag("attention_bias"), c.flag("mlp_bias")
+				d.OutBias = d.Bias
 			}
 		},
 		Block: preNorm,

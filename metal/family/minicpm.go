@@ -4,7 +4,8 @@ import "math"
 
 // minicpm is MiniCPM 1 and 2: Llama's block with multipliers of embeddings, residuals and
 // logits. With tied embeddings mlx-lm leaves out the last of them if the file states that they
-// are tied; the authors' modeling_minicpm.py always has it.
+// are tied; the authors' modeling_minicpm.py always has it. longrope uses the long factors
+// at every length, as Phi-3's does.
 func minicpm() Family {
 	return Family{
 		Name: "minicpm", Models: "MiniCPM", Types: []string{"minicpm"},

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 )
 
 // supportedScalings lists the kinds of rope scaling.
 func supportedScalings() []string {
-	return []string{"default", "linear", "llama3", "none", "proportional", "yarn"}
+	return []string{"default", "dynamic", "linear", "llama3", "none", "proportional", "yarn"}
 }
 
 // ropeKeys are the keys allowed in an object that describes a rotary embedding
@@ -191,12 +192,12 @@ func (r *ropeReader) scale() {
 		}
 	}
 	switch kind {
-	case "default", "none":
+	case "default", "none", "mrope": // sections have no effect on text
 	case "linear":
 		r.out.Linear = r.number("factor", nil, 1, 1e6)
 	case "llama3":
 		r.llama3()
-	case "yarn":
+	case "yarn", "deepseek_yarn", "telechat3-yarn":
 		r.yarn()
 	case "longrope", "su":
 		r.longrope()
@@ -288,14 +289,15 @@ func (r *ropeReader) yarn() {
 	}
 }
 
-// dynamic reads scaling that depends on the length of the text or, with alpha,
-// does not.
+// dynamic reads scaling that begins past max_position_embeddings, which no request
+// exceeds, or that does not depend on the length of the text: with alpha.
 func (r *ropeReader) dynamic() {
 	switch {
-	case r.values["alpha"] != nil && r.family.Name == "hunyuan_v1_dense":
+	case r.values["alpha"] == nil:
+	case r.family.Name == "hunyuan_v1_dense":
 		r.alpha()
-	case !r.family.Dynamic:
-		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", "dynamic", supportedScalings()}))
+	default:
+		r.c.fail(fmt.Errorf("%s%s.alpha: %w", r.c.inside, r.key, &UnsupportedError{"value", Shown(r.values["alpha"]), []string{"none"}}))
 	}
 }
 
@@ -318,7 +320,7 @@ func (r *ropeReader) proportional() {
 // longrope divides frequencies by the long factors, and scales the rotated part
 // by how far the context was extended.
 func (r *ropeReader) longrope() {
-	if r.family.Name != "phi3" && r.family.Name != "phimoe" {
+	if !slices.Contains([]string{"minicpm", "phi3", "phimoe"}, r.family.Name) {
 		r.c.fail(fmt.Errorf("%s%s: %w", r.c.inside, r.key, &UnsupportedError{"rope scaling", "longrope", supportedScalings()}))
 		return
 	}
@@ -345,6 +347,8 @@ func (r *ropeReader) longrope() {
 	}
 	if by := float64(r.context) / before; by > 1 {
 		r.out.Magnitude = math.Sqrt(1 + math.Log(by)/math.Log(before))
+	} else if !reflect.DeepEqual(r.values["short_factor"], r.values["long_factor"]) {
+		r.c.fail(fmt.Errorf("%s%s.short_factor: %w", r.c.inside, r.key, &UnsupportedError{"value", "other than long_factor", []string{"the same, as the context is not extended"}}))
 	}
 }
 
