@@ -39,13 +39,14 @@ func readBailing(c *Config, d *Dimensions) {
 		FeedForward: c.integer(1, 1<<22, "moe_intermediate_size"), Normalized: c.must("norm_topk_prob"), Step: 1,
 		Dense: denseFirst(d.Layers, c.integer(0, 1<<12, "first_k_dense_replace")), SharedWhole: true,
 		Router: Router{
-			Pairs: true, Groups: c.integerOr(1, 1, 1<<10, "n_group"), TopGroups: c.integerOr(1, 1, 1<<10, "topk_group"),
+			Pairs: true, Least: leastSum, Groups: c.integerOr(1, 1, 1<<10, "n_group"), TopGroups: c.integerOr(1, 1, 1<<10, "topk_group"),
 			Scale: c.numberOr(1, 1e-9, 1e9, "routed_scaling_factor"),
 		},
 	}
 	if e.Router.Groups == 1 {
 		e.Router.TopGroups = 1
 	}
+	e.Normalized = e.Normalized && e.PerToken > 1 // as in noAux
 	if c.flag("moe_router_enable_expert_bias") {
 		e.Router.Bias = "gate.expert_bias"
 	}

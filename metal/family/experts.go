@@ -71,6 +71,9 @@ type Router struct {
 	Input bool
 }
 
+// leastSum keeps shares finite where all chosen scores underflow.
+const leastSum = 1e-20
+
 // Plain reports whether the router is a softmax and nothing else.
 func (r Router) Plain() bool { return r == Router{} }
 
@@ -107,6 +110,16 @@ func (e Experts) Layers(n int) int {
 func (e Experts) consistent() error {
 	if e.PerToken > e.Count {
 		return Invalidf("each token uses %d experts, but there are only %d", e.PerToken, e.Count)
+	}
+	groups, top := e.Router.Groups, e.Router.TopGroups
+	if groups < 2 {
+		return nil
+	}
+	if e.Count%groups != 0 || top > groups {
+		return Invalidf("n_group: %d experts do not form %d groups, of which a token uses %d", e.Count, groups, top)
+	}
+	if can := e.Count / groups * top; e.PerToken > can {
+		return Invalidf("num_experts_per_tok: each token uses %d experts, but %d of %d groups have only %d", e.PerToken, top, groups, can)
 	}
 	return nil
 }
@@ -207,18 +220,20 @@ func (c *Config) denseLayers(layers int) (dense []int, ok bool) {
 
 // noAux reads the mixture of DeepSeek-V3: sigmoid scores, a bias that only
 // affects the choice, groups of experts, scaled weights, shared experts without
-// a gate, and dense layers first. Any other score function or method is
-// refused.
+// a gate, and dense layers first. The share of a single expert stays its score,
+// as in DeepSeek's own code and mlx-lm; transformers makes it 1. Any other score
+// function or method is refused.
 func (c *Config) noAux(d *Dimensions, score string, methods ...string) {
 	e := Experts{
 		Count: c.integer(1, 1<<12, "n_routed_experts", "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_tok"),
 		FeedForward: c.integer(1, 1<<22, "moe_intermediate_size"), Normalized: c.flagOr(true, "norm_topk_prob"), Step: 1,
 		Dense: denseFirst(d.Layers, c.integerOr(0, 0, 1<<12, "first_k_dense_replace")), SharedWhole: true,
 		Router: Router{
-			Sigmoid: true, Bias: "gate.e_score_correction_bias", Pairs: true, Scale: c.numberOr(1, 1e-9, 1e9, "routed_scaling_factor"),
+			Sigmoid: true, Bias: "gate.e_score_correction_bias", Pairs: true, Least: leastSum, Scale: c.numberOr(1, 1e-9, 1e9, "routed_scaling_factor"),
 			Groups: c.integerOr(1, 1, 1<<10, "n_group"), TopGroups: c.integerOr(1, 1, 1<<10, "topk_group"),
 		},
 	}
+	e.Normalized = e.Normalized && e.PerToken > 1
 	e.Shared = e.FeedForward * c.integerOr(0, 0, 1<<10, "n_shared_experts")
 	c.only("moe_layer_freq", 1)
 	for key, want := range map[string][]string{"scoring_func": {score}, "topk_method": methods} {

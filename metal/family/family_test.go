@@ -64,6 +64,7 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "gemma3n_text", key: "intermediate_size", value: []any{json.Number("64")}, want: family.ErrInvalid},
 		{family: "gemma4", key: "num_kv_shared_layers", want: family.ErrMissing},
 		{family: "gemma4", key: "num_kv_shared_layers", value: json.Number("6"), want: family.ErrInvalid},
+		{family: "glm4_moe", key: "num_experts_per_tok", value: json.Number("7"), want: family.ErrInvalid},
 		{family: "gemma4", key: "use_bidirectional_attention", value: "all", want: family.ErrUnsupported},
 		{family: "glm4", key: "attention_bias", want: family.ErrMissing},
 		{family: "glm4_moe", key: "topk_method", value: "greedy", want: family.ErrUnsupported},

@@ -76,10 +76,11 @@ func kimiExperts(c *Config, d Dimensions) Experts {
 		Count: c.integer(1, 1<<12, "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_token"), FeedForward: c.integer(1, 1<<22, "moe_intermediate_size"),
 		Normalized: c.flagOr(true, "moe_renormalize"), Step: 1, Dense: denseFirst(d.Layers, c.integerOr(0, 0, 1<<12, "first_k_dense_replace")), SharedWhole: true,
 		Router: Router{
-			Bias: "e_score_correction_bias", Pairs: true, Least: 1e-20, Scale: c.numberOr(1, 1e-9, 1e9, "routed_scaling_factor"),
+			Bias: "e_score_correction_bias", Pairs: true, Least: leastSum, Scale: c.numberOr(1, 1e-9, 1e9, "routed_scaling_factor"),
 			Groups: c.integerOr(1, 1, 1<<10, "num_expert_group"), TopGroups: c.integerOr(1, 1, 1<<10, "topk_group"),
 		},
 	}
+	e.Normalized = e.Normalized && e.PerToken > 1 // as in noAux
 	e.Shared = e.FeedForward * c.integerOr(0, 0, 1<<10, "num_shared_experts")
 	c.only("moe_layer_freq", 1)
 	switch v := c.value("moe_router_activation_func"); v {

@@ -46,7 +46,7 @@ func readMimo(c *Config, d *Dimensions) {
 	c.text["moe_layer_freq"] = nil // which is a number in other families
 	c.noAux(d, "sigmoid", "noaux_tc")
 	c.text["moe_layer_freq"] = values
-	d.Experts.Dense, d.Experts.Router.Least = nil, 1e-20
+	d.Experts.Dense = nil
 	for i, is := range sparse {
 		if !is {
 			d.Experts.Dense = append(d.Experts.Dense, i)

@@ -26,7 +26,7 @@ func minimaxM2() Family {
 			}
 			d.Experts = Experts{
 				Count: c.integer(1, 1<<12, "num_local_experts", "num_experts"), PerToken: c.integer(1, 1<<12, "num_experts_per_tok"),
-				FeedForward: d.FeedForward, Normalized: true, Step: 1, Router: Router{Sigmoid: true, Bias: "e_score_correction_bias"},
+				FeedForward: d.FeedForward, Normalized: true, Step: 1, Router: Router{Sigmoid: true, Bias: "e_score_correction_bias", Least: leastSum},
 			}
 		},
 		Block:  preNorm,

@@ -9,6 +9,7 @@ func mistral4() Family {
 			c.latent(d)
 			c.noAux(d, "softmax")
 			d.Experts.Router.Sigmoid, d.Experts.Router.Bias = false, ""
+			d.Experts.Normalized = c.flagOr(true, "norm_topk_prob")
 			d.Temper = readTemper(c)
 		},
 		Block: preNorm,

@@ -70,7 +70,7 @@ func readStep3p5(c *Config, d *Dimensions) {
 	d.Experts = Experts{
 		Count: c.integerOr(288, 1, 1<<12, "moe_num_experts"), PerToken: c.integerOr(8, 1, 1<<12, "moe_top_k"), FeedForward: c.integerOr(1280, 1, 1<<22, "moe_intermediate_size"),
 		Normalized: c.flagOr(true, "norm_expert_weight"), Step: 1, Shared: c.integerOr(1280, 1, 1<<22, "share_expert_dim"), SharedWhole: true,
-		Router: Router{Sigmoid: true, Bias: "gate.router_bias", Least: 1e-20, Scale: c.numberOr(3, 1e-9, 1e9, "moe_router_scaling_factor")},
+		Router: Router{Sigmoid: true, Bias: "gate.router_bias", Least: leastSum, Scale: c.numberOr(3, 1e-9, 1e9, "moe_router_scaling_factor")},
 	}
 	for i, sparse := range c.stepMixtures(d.Layers) {
 		if !sparse {
