@@ -21,7 +21,7 @@ func gemma3() Family {
 			b.Attention.HeadNorm, b.Feed.Activation = EachHead, GELUTanh
 			return b
 		},
-		Layout: Layout{NormsLessOne: true, Wide: true},
+		Layout: Layout{NormsLessOne: true, Wide: true, Headed: true},
 		GGUF: &GGUF{Name: "gemma3", Read: (*keyReader).gemma, Names: map[string]string{
 			"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
 		}},

@@ -23,7 +23,7 @@ func glm4() Family {
 			b.After, b.AfterFeed = rms("post_self_attn_layernorm"), rms("post_mlp_layernorm")
 			return b
 		},
-		Layout: Layout{Fused: []Fused{fusedGate()}},
+		Layout: Layout{Fused: []Fused{fusedGate()}, Headed: true},
 	}
 }
 
@@ -40,7 +40,7 @@ func glm4MoE() Family {
 			c.noAux(d, "sigmoid", "noaux_tc")
 		},
 		Block:  preNorm,
-		Layout: Layout{Drafts: true},
+		Layout: Layout{Drafts: true, Headed: true},
 	}
 }
 

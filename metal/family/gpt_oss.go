@@ -16,7 +16,7 @@ func gptoss() Family {
 			b.Attention.Bias, b.Attention.OutBias, b.Attention.Sinks = true, true, true
 			return b
 		},
-		Layout: Layout{Blocks: true},
+		Layout: Layout{Blocks: true, Headed: true},
 		GGUF:   &GGUF{Name: "gpt-oss", Read: (*keyReader).gptoss, Names: map[string]string{"post_attention_layernorm": "post_attention_norm"}},
 	}
 }

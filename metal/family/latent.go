@@ -147,7 +147,8 @@ func deepseekV2() Family {
 				c.fail(fmt.Errorf("%snorm_topk_prob: %w", c.inside, &UnsupportedError{"value", "true", []string{"false"}}))
 			}
 		},
-		Block: preNorm,
+		Block:  preNorm,
+		Layout: Layout{Headed: true},
 	}
 }
 
@@ -161,7 +162,7 @@ func deepseekV3() Family {
 			c.noAux(d, "sigmoid", "noaux_tc")
 		},
 		Block:  preNorm,
-		Layout: Layout{Drafts: true},
+		Layout: Layout{Drafts: true, Headed: true},
 	}
 }
 
@@ -204,6 +205,6 @@ func glm4MoELite() Family {
 			d.Latent.Eps = d.NormEps
 		},
 		Block:  preNorm,
-		Layout: Layout{Drafts: true},
+		Layout: Layout{Drafts: true, Headed: true},
 	}
 }

@@ -20,7 +20,7 @@ func mimoV2Flash() Family {
 			b.Attention.Scale = 1 / math.Sqrt(float64(b.Attention.HeadSize))
 			return b
 		},
-		Layout: Layout{Ignored: []string{"model.mtp"}, Rename: []string{".attention_sink_bias", ".sinks"}},
+		Layout: Layout{Headed: true, Ignored: []string{"model.mtp"}, Rename: []string{".attention_sink_bias", ".sinks"}},
 	}
 }
 

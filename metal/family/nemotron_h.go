@@ -31,7 +31,7 @@ func nemotronH() Family {
 			}
 		},
 		Layout: Layout{
-			Ignored: []string{"mtp."}, Kernels: []string{".conv1d.weight"},
+			Headed: true, Ignored: []string{"mtp."}, Kernels: []string{".conv1d.weight"},
 			Rename: []string{
 				"backbone.embeddings", "model.embed_tokens", "backbone.norm_f", "model.norm", "backbone.", "model.", "model.embeddings", "model.embed_tokens", "model.norm_f", "model.norm",
 				".switch_mlp.fc1", ".switch_mlp.up_proj", ".switch_mlp.fc2", ".switch_mlp.down_proj", ".experts.up_proj", ".switch_mlp.up_proj.weight", ".experts.down_proj", ".switch_mlp.down_proj.weight",

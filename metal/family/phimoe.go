@@ -21,6 +21,6 @@ func phimoe() Family {
 			}
 		},
 		Block:  preNorm,
-		Layout: Layout{Rename: []string{".block_sparse_moe.", ".mlp.", ".router.", ".gate.", ".w1.", ".gate_proj.", ".w2.", ".down_proj.", ".w3.", ".up_proj."}},
+		Layout: Layout{Headed: true, Rename: []string{".block_sparse_moe.", ".mlp.", ".router.", ".gate.", ".w1.", ".gate_proj.", ".w2.", ".down_proj.", ".w3.", ".up_proj."}},
 	}
 }

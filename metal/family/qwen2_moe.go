@@ -13,6 +13,7 @@ func qwen2MoE() Family {
 			d.Experts = c.experts(d.Layers)
 			d.Experts.Shared = c.integer(1, 1<<22, "shared_expert_intermediate_size")
 		},
-		Block: preNorm,
+		Block:  preNorm,
+		Layout: Layout{Headed: true},
 	}
 }

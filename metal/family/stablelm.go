@@ -20,5 +20,6 @@ func stableLM() Family {
 			}
 			return preNorm(d, i)
 		},
+		Layout: Layout{Headed: true},
 	}
 }

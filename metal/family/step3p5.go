@@ -37,7 +37,7 @@ func step3p5() Family {
 			return b
 		},
 		Layout: Layout{
-			Drafts: true, Ignored: []string{"model.mtp"}, NormsLessOneInHF: true, Original: ".moe.",
+			Drafts: true, Headed: true, Ignored: []string{"model.mtp"}, NormsLessOneInHF: true, Original: ".moe.",
 			Rename: []string{
 				".mlp.share_expert.", ".mlp.shared_experts.", ".mlp.gate.gate", ".mlp.gate", ".share_expert.", ".mlp.shared_experts.",
 				".moe.gate_proj", ".mlp.switch_mlp.gate_proj", ".moe.up_proj", ".mlp.switch_mlp.up_proj", ".moe.down_proj", ".mlp.switch_mlp.down_proj",

@@ -194,7 +194,7 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 	if err != nil {
 		return nil, err
 	}
-	tied, err := c.tied(cfg)
+	tied, err := c.tied(d, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -300,10 +300,11 @@ func lent(name string, d family.Dimensions) bool {
 // tied says whether the embedding is the head: as config.json says, and where
 // it does not, if there is no head. (There mlx-lm takes a Llama as tied and
 // drops a head; transformers takes it as untied. A head that is a copy gives
-// the same either way.)
-func (c *collection) tied(cfg *family.Config) (bool, error) {
+// the same either way.) A family may always use its head: transformers does not tie a
+// head that differs from the embedding, and mlx-lm does not read the key there.
+func (c *collection) tied(d family.Dimensions, cfg *family.Config) (bool, error) {
 	tied, known, err := cfg.Tied()
-	if _, has := c.tensors[headPath]; err == nil && !known {
+	if _, has := c.tensors[headPath]; err == nil && (!known || has && d.Layout().Headed) {
 		tied = !has
 	}
 	return tied, err
