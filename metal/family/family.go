@@ -90,8 +90,7 @@ type Layout struct {
 	// Drafts means that layers past the last are draft heads, which are not
 	// loaded.
 	Drafts bool
-	// Headed means that a stored head is used even if the file says that the embedding is
-	// the head.
+	// Headed means that a stored head is used although config.json has tie_word_embeddings.
 	Headed bool
 	// Unwrap means that the decoder may be nested in a larger model, under any
 	// key of config.json.
