@@ -33,6 +33,10 @@ type Experts struct {
 	// of the shared one.
 	Activation Activation
 	Plain      bool
+	// Latent is the width of what experts read and return (Nemotron 3 Super): one matrix
+	// makes it of the layer's input, another makes the output of their sum. 0 means the
+	// model's width. The router and the shared expert read the input.
+	Latent int
 	// Aside is the mixture of Gemma 4, which stands next to a dense feed-forward of this
 	// width; both are normed by themselves.
 	Aside int

@@ -83,7 +83,7 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "mimo_v2_flash", key: "hybrid_layer_pattern", value: []any{json.Number("1")}, want: family.ErrInvalid},
 		{family: "minimax_m2", key: "attn_type_list", value: []any{json.Number("1"), json.Number("0")}, want: family.ErrUnsupported},
 		{family: "mixtral", key: "sliding_window", value: json.Number("4096"), want: family.ErrUnsupported},
-		{family: "nemotron_h", key: "moe_latent_size", value: json.Number("64"), want: family.ErrUnsupported},
+		{family: "nemotron_h", key: "norm_topk_prob", want: family.ErrMissing},
 		{family: "nemotron_h", key: "use_bias", value: true, want: family.ErrInvalid},
 		{family: "olmoe", key: "clip_qkv", value: json.Number("8"), want: family.ErrUnsupported},
 		{family: "minicpm", key: "rope_scaling", value: map[string]any{"type": "longrope", "original_max_position_embeddings": json.Number("256"), "short_factor": []any{}, "long_factor": slices.Repeat([]any{json.Number("2")}, 16)}, want: family.ErrUnsupported},

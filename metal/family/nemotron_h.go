@@ -103,14 +103,12 @@ func readNemotronH(c *Config, d *Dimensions) {
 		}
 		return
 	}
-	if v := c.value("moe_latent_size"); v != nil {
-		c.fail(fmt.Errorf("%smoe_latent_size: %w", c.inside, &UnsupportedError{"value", Shown(v), []string{"null"}}))
-	}
 	dense := d.Experts.Dense
 	c.noAux(d, "sigmoid", "noaux_tc")
 	e := &d.Experts
 	e.Dense, e.Path, e.Plain, e.Activation = dense, "mixer", true, ReLU2
-	e.Router.Least = 1e-20
+	e.Latent = c.integerOr(0, 1, 1<<20, "moe_latent_size")
+	c.must("norm_topk_prob") // the references' defaults differ
 	if e.Shared > 0 {
 		e.Shared = c.integer(1, 1<<22, "moe_shared_expert_intermediate_size")
 	}

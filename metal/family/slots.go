@@ -246,7 +246,11 @@ func (s *slots) experts(e Experts, hidden int) {
 	if e.Router.Bias != "" {
 		*s = append(*s, Slot{Path: path + e.Router.Bias, Shape: []int64{int64(e.Count)}, Optional: e.Router.MayLack, AnyDims: true})
 	}
-	n, inner, width := int64(e.Count), int64(e.FeedForward), int64(hidden)
+	n, inner, width := int64(e.Count), int64(e.FeedForward), int64(cmp.Or(e.Latent, hidden))
+	if e.Latent > 0 {
+		s.linear(path+"fc1_latent_proj", e.Latent, hidden, false)
+		s.linear(path+"fc2_latent_proj", hidden, e.Latent, false)
+	}
 	if !e.Plain {
 		s.add(path+"switch_mlp.gate_proj.weight", n, inner, width)
 	}

@@ -27,6 +27,9 @@ type Experts struct {
 	GELU bool
 	// Limit bounds both factors (family.Feed.Limit); 0 means no bound.
 	Limit float32
+	// Into makes what experts read, and Back the output of their sum; without matrices they
+	// read and return what the mixture does.
+	Into, Back Linear
 	// Shared is an additional expert that every token uses; nil means none. Its
 	// weight is the sigmoid of SharedGate's score, or 1 without SharedGate.
 	Shared     FeedForward
@@ -64,21 +67,30 @@ func (e *Experts) of(s tensor.Scope, x, by tensor.Array) tensor.Array {
 	chosen, shares := e.route(s, scores)
 	s.Release(scores)
 	read := x
-	if e.By.Input {
+	switch {
+	case e.By.Input:
 		read = s.Multiply(x, shares)
+	case e.Into.Matrix != nil:
+		read = e.Into.Apply(s, x)
 	}
 	inner := e.inner(s, read, chosen)
 	out := s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0]
 	s.Release(inner)
 	s.Release(chosen)
-	if e.By.Input {
+	if read != x {
 		s.Release(read)
-	} else {
+	}
+	if !e.By.Input {
 		down := out
 		out = s.Combine(down, shares)
 		s.Release(down)
 	}
 	s.Release(shares)
+	if e.Back.Matrix != nil {
+		sum := out
+		out = e.Back.Apply(s, sum)
+		s.Release(sum)
+	}
 	if e.Shared == nil {
 		return out
 	}
@@ -124,6 +136,10 @@ func newExperts(l *Loader, path string, d family.Experts) *Experts {
 	}
 	l.stack(path+".switch_mlp.up_proj", &e.Up)
 	l.stack(path+".switch_mlp.down_proj", &e.Down)
+	if d.Latent > 0 {
+		l.Linear(path+".fc1_latent_proj", &e.Into)
+		l.Linear(path+".fc2_latent_proj", &e.Back)
+	}
 	if d.Shared > 0 {
 		e.Shared = newFeed(l, path+"."+d.SharedName(), family.Feed{Plain: d.Plain, Activation: d.Activation, Limit: d.SharedLimit})
 		if !d.SharedWhole {
