@@ -6,7 +6,7 @@ import "fmt"
 // bias; rotated pairs are interleaved, logits are scaled.
 func cohere() Family {
 	return Family{
-		Name: "cohere", Models: "Command R", Types: []string{"cohere"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
+		Name: "cohere", Models: "Command R", Types: []string{"cohere"}, Context: 1 << 13, Interleaved: true, Eps: "layer_norm_eps",
 		Read:  readCohere,
 		Block: parallelBlock,
 	}
@@ -16,7 +16,7 @@ func cohere() Family {
 // three of four layers; only those layers rotate heads.
 func cohere2() Family {
 	return Family{
-		Name: "cohere2", Models: "Command R7B, Command A", Types: []string{"cohere2"}, Context: 1 << 13, Theta: 10000, Interleaved: true, Eps: "layer_norm_eps",
+		Name: "cohere2", Models: "Command R7B, Command A", Types: []string{"cohere2"}, Context: 1 << 13, Interleaved: true, Eps: "layer_norm_eps",
 		Read: func(c *Config, d *Dimensions) {
 			readCohere(c, d)
 			c.windows(d, c.integerOr(4, 1, 1<<12, "sliding_window_pattern"))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,8 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 	}{
 		{family: "apertus", key: "qk_norm", value: false, want: family.ErrUnsupported},
 		{family: "bailing_moe", key: "norm_head", value: true, want: family.ErrUnsupported},
+		{family: "cohere", key: "rope_theta", want: family.ErrMissing},
+		{family: "cohere2", key: "rope_theta", want: family.ErrMissing},
 		{family: "cohere", key: "use_qk_norm", value: true, want: family.ErrUnsupported},
 		{family: "deepseek_v2", key: "norm_topk_prob", value: true, want: family.ErrUnsupported},
 		{family: "deepseek_v3", key: "scoring_func", value: "softmax", want: family.ErrUnsupported},
@@ -68,6 +71,7 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "gemma4", key: "use_bidirectional_attention", value: "all", want: family.ErrUnsupported},
 		{family: "glm4", key: "attention_bias", want: family.ErrMissing},
 		{family: "glm4_moe", key: "topk_method", value: "greedy", want: family.ErrUnsupported},
+		{family: "glm4_moe_lite", key: "rope_theta", want: family.ErrMissing},
 		{family: "granite", key: "residual_multiplier", want: family.ErrMissing},
 		{family: "granitemoehybrid", key: "layer_types", value: []any{"attention", "conv"}, want: family.ErrUnsupported},
 		{family: "granitemoehybrid", key: "position_embedding_type", value: "alibi", want: family.ErrUnsupported},
@@ -81,15 +85,17 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		{family: "llama4_text", key: "moe_layers", value: []any{json.Number("5")}, want: family.ErrInvalid},
 		{family: "llama4_text", key: "layer_types", value: []any{"full_attention", "sliding_attention", "full_attention", "full_attention", "full_attention"}, want: family.ErrUnsupported},
 		{family: "mimo_v2_flash", key: "hybrid_layer_pattern", value: []any{json.Number("1")}, want: family.ErrInvalid},
+		{family: "minicpm", key: "rope_scaling", value: map[string]any{"type": "longrope", "original_max_position_embeddings": json.Number("256"), "short_factor": []any{}, "long_factor": slices.Repeat([]any{json.Number("2")}, 16)}, want: family.ErrUnsupported},
 		{family: "minimax_m2", key: "attn_type_list", value: []any{json.Number("1"), json.Number("0")}, want: family.ErrUnsupported},
 		{family: "mixtral", key: "sliding_window", value: json.Number("4096"), want: family.ErrUnsupported},
 		{family: "nemotron_h", key: "norm_topk_prob", want: family.ErrMissing},
 		{family: "nemotron_h", key: "use_bias", value: true, want: family.ErrInvalid},
 		{family: "olmoe", key: "clip_qkv", value: json.Number("8"), want: family.ErrUnsupported},
-		{family: "minicpm", key: "rope_scaling", value: map[string]any{"type": "longrope", "original_max_position_embeddings": json.Number("256"), "short_factor": []any{}, "long_factor": slices.Repeat([]any{json.Number("2")}, 16)}, want: family.ErrUnsupported},
 		{family: "phi3", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_factor": []any{}}, want: family.ErrInvalid},
 		{family: "phi3", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_mscale": json.Number("1.2")}, want: family.ErrUnsupported},
 		{family: "phimoe", key: "rope_scaling", value: map[string]any{"type": "longrope", "long_factor": []any{json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1"), json.Number("1")}}, want: family.ErrMissing},
+		{family: "qwen2_moe", key: "rope_theta", want: family.ErrMissing},
+		{family: "smollm3", key: "rope_theta", want: family.ErrMissing},
 		{family: "qwen2_moe", key: "use_sliding_window", value: true, want: family.ErrUnsupported},
 		{family: "seed_oss", key: "logits_scaling", value: json.Number("2"), want: family.ErrUnsupported},
 		{family: "smollm3", key: "no_rope_layers", value: []any{json.Number("1")}, want: family.ErrInvalid},
@@ -105,6 +111,47 @@ func TestWhatAFamilyDoesNotComputeIsRefusedByName(t *testing.T) {
 		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.key) {
 			t.Errorf("%s with %s = %v: error %v, want %v naming it", c.family, c.key, c.value, err, c.want)
 		}
+	}
+}
+
+// Where both references have a default, a file without the key means that one.
+func TestAKeyThatAFileLeavesOutMeansTheDefaultOfBothReferences(t *testing.T) {
+	gone := "" // deletes the key
+	for _, c := range []struct {
+		family, key string
+		value       any
+		of          func(d family.Dimensions) float64
+		want        float64
+	}{
+		{family: "gemma2", key: "attn_logit_softcapping", value: gone, of: func(d family.Dimensions) float64 { return d.ScoreCap }, want: 50},
+		{family: "gemma2", key: "attn_logit_softcapping", of: func(d family.Dimensions) float64 { return d.ScoreCap }},
+		{family: "gemma2", key: "final_logit_softcapping", value: gone, of: func(d family.Dimensions) float64 { return d.LogitCap }, want: 30},
+		{family: "gemma3n_text", key: "final_logit_softcapping", value: gone, of: func(d family.Dimensions) float64 { return d.LogitCap }, want: 30},
+		{family: "gemma3n_text", key: "final_logit_softcapping", of: func(d family.Dimensions) float64 { return d.LogitCap }},
+		{family: "gemma4", key: "final_logit_softcapping", of: func(d family.Dimensions) float64 { return d.LogitCap }},
+		{family: "gemma4", key: "rope_parameters", value: gone, of: func(d family.Dimensions) float64 { return d.LocalRope.Theta }, want: 10000},
+		{family: "gemma4", key: "rope_parameters", value: gone, of: func(d family.Dimensions) float64 { return d.Rope.Theta }, want: 1e6},
+		{family: "gemma4", key: "rope_parameters", value: gone, of: func(d family.Dimensions) float64 { return float64(d.Rope.Factors[d.HeadSize/8-1]) }, want: 1},
+		{family: "gemma4", key: "rope_parameters", value: gone, of: func(d family.Dimensions) float64 { return float64(d.Rope.Factors[d.HeadSize/8]) }, want: math.Inf(1)},
+		{family: "glm4_moe_lite", key: "routed_scaling_factor", value: gone, of: func(d family.Dimensions) float64 { return d.Experts.Router.Scale }, want: 1.8},
+	} {
+		values := configOf(t, c.family)
+		if values[c.key] = c.value; c.value == gone {
+			delete(values, c.key)
+		}
+		d, err := family.NewConfig(values).Dimensions()
+		if err != nil {
+			t.Errorf("%s with %s = %v: %v", c.family, c.key, c.value, err)
+			continue
+		}
+		if got := c.of(d); got != c.want {
+			t.Errorf("%s with %s = %v: %v, want %v", c.family, c.key, c.value, got, c.want)
+		}
+	}
+	values := configOf(t, "gemma4")
+	delete(values, "final_logit_softcapping")
+	if _, err := family.NewConfig(values).Dimensions(); !errors.Is(err, family.ErrMissing) {
+		t.Errorf("a Gemma 4 that does not say whether it caps logits: error %v, want ErrMissing", err)
 	}
 }
 

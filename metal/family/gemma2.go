@@ -14,8 +14,8 @@ func gemma2() Family {
 			d.OutBias = d.Bias
 			d.EmbedScale = math.Sqrt(float64(d.Hidden))
 			d.QueryScalar = c.number(1, 1<<20, "query_pre_attn_scalar") // the references' defaults differ
-			d.ScoreCap = c.numberOr(0, 1e-3, 1e6, "attn_logit_softcapping")
-			d.LogitCap = c.numberOr(0, 1e-3, 1e6, "final_logit_softcapping")
+			d.ScoreCap = c.cap(50, "attn_logit_softcapping")
+			d.LogitCap = c.cap(30, "final_logit_softcapping")
 			c.windows(d, 2)
 		},
 		Block: func(d Dimensions, i int) Block {

@@ -40,7 +40,7 @@ func readGemma3n(c *Config, d *Dimensions) {
 	c.windows(d, 5)
 	readGemmaRope(c, d)
 	d.Scale, d.EmbedScale = 1, math.Sqrt(float64(d.Hidden))
-	d.LogitCap = c.numberOr(30, 1e-3, 1e6, "final_logit_softcapping")
+	d.LogitCap = c.cap(30, "final_logit_softcapping")
 	c.borrowed(d, c.integer(0, 1<<12, "num_kv_shared_layers"))
 	d.Inner = c.integerOr(256, 1, 1<<16, "hidden_size_per_layer_input")
 	d.InnerVocabulary = c.integerOr(1<<18, 1, 1<<24, "vocab_size_per_layer_input")

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -13,9 +14,10 @@ import (
 // mixture stands next to the feed-forward.
 func gemma4() Family {
 	return Family{
-		Name: "gemma4", Models: "Gemma 4, text only", Types: []string{"gemma4_text"}, Context: 1 << 17, Theta: 1e6, Partial: 1,
-		Activations: []string{"gelu_pytorch_tanh"},
-		Read:        readGemma4,
+		Name: "gemma4", Models: "Gemma 4, text only", Types: []string{"gemma4_text", "gemma4_unified_text"}, Context: 1 << 17, Theta: 1e6, Partial: 1,
+		Activations: []string{"gelu_pytorch_tanh"}, Contexts: map[string]int{"gemma4_unified_text": 1 << 18},
+		Prepare: rotateGemma4,
+		Read:    readGemma4,
 		Block: func(d Dimensions, i int) Block {
 			b := sandwich(d, i)
 			a := b.Attention
@@ -45,6 +47,17 @@ func gemma4() Family {
 	}
 }
 
+// rotateGemma4 enters the rotations of both kinds of layer that a file without any means.
+func rotateGemma4(text map[string]any) {
+	if text["rope_parameters"] != nil || text["rope_scaling"] != nil || text["rope_theta"] != nil {
+		return
+	}
+	text["rope_parameters"] = map[string]any{
+		"full_attention":    map[string]any{"rope_type": "proportional", "partial_rotary_factor": json.Number("0.25"), "rope_theta": json.Number("1000000")},
+		"sliding_attention": map[string]any{"rope_type": "default", "rope_theta": json.Number("10000")},
+	}
+}
+
 func readGemma4(c *Config, d *Dimensions) {
 	c.windows(d, 1)
 	if c.value("layer_types") == nil { // the references' defaults differ
@@ -61,7 +74,10 @@ func readGemma4(c *Config, d *Dimensions) {
 	params, key = c.rotation("full_attention")
 	d.Rope = c.ropeOf(f, *d, params, key)
 	d.Scale, d.EmbedScale = 1, math.Sqrt(float64(d.Hidden))
-	d.LogitCap = c.numberOr(0, 1e-3, 1e6, "final_logit_softcapping")
+	if _, ok := c.text["final_logit_softcapping"]; !ok { // the references' defaults differ
+		c.number(1e-3, 1e6, "final_logit_softcapping")
+	}
+	d.LogitCap = c.cap(0, "final_logit_softcapping")
 	c.borrowed(d, c.integer(0, 1<<12, "num_kv_shared_layers"))
 	d.WideLenders = c.flagOr(true, "use_double_wide_mlp")
 	c.gatedTower(d)

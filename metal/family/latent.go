@@ -198,10 +198,11 @@ func glmMoEDSA() Family {
 // default of 1e-6 in place, which changes the sixth digit.
 func glm4MoELite() Family {
 	return Family{
-		Name: "glm4_moe_lite", Models: "GLM-4.7-Flash", Types: []string{"glm4_moe_lite"}, Context: 1 << 17, Theta: 10000, Rotary: "qk_rope_head_dim",
+		Name: "glm4_moe_lite", Models: "GLM-4.7-Flash", Types: []string{"glm4_moe_lite"}, Context: 1 << 17, Rotary: "qk_rope_head_dim",
 		Read: func(c *Config, d *Dimensions) {
 			c.latent(d)
 			c.noAux(d, "sigmoid", "noaux_tc")
+			d.Experts.Router.Scale = c.numberOr(1.8, 1e-9, 1e9, "routed_scaling_factor")
 			d.Latent.Eps = d.NormEps
 		},
 		Block:  preNorm,

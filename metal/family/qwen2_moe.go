@@ -6,7 +6,7 @@ package family
 // their defaults.
 func qwen2MoE() Family {
 	return Family{
-		Name: "qwen2_moe", Models: "Qwen1.5-MoE, Qwen2-57B-A14B", Types: []string{"qwen2_moe"}, Context: 1 << 15, Theta: 1e4,
+		Name: "qwen2_moe", Models: "Qwen1.5-MoE, Qwen2-57B-A14B", Types: []string{"qwen2_moe"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = readWindow(c, *d)
 			d.Bias = c.flagOr(true, "qkv_bias")

@@ -129,6 +129,14 @@ func (s *section) numberOr(absent, low, high float64, name string) float64 {
 	return s.number(low, high, name)
 }
 
+// cap reads a bound of scores or logits with a default; null means none.
+func (s *section) cap(absent float64, name string) float64 {
+	if v, ok := s.text[name]; ok && v == nil {
+		absent = 0
+	}
+	return s.numberOr(absent, 1e-3, 1e6, name)
+}
+
 // list reads a list, empty if absent.
 func (s *section) list(name string) []any {
 	list, ok := s.value(name).([]any)

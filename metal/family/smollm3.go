@@ -4,7 +4,7 @@ package family
 // layer.
 func smollm3() Family {
 	return Family{
-		Name: "smollm3", Models: "SmolLM3", Types: []string{"smollm3"}, Context: 1 << 15, Theta: 2e6,
+		Name: "smollm3", Models: "SmolLM3", Types: []string{"smollm3"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) {
 			d.Bias, d.FeedBias = c.flag("attention_bias"), c.flag("mlp_bias")
 			d.OutBias = d.Bias

@@ -59,7 +59,7 @@ func Seeing(modelType string) Described {
 func (m *Described) seeingGemma4(decoder map[string]any) {
 	for key, v := range map[string]any{
 		"sliding_window": 48, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}, "global_head_dim": 32, "num_kv_shared_layers": 0,
-		"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": seeingVocabulary, "pad_token_id": 3, "use_bidirectional_attention": "vision",
+		"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": seeingVocabulary, "pad_token_id": 3, "use_bidirectional_attention": "vision", "final_logit_softcapping": nil,
 		"rope_parameters": map[string]any{
 			"full_attention":    map[string]any{"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25},
 			"sliding_attention": map[string]any{"rope_theta": 10000.0, "rope_type": "default"},

@@ -139,7 +139,7 @@ func TestUnsupportedTowersLeaveTheText(t *testing.T) {
 
 // gemmaSeeing is the configuration of a small Gemma 4, with pairs of parts replaced.
 func gemmaSeeing(changes ...string) string {
-	return strings.NewReplacer(changes...).Replace(`{"model_type":"gemma4","image_token_id":60,"boi_token_id":61,"eoi_token_id":62,"text_config":{"model_type":"gemma4_text","hidden_size":16,
+	return strings.NewReplacer(changes...).Replace(`{"model_type":"gemma4","image_token_id":60,"boi_token_id":61,"eoi_token_id":62,"text_config":{"model_type":"gemma4_text","final_logit_softcapping":30.0,"hidden_size":16,
 		"num_hidden_layers":2,"intermediate_size":32,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":8,"global_head_dim":16,"vocab_size":64,"rms_norm_eps":1e-6,"max_position_embeddings":64,
 		"sliding_window":8,"layer_types":["sliding_attention","full_attention"],"num_kv_shared_layers":0,"pad_token_id":0,"rope_parameters":{
 		"full_attention":{"rope_theta":1e6,"rope_type":"proportional","partial_rotary_factor":0.25},"sliding_attention":{"rope_theta":10000.0,"rope_type":"default"}}},
