@@ -24,6 +24,9 @@ func gatedTower(c *Config) Tower {
 		from, to := m[0]+"."+m[1]+"_proj.", m[1]+"."
 		t.Rename = append(t.Rename, from+"linear.", to, from, to)
 	}
+	if kind := c.value("model_type"); kind != nil && kind != "gemma4_vision" {
+		c.fail(fmt.Errorf("%smodel_type: %w", c.inside, &UnsupportedError{"vision tower", Shown(kind), []string{"gemma4_vision"}}))
+	}
 	t.Image = int32(c.integerAt(258880, 0, 1<<24, "image_token_id"))
 	t.Begin, t.End = int32(c.integerAt(255999, 1, 1<<24, "boi_token_id")), int32(c.integerAt(258882, 1, 1<<24, "eoi_token_id"))
 	c.only("num_key_value_heads", float64(t.Heads))

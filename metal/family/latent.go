@@ -156,7 +156,7 @@ func deepseekV2() Family {
 // architecture.
 func deepseekV3() Family {
 	return Family{
-		Name: "deepseek_v3", Models: "DeepSeek-V3 and R1; Kimi K2; Kimi K2.5, text only", Types: []string{"deepseek_v3", "kimi_k2"}, Context: 1 << 12, Theta: 10000, Rotary: "qk_rope_head_dim",
+		Name: "deepseek_v3", Models: "DeepSeek-V3 and R1; Kimi K2; Kimi K2.5, text only", Types: []string{"deepseek_v3", "joyai_llm_flash", "kimi_k2"}, Context: 1 << 12, Theta: 10000, Rotary: "qk_rope_head_dim",
 		Read: func(c *Config, d *Dimensions) {
 			c.latent(d)
 			c.noAux(d, "sigmoid", "noaux_tc")

@@ -12,7 +12,7 @@ import (
 // default. Only the decoder is loaded, as in mlx-lm 0.32.2 (models/gemma3.py
 // and models/mistral3.py): its output for text does not depend on the encoder.
 func wrappers() map[string][]string {
-	return map[string][]string{"gemma3": {"gemma3_text"}, "gemma3n": {"gemma3n_text"}, "gemma4": {"gemma4_text"}, "kimi_k25": {"deepseek_v3", "kimi_k2"}, "llama4": {"llama4_text"}, "mistral3": {"mistral", "ministral3", "mistral4"}, "qwen3_vl": {"qwen3_vl_text"}, "qwen3_vl_moe": {"qwen3_vl_moe_text"}}
+	return map[string][]string{"gemma3": {"gemma3_text"}, "gemma3n": {"gemma3n_text"}, "gemma4": {"gemma4_text"}, "gemma4_unified": {"gemma4_unified_text", "gemma4_text"}, "kimi_k25": {"deepseek_v3", "kimi_k2"}, "llama4": {"llama4_text"}, "mistral3": {"mistral", "ministral3", "mistral4"}, "qwen3_vl": {"qwen3_vl_text"}, "qwen3_vl_moe": {"qwen3_vl_moe_text"}}
 }
 
 // textSection is the key of a wrapper's decoder configuration.
@@ -91,6 +91,8 @@ func Decoder(values map[string]any) map[string]any {
 	c.complete()
 	out := maps.Clone(c.text)
 	switch kind {
+	case "gemma4_unified_text":
+		kind = "gemma4_text"
 	case "qwen3_vl_text":
 		kind = "qwen3"
 	case "qwen3_vl_moe_text":
