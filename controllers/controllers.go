@@ -273,6 +273,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	}
 	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock, Life: c.CertificateLife}
 	secrets := &hubsecret.Reader{Live: mgr.GetAPIReader(), Clock: c.Clock}
+	inspectors := &fleet.Inspectors{}
 	scaler, err := setupDemand(mgr, c, issuer, metrics)
 	if err != nil {
 		return err
@@ -284,13 +285,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 			SetupWithManager(ctrl.Manager, controller.Options) error
 		}
 	}{
-		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets, URL: c.gatewayURL(), PublicURL: c.PublicURL}},
+		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets, Inspectors: inspectors, URL: c.gatewayURL(), PublicURL: c.PublicURL}},
 		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), RequireRules: c.RequireRules, Clock: c.Clock}},
 		{"namespace rules", 1, &namespacerules.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"classes of Macs", 1, &macclass.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock, Reach: scaler.Ledger.Reach}},
-		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient(), Clock: c.Clock, Grants: issuer}},
+		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient(), Clock: c.Clock, Grants: issuer, Inspectors: inspectors}},
 		{"macnode deletion", 2, &macnode.Deletion{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode alarms", 1, &macnode.Alerts{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},

@@ -110,10 +110,7 @@ func Eligible(mac *v1alpha1.MacNode, p v1alpha1.PlacementSpec) (rejection string
 // Usable returns the Macs that the rules let a namespace use; nil rules allow all. No other Mac
 // gets a source or a credential of the namespace.
 func Usable(rules *v1alpha1.NamespaceRules, namespace string, macs []v1alpha1.MacNode) []v1alpha1.MacNode {
-	if rules == nil {
-		return macs
-	}
-	selector := rules.Spec.Of(namespace).MacSelector
+	selector := selectorOf(rules, namespace)
 	if selector == nil {
 		return macs
 	}
@@ -124,4 +121,27 @@ func Usable(rules *v1alpha1.NamespaceRules, namespace string, macs []v1alpha1.Ma
 		}
 	}
 	return out
+}
+
+// candidatesFor is Usable for numbered Macs.
+func candidatesFor(rules *v1alpha1.NamespaceRules, namespace string, all []candidate) []candidate {
+	selector := selectorOf(rules, namespace)
+	if selector == nil {
+		return all
+	}
+	var out []candidate
+	for _, c := range all {
+		if selector.Matches(c.mac) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// selectorOf returns which Macs a namespace may use; nil means all.
+func selectorOf(rules *v1alpha1.NamespaceRules, namespace string) *v1alpha1.MacSelector {
+	if rules == nil {
+		return nil
+	}
+	return rules.Spec.Of(namespace).MacSelector
 }

@@ -2,11 +2,14 @@
 // names and revision of a deployment, the assignments of a Mac.
 //
 // It owns what more than one reconciler must agree on, as pure functions over API objects,
-// and the field indexes that find those objects. It writes nothing and uses no clock.
+// and the field indexes that find those objects. It writes nothing and uses no clock. Which
+// Macs inspect a source depends on all deployments and all Macs, and is needed for the orders of
+// each Mac: Inspectors keeps the parts that do not change, so that an edit costs what it changed.
 // Reconcilers never import one another; they share this package and conditions.
 //
 // Start reading at StateOf, then Eligibility in eligible.go, Engine in engine.go, Residency
-// and Promise in residency.go, Assignments in orders.go and Inspect in inspection.go.
+// and Promise in residency.go, Assignments in orders.go, Inspect in
+// inspection.go and Inspectors in inspectors.go.
 package fleet
 
 import (

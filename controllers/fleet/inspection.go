@@ -33,63 +33,74 @@ func InspectionID(d *v1alpha1.ModelDeployment) string {
 // Asked returns the Macs that are to inspect a deployment's source, sorted by name. For
 // file:// that is every Mac the deployment may be placed on, because each has files of its
 // own. A downloaded source is inspected by ready Macs in the order of a rendezvous hash,
-// until two of them agree: usually two. It is called for every deployment whenever a Mac
-// changes: the affinity is parsed once, and one that is too large to be accepted is not parsed.
+// until two of them agree: usually two.
 func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {
-	if d.Spec.Placement.Affinity != nil && Oversized(&d.Spec) != nil {
-		return nil
+	return (*Inspectors)(nil).Asked(d, macs)
+}
+
+// Asked is the function of that name.
+func (s *Inspectors) Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {
+	if s == nil {
+		s = new(Inspectors)
 	}
-	placement := NewEligibility(d.Spec.Placement)
-	var eligible []*v1alpha1.MacNode
-	for i := range macs {
-		if _, ok := placement.Of(&macs[i]); ok && macs[i].DeletionTimestamp.IsZero() {
-			eligible = append(eligible, &macs[i])
-		}
-	}
-	byName := func(a, b *v1alpha1.MacNode) int { return cmp.Compare(a.Name, b.Name) }
-	if strings.HasPrefix(d.Spec.Model.Resolved().Source, FileScheme) {
-		slices.SortFunc(eligible, byName)
-		return eligible
-	}
-	id := InspectionID(d)
-	eligible = slices.DeleteFunc(eligible, func(m *v1alpha1.MacNode) bool { return StateOf(m) != MacReady })
-	var asked []*v1alpha1.MacNode
-	var found testimony
-	for len(eligible) > 0 && !found.mayAgree() { // usually twice
-		first := foremost(id, eligible)
-		mac := eligible[first]
-		asked = append(asked, mac)
-		found.add(d, mac.Name, inspectionOf(mac, id))
-		eligible = slices.Delete(eligible, first, first+1)
-	}
-	slices.SortFunc(asked, byName)
+	_, asked := s.asked(d, s.candidates(macs), "")
 	return asked
 }
 
-// foremost returns the index of the Mac with the lowest hash of its name and the
-// inspection. It is called for each Mac of a fleet, so the hash is a fast one.
-func foremost(id string, macs []*v1alpha1.MacNode) int {
+// asked returns the request of a deployment and the Macs that are asked; of a local source only
+// the one Mac, if it is set.
+func (s *Inspectors) asked(d *v1alpha1.ModelDeployment, macs []candidate, only string) (*request, []*v1alpha1.MacNode) {
+	r, eligible := s.admitted(d, macs, only)
+	byName := func(a, b *v1alpha1.MacNode) int { return cmp.Compare(a.Name, b.Name) }
+	if r.local {
+		slices.SortFunc(eligible, byName)
+		return r, eligible
+	}
+	eligible = slices.DeleteFunc(eligible, func(m *v1alpha1.MacNode) bool { return StateOf(m) != MacReady })
+	var asked []*v1alpha1.MacNode
+	var found testimony
+	for from := spreadFrom(r.inspection.ID); len(eligible) > 0 && !found.mayAgree(); { // usually twice
+		first := foremost(from, eligible)
+		mac := eligible[first]
+		asked = append(asked, mac)
+		found.add(d, mac.Name, inspectionOf(mac, r.inspection.ID))
+		eligible = slices.Delete(eligible, first, first+1)
+	}
+	slices.SortFunc(asked, byName)
+	return r, asked
+}
+
+// foremost returns the index of the Mac with the lowest hash of an inspection and its name. It
+// is called for each Mac of a fleet, so the hash is a fast one, and begins where that of the
+// inspection ended.
+func foremost(from uint64, macs []*v1alpha1.MacNode) int {
 	first, least := 0, uint64(math.MaxUint64)
 	for i, mac := range macs {
-		if h := spread(id, mac.Name); h < least {
+		if h := spread(from, mac.Name); h < least {
 			first, least = i, h
 		}
 	}
 	return first
 }
 
-// spread is FNV-1a of both, finished as in SplitMix64, so that names that differ in the
-// last letter are far apart.
-func spread(id, name string) uint64 {
-	h := uint64(14695981039346656037)
-	for _, part := range [...]string{id, "\x00", name} {
-		for i := range len(part) {
-			h = (h ^ uint64(part[i])) * 1099511628211
-		}
-	}
+// spreadFrom begins the hash of an inspection's id and the name of a Mac.
+func spreadFrom(id string) uint64 { return hashed(hashed(14695981039346656037, id), "\x00") }
+
+// spread ends the hash, as in SplitMix64, so that names that differ in the last letter are far
+// apart.
+func spread(from uint64, name string) uint64 {
+	h := hashed(from, name)
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31
+}
+
+// hashed continues FNV-1a with a text.
+func hashed(h uint64, text string) uint64 {
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * 1099511628211
+	}
+	return h
 }
 
 func inspectionOf(mac *v1alpha1.MacNode, id string) *v1alpha1.InspectionStatus {
@@ -119,11 +130,19 @@ type Finding struct {
 // accepted once two Macs found the same. If only one can reach the source, its record is
 // accepted with that Mac alone in vouchedBy, and no other Mac acts on it.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
-	id := InspectionID(d)
+	return (*Inspectors)(nil).Inspect(d, macs)
+}
+
+// Inspect is the function of that name.
+func (s *Inspectors) Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
+	if s == nil {
+		s = new(Inspectors)
+	}
 	var found testimony
-	for _, mac := range Asked(d, macs) {
+	r, asked := s.asked(d, s.candidates(macs), "")
+	for _, mac := range asked {
 		if StateOf(mac) == MacReady {
-			found.add(d, mac.Name, inspectionOf(mac, id))
+			found.add(d, mac.Name, inspectionOf(mac, r.inspection.ID))
 		}
 	}
 	found.validate()

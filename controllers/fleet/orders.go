@@ -98,47 +98,57 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 // share of the bytes; what the others leave of theirs is given away afterwards. The rules may be
 // nil.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
+	return (*Inspectors)(nil).Inspections(mac, deployments, macs, rules)
+}
+
+// Inspections is the function of that name. The lists have all deployments and Macs: what is
+// kept of others is dropped.
+func (s *Inspectors) Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
+	if s == nil {
+		s = new(Inspectors)
+	}
 	isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
 	seen, namespaces := map[string]bool{}, map[string]bool{}
-	usable := map[string][]v1alpha1.MacNode{} // by namespace
-	var asked []v1alpha1.Inspection
+	all, usable := s.candidates(macs), map[string][]candidate{} // by namespace
+	var asked []sizedInspection
 	for _, d := range byTurns(deployments) {
 		if _, known := usable[d.Namespace]; !known {
-			usable[d.Namespace] = Usable(rules, d.Namespace, macs)
+			usable[d.Namespace] = candidatesFor(rules, d.Namespace, all)
 		}
-		id := InspectionID(d)
-		if seen[id] || !slices.ContainsFunc(Asked(d, usable[d.Namespace]), isMac) {
-			continue
+		r, of := s.asked(d, usable[d.Namespace], mac)
+		if id := r.inspection.ID; !seen[id] && slices.ContainsFunc(of, isMac) {
+			seen[id], namespaces[d.Namespace] = true, true
+			asked = append(asked, sizedInspection{r.inspection, r.bytes})
 		}
-		seen[id], namespaces[d.Namespace] = true, true
-		m := d.Spec.Model.Resolved()
-		asked = append(asked, v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d), Adapters: d.Spec.Adapters})
 	}
+	s.keep(deployments, macs)
 	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces)))
+}
+
+// sizedInspection is an inspection with its size as JSON.
+type sizedInspection struct {
+	v1alpha1.Inspection
+	bytes int
 }
 
 // withinBytes returns the inspections that fit, in their order: first those within the share
 // of each namespace, then others while there is room.
-func withinBytes(asked []v1alpha1.Inspection, share int) []v1alpha1.Inspection {
-	taken, chosen := 0, map[int]bool{}
-	used, sizes := map[string]int{}, make([]int, len(asked))
-	for i, in := range asked {
-		sizes[i] = jsonBytes(in)
-	}
+func withinBytes(asked []sizedInspection, share int) []v1alpha1.Inspection {
+	taken, chosen, used := 0, map[int]bool{}, map[string]int{}
 	for _, limit := range []int{share, maxInspectionsBytes} {
 		for i, in := range asked {
-			if chosen[i] || len(chosen) == MaxInspections || used[in.Namespace]+sizes[i] > limit || taken+sizes[i] > maxInspectionsBytes {
+			if chosen[i] || len(chosen) == MaxInspections || used[in.Namespace]+in.bytes > limit || taken+in.bytes > maxInspectionsBytes {
 				continue
 			}
 			chosen[i] = true
-			used[in.Namespace] += sizes[i]
-			taken += sizes[i]
+			used[in.Namespace] += in.bytes
+			taken += in.bytes
 		}
 	}
 	var out []v1alpha1.Inspection
 	for i, in := range asked {
 		if chosen[i] {
-			out = append(out, in)
+			out = append(out, in.Inspection)
 		}
 	}
 	return out

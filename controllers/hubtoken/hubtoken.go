@@ -115,8 +115,8 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 	w := wants{refs: refs, tokens: map[string][]byte{}, unknown: map[string]bool{}}
 	var failures []error
 	for _, ref := range refs {
-		var list v1alpha1.ModelDeploymentList
-		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexTokenRef: ref}); err != nil {
+		var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexTokenRef: ref}, client.UnsafeDisableDeepCopy); err != nil {
 			return w, fmt.Errorf("list deployments of a hub token: %w", err)
 		}
 		if len(list.Items) == 0 {

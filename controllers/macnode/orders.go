@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -37,6 +36,8 @@ type Orders struct {
 	Clock  clock.PassiveClock
 	// Grants signs the permissions to copy weights; nil disables copying between Macs.
 	Grants Granter
+	// Inspectors decides which Macs are asked for a source. Nil keeps nothing between passes.
+	Inspectors *fleet.Inspectors
 }
 
 // orders are the fields of a MacAssignment's spec that this reconciler owns.
@@ -133,25 +134,23 @@ func verdictsChanged() predicate.Predicate {
 
 // inspectors returns the Macs that are asked for a source that this one reports on.
 func (r *Orders) inspectors(ctx context.Context, o client.Object) []reconcile.Request {
-	macs, err := r.listMacs(ctx)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
-		return nil
-	}
-	names := map[string]bool{}
+	var about []v1alpha1.ModelDeployment // of the cache's own objects: read only
 	for _, i := range o.(*v1alpha1.MacNode).Status.Inspections {
 		var deployments v1alpha1.ModelDeploymentList
-		if err := r.Client.List(ctx, &deployments, client.MatchingFields{fleet.IndexInspection: i.ID}, client.DisableReadYourWritesConsistency); err != nil {
+		if err := r.Client.List(ctx, &deployments, client.MatchingFields{fleet.IndexInspection: i.ID}, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 			continue
 		}
-		for n := range deployments.Items {
-			if !strings.HasPrefix(deployments.Items[n].Spec.Model.Resolved().Source, fleet.FileScheme) {
-				maps.Copy(names, r.askedNames(ctx, &deployments.Items[n], macs))
-			}
-		}
+		about = append(about, deployments.Items...)
 	}
-	return requests(names)
+	return requests(r.askedNames(ctx, downloaded(about)))
+}
+
+// downloaded returns the deployments whose source is inspected by some Macs for all.
+func downloaded(deployments []v1alpha1.ModelDeployment) []v1alpha1.ModelDeployment {
+	return slices.DeleteFunc(deployments, func(d v1alpha1.ModelDeployment) bool {
+		return strings.HasPrefix(d.Spec.Model.Resolved().Source, fleet.FileScheme)
+	})
 }
 
 // holder returns the Mac that a replica is assigned to.
@@ -168,17 +167,12 @@ func holder(_ context.Context, o client.Object) []reconcile.Request {
 // for the old deployment as well.
 func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	d := o.(*v1alpha1.ModelDeployment)
-	macs, err := r.listMacs(ctx)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
-		return nil
-	}
 	var replicas v1alpha1.ModelReplicaList
-	if err := r.Client.List(ctx, &replicas, client.InNamespace(d.Namespace), client.DisableReadYourWritesConsistency); err != nil {
+	if err := r.Client.List(ctx, &replicas, client.InNamespace(d.Namespace), client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list replicas")
 		return nil
 	}
-	names := r.askedNames(ctx, d, macs)
+	names := r.askedNames(ctx, []v1alpha1.ModelDeployment{*d})
 	for i := range replicas.Items {
 		if mac := fleet.OrderedOn(&replicas.Items[i]); mac != "" && replicas.Items[i].Spec.DeploymentRef.Name == d.Name {
 			names[mac] = true
@@ -189,27 +183,12 @@ func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Req
 
 // peers: if one Mac is asked on behalf of all, a change of one may change which one.
 func (r *Orders) peers(ctx context.Context, _ client.Object) []reconcile.Request {
-	var deployments v1alpha1.ModelDeploymentList
-	if err := r.Client.List(ctx, &deployments, client.DisableReadYourWritesConsistency); err != nil {
+	var deployments v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+	if err := r.Client.List(ctx, &deployments, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 		return nil
 	}
-	ofOne := slices.DeleteFunc(deployments.Items, func(d v1alpha1.ModelDeployment) bool {
-		return strings.HasPrefix(d.Spec.Model.Resolved().Source, fleet.FileScheme)
-	})
-	if len(ofOne) == 0 {
-		return nil
-	}
-	macs, err := r.listMacs(ctx)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
-		return nil
-	}
-	names := map[string]bool{}
-	for i := range ofOne {
-		maps.Copy(names, r.askedNames(ctx, &ofOne[i], macs))
-	}
-	return requests(names)
+	return requests(r.askedNames(ctx, downloaded(deployments.Items)))
 }
 
 func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
@@ -218,24 +197,31 @@ func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
 	return macs.Items, err
 }
 
-// askedNames returns the names of the Macs that are asked for a deployment's source, or
-// still have an inspection of it.
-func (r *Orders) askedNames(ctx context.Context, d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) map[string]bool {
+// askedNames returns the names of the Macs that are asked for the source of any of the
+// deployments, or still have an inspection of it.
+func (r *Orders) askedNames(ctx context.Context, deployments []v1alpha1.ModelDeployment) map[string]bool {
+	if len(deployments) == 0 {
+		return nil
+	}
+	macs, err := r.listMacs(ctx)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
+		return map[string]bool{}
+	}
 	rules, err := r.rules(ctx)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot read the NamespaceRules")
 	}
-	names := map[string]bool{}
-	for _, mac := range fleet.Asked(d, fleet.Usable(rules, d.Namespace, macs)) {
-		names[mac.Name] = true
-	}
-	var asked v1alpha1.MacAssignmentList
-	byID := client.MatchingFields{fleet.IndexAsked: fleet.InspectionID(d)}
-	if err := r.Client.List(ctx, &asked, byID, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot list MacAssignments")
-	}
-	for i := range asked.Items {
-		names[asked.Items[i].Name] = true
+	names := r.Inspectors.AskedNames(deployments, macs, rules)
+	for i := range deployments {
+		var asked v1alpha1.MacAssignmentList
+		byID := client.MatchingFields{fleet.IndexAsked: fleet.InspectionID(&deployments[i])}
+		if err := r.Client.List(ctx, &asked, byID, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot list MacAssignments")
+		}
+		for n := range asked.Items {
+			names[asked.Items[n].Name] = true
+		}
 	}
 	return names
 }
@@ -320,18 +306,20 @@ func owner(mac *v1alpha1.MacNode) *metav1ac.OwnerReferenceApplyConfiguration {
 		WithUID(mac.UID).WithController(true).WithBlockOwnerDeletion(false)
 }
 
-// derive returns the orders without peers, and all Macs, which must not be changed.
+// derive returns the orders without peers, and all Macs. The lists are of the cache's own
+// objects, which must not be changed: copying all of them for each Mac would cost more than the
+// orders. Neither must what the orders refer to.
 func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v1alpha1.MacNode, error) {
 	var replicas v1alpha1.ModelReplicaList
 	var deployments v1alpha1.ModelDeploymentList
 	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &replicas, client.MatchingFields{fleet.IndexNode: mac.Name}); err != nil {
+	if err := r.Client.List(ctx, &replicas, client.MatchingFields{fleet.IndexNode: mac.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return orders{}, nil, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
 	}
-	if err := r.Client.List(ctx, &deployments); err != nil {
+	if err := r.Client.List(ctx, &deployments, client.UnsafeDisableDeepCopy); err != nil {
 		return orders{}, nil, fmt.Errorf("list deployments: %w", err)
 	}
-	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil { // all of them, and only read
+	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {
 		return orders{}, nil, fmt.Errorf("list Macs: %w", err)
 	}
 	rules, err := r.rules(ctx)
@@ -340,7 +328,7 @@ func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v
 	}
 	return orders{
 		Assignments: fleet.Assignments(mac.Name, replicas.Items, deployments.Items),
-		Inspections: fleet.Inspections(mac.Name, deployments.Items, macs.Items, rules),
+		Inspections: r.Inspectors.Inspections(mac.Name, deployments.Items, macs.Items, rules),
 	}, macs.Items, nil
 }
 

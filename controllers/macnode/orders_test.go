@@ -1,13 +1,21 @@
 package macnode
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -75,4 +83,86 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 	if got := r.inspectors(t.Context(), reporter); len(got) != 3 {
 		t.Errorf("a report about the hub's model concerns %v, want the two that are asked, and the one that was", got)
 	}
+}
+
+// shared returns a client that hands out the same objects again and again where a caller asks
+// for no copies, as a cache does, and a check that they are as they were.
+func shared(t *testing.T, c client.WithWatch) (client.WithWatch, func()) {
+	kept, was := map[string]client.ObjectList{}, map[string]string{}
+	var mu sync.Mutex
+	text := func(v any) string {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	list := func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		o := client.ListOptions{}
+		o.ApplyOptions(opts)
+		if o.UnsafeDisableDeepCopy == nil {
+			return c.List(ctx, list, opts...)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		key := fmt.Sprintf("%T %v %s", list, o.FieldSelector, o.Namespace)
+		if kept[key] == nil {
+			if err := c.List(ctx, list, opts...); err != nil {
+				return err
+			}
+			kept[key], was[key] = reflect.New(reflect.TypeOf(list).Elem()).Interface().(client.ObjectList), text(list)
+			reflect.ValueOf(kept[key]).Elem().Set(reflect.ValueOf(list).Elem())
+		}
+		to, from := reflect.ValueOf(list).Elem().FieldByName("Items"), reflect.ValueOf(kept[key]).Elem().FieldByName("Items")
+		to.Set(reflect.AppendSlice(reflect.Zero(to.Type()), from))
+		return nil
+	}
+	return interceptor.NewClient(c, interceptor.Funcs{List: list}), func() {
+		t.Helper()
+		if len(kept) < 5 {
+			t.Errorf("only %d lists were read without copies", len(kept))
+		}
+		for key, l := range kept {
+			if now := text(l); now != was[key] {
+				t.Errorf("%s was changed:\n%s\n%s", key, was[key], now)
+			}
+		}
+	}
+}
+
+// TestOrdersChangeNothingOfTheCache: lists are read without copies, by both workers.
+func TestOrdersChangeNothingOfTheCache(t *testing.T) {
+	var all []client.Object
+	for _, name := range []string{"a", "b", "c"} {
+		m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{fleet.LabelSite: "here"}}}
+		m.Status.Address = &v1alpha1.MacAddress{Host: name + ".example", Port: 1}
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
+		all = append(all, m)
+	}
+	for i, source := range []string{"hf://org/model", "file://model", "hf://org/other"} {
+		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("d", i), UID: types.UID(fmt.Sprint("d", i)), Generation: 1}}
+		d.Spec.Model.Source, d.Spec.Model.Files = source, []string{"z", "a"}
+		d.Status.ServedNames, d.Status.Adapters = []string{"z", "a:x"}, []string{"y", "x"}
+		d.Spec.Adapters = []v1alpha1.AdapterSpec{{Name: "y", Source: "hf://o/y"}, {Name: "x", Source: "hf://o/x"}}
+		r := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("r", i), UID: types.UID(fmt.Sprint("r", i))}}
+		r.Spec.DeploymentRef = v1alpha1.DeploymentReference{Name: d.Name, UID: string(d.UID)}
+		r.Spec.NodeName, r.Spec.Desired, r.Spec.Model.Source, r.Spec.Model.Digest = "ab"[i%2:i%2+1], v1alpha1.DesiredRunning, source, "sha256:d"
+		r.Spec.SharedPrefixes = []string{"z", "a"}
+		all = append(all, d, r)
+	}
+	c, unchanged := shared(t, objects(t, all...))
+	o := &Orders{Client: c, Clock: testingclock.NewFakePassiveClock(time.Unix(1000, 0)), Grants: granter{}, Inspectors: &fleet.Inspectors{}}
+	var workers sync.WaitGroup
+	for _, name := range []string{"a", "b", "c"} {
+		workers.Go(func() {
+			if _, err := o.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}); err != nil {
+				t.Error(err)
+			}
+			o.peers(t.Context(), nil)
+			o.concerned(t.Context(), all[3])
+			o.inspectors(t.Context(), &v1alpha1.MacNode{Status: v1alpha1.MacNodeStatus{Inspections: []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(all[3].(*v1alpha1.ModelDeployment))}}}})
+		})
+	}
+	workers.Wait()
+	unchanged()
 }

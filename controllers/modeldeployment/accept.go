@@ -81,7 +81,7 @@ func findRecord(s *scope) (*model.Record, fleet.Finding) {
 			return &r.engine.Model, fleet.Finding{}
 		}
 	}
-	f := fleet.Inspect(s.deployment, s.macs)
+	f := s.inspectors.Inspect(s.deployment, s.macs)
 	return f.Record, f
 }
 

@@ -52,6 +52,8 @@ type Reconciler struct {
 	Clock  clock.PassiveClock
 	// Secrets reads the credentials that deployments name.
 	Secrets *hubsecret.Reader
+	// Inspectors decides which Macs are asked for a source. Nil keeps nothing between passes.
+	Inspectors *fleet.Inspectors
 	// URL and PublicURL are the base URLs of the gateways in the cluster and outside of it;
 	// empty: there is none.
 	URL, PublicURL string

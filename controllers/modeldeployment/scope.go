@@ -29,8 +29,11 @@ type scope struct {
 	ending bool
 	// holders of names that the deployment claims.
 	holders []fleet.NameHolder
-	// macs that the namespace may use are read only if the source still has to be found.
+	// macs that the namespace may use are read only if the source still has to be found. They are
+	// the cache's own objects, which must not be changed.
 	macs []v1alpha1.MacNode
+	// inspectors decides which Macs are asked; nil keeps nothing between passes.
+	inspectors *fleet.Inspectors
 	// replicas serve, or will; prefetchers only keep weights on their Macs.
 	replicas, prefetchers []v1alpha1.ModelReplica
 	revisions             []revision
@@ -55,7 +58,7 @@ type scope struct {
 
 // read fills a scope; nil without an error means that the deployment does not exist.
 func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, error) {
-	s := &scope{now: r.Clock.Now(), deployment: &v1alpha1.ModelDeployment{}}
+	s := &scope{now: r.Clock.Now(), deployment: &v1alpha1.ModelDeployment{}, inspectors: r.Inspectors}
 	if err := r.Client.Get(ctx, req.NamespacedName, s.deployment); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
@@ -220,7 +223,7 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 		}
 	}
 	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &macs); err != nil {
+	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list Macs: %w", err)
 	}
 	rules := &v1alpha1.NamespaceRules{}

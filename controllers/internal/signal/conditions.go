@@ -60,7 +60,7 @@ func (conditions) Describe(out chan<- *prometheus.Desc) {
 // have no series.
 func (c conditions) Collect(out chan<- prometheus.Metric) {
 	var macs v1alpha1.MacNodeList
-	if c.reader.List(context.Background(), &macs) == nil {
+	if c.reader.List(context.Background(), &macs, client.UnsafeDisableDeepCopy) == nil {
 		count := counted(kindMac)
 		for i := range macs.Items {
 			collectMac(&macs.Items[i], out)
@@ -69,7 +69,7 @@ func (c conditions) Collect(out chan<- prometheus.Metric) {
 		count.collect(out)
 	}
 	var replicas v1alpha1.ModelReplicaList
-	if c.reader.List(context.Background(), &replicas) == nil {
+	if c.reader.List(context.Background(), &replicas, client.UnsafeDisableDeepCopy) == nil {
 		count := counted(kindReplica)
 		for i := range replicas.Items {
 			count.add(replicas.Items[i].Status.Conditions)
@@ -77,7 +77,7 @@ func (c conditions) Collect(out chan<- prometheus.Metric) {
 		count.collect(out)
 	}
 	var deployments v1alpha1.ModelDeploymentList
-	if c.reader.List(context.Background(), &deployments) == nil {
+	if c.reader.List(context.Background(), &deployments, client.UnsafeDisableDeepCopy) == nil {
 		count := counted(kindDeployment)
 		for i := range deployments.Items {
 			count.add(deployments.Items[i].Status.Conditions)

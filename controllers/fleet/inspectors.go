@@ -1,0 +1,289 @@
+package fleet
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Inspectors decides which Macs inspect the sources of deployments, and keeps what it found out,
+// so that a change costs what changed: the orders of each Mac depend on every deployment, and an
+// affinity may have thousands of values.
+//
+// It keeps, for each generation of a deployment, the request for its inspection and which Macs
+// its placement admits; the latter for each state of a Mac's labels, taints and chip. Nothing
+// else decides that, so that nothing has to be invalidated: another generation or another state
+// is not found, and computed. Deployments and Macs that are gone are dropped when all are
+// listed. The zero value is ready; it is safe for concurrent use. A deployment without a UID is
+// not kept, and a nil Inspectors keeps nothing.
+type Inspectors struct {
+	mu      sync.Mutex
+	macs    map[string]*macEntry   // by name
+	states  uint64                 // the number of states that were numbered
+	tenants map[string]*requestsOf // by namespace
+	bytes   int                    // of all tenants
+}
+
+// maxInspectorBytes bounds the memory of what is kept. The namespace that uses the most gives
+// way, so that no other loses anything to it.
+const maxInspectorBytes = 32 << 20
+
+// macEntry numbers the current state of a Mac: all that a placement reads of it. A number is
+// never used again; the slot is, once the Mac is gone.
+type macEntry struct {
+	slot   int
+	state  uint64
+	uid    types.UID
+	labels map[string]string
+	taints []v1alpha1.Taint
+	chip   string
+}
+
+// candidate is a Mac in a numbered state.
+type candidate struct {
+	mac   *v1alpha1.MacNode
+	slot  int
+	state uint64
+}
+
+// requestsOf holds the requests of a namespace.
+type requestsOf struct {
+	bytes    int
+	requests map[types.UID]*request
+}
+
+// request is what the spec of a deployment alone determines.
+type request struct {
+	generation int64
+	// refused: the spec is not accepted, so that no Mac is asked.
+	refused bool
+	// local: the source is a file:// one.
+	local      bool
+	inspection v1alpha1.Inspection
+	// bytes of the inspection as JSON, and in memory with the verdicts.
+	bytes, memory int
+	// verdicts by slot: twice the state of the Mac that was judged, plus one if it is admitted.
+	verdicts []uint64
+}
+
+// newRequest returns the request for a deployment's source. An affinity that is too large to be
+// accepted is not checked.
+func newRequest(d *v1alpha1.ModelDeployment, slots int) *request {
+	r := &request{generation: d.Generation}
+	if d.Spec.Placement.Affinity != nil {
+		r.refused = Oversized(&d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil
+	}
+	if !r.refused {
+		m := d.Spec.Model.Resolved()
+		r.local = strings.HasPrefix(m.Source, FileScheme)
+		r.inspection = v1alpha1.Inspection{ID: InspectionID(d), Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d), Adapters: d.Spec.Adapters}
+		r.bytes = jsonBytes(r.inspection)
+		r.verdicts = make([]uint64, slots)
+	}
+	r.memory = 512 + r.bytes + 8*slots
+	return r
+}
+
+// request returns that of a deployment. Inspectors must be locked.
+func (s *Inspectors) request(d *v1alpha1.ModelDeployment) *request {
+	t := s.tenants[d.Namespace]
+	if t != nil {
+		if r := t.requests[d.UID]; r != nil && r.generation == d.Generation {
+			return r
+		}
+		s.forget(d.Namespace, d.UID)
+	}
+	r := newRequest(d, len(s.macs))
+	if d.UID == "" {
+		return r
+	}
+	if t = s.tenants[d.Namespace]; t == nil {
+		t = &requestsOf{requests: map[types.UID]*request{}}
+		if s.tenants == nil {
+			s.tenants = map[string]*requestsOf{}
+		}
+		s.tenants[d.Namespace] = t
+	}
+	t.requests[d.UID] = r
+	t.bytes += r.memory
+	s.bytes += r.memory
+	s.makeRoom()
+	return r
+}
+
+// makeRoom drops requests of the namespace that uses the most: any of them, because they are
+// read in turns, and then the least recently used is the next that is needed.
+func (s *Inspectors) makeRoom() {
+	for s.bytes > maxInspectorBytes {
+		heaviest := ""
+		for name, t := range s.tenants {
+			if most := s.tenants[heaviest]; most == nil || t.bytes > most.bytes {
+				heaviest = name
+			}
+		}
+		for uid := range s.tenants[heaviest].requests {
+			s.forget(heaviest, uid)
+			break
+		}
+	}
+}
+
+// widen makes room for the verdicts of more Macs.
+func (s *Inspectors) widen(d *v1alpha1.ModelDeployment, r *request, slots int) {
+	more := 8 * (slots - len(r.verdicts))
+	r.verdicts = append(r.verdicts, make([]uint64, slots-len(r.verdicts))...)
+	r.memory += more
+	if t := s.tenants[d.Namespace]; t != nil && t.requests[d.UID] == r {
+		t.bytes += more
+		s.bytes += more
+		s.makeRoom()
+	}
+}
+
+// forget drops a request, if it is kept.
+func (s *Inspectors) forget(namespace string, uid types.UID) {
+	t := s.tenants[namespace]
+	if t == nil || t.requests[uid] == nil {
+		return
+	}
+	t.bytes -= t.requests[uid].memory
+	s.bytes -= t.requests[uid].memory
+	if delete(t.requests, uid); len(t.requests) == 0 {
+		delete(s.tenants, namespace)
+	}
+}
+
+// AskedNames returns the names of the Macs that are asked for the source of any of the
+// deployments, under the rules, which may be nil.
+func (s *Inspectors) AskedNames(deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) map[string]bool {
+	if s == nil {
+		s = new(Inspectors)
+	}
+	names, all, usable := map[string]bool{}, s.candidates(macs), map[string][]candidate{}
+	for i := range deployments {
+		d := &deployments[i]
+		if _, known := usable[d.Namespace]; !known {
+			usable[d.Namespace] = candidatesFor(rules, d.Namespace, all)
+		}
+		_, asked := s.asked(d, usable[d.Namespace], "")
+		for _, mac := range asked {
+			names[mac.Name] = true
+		}
+	}
+	return names
+}
+
+// candidates numbers the states of Macs.
+func (s *Inspectors) candidates(macs []v1alpha1.MacNode) []candidate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]candidate, len(macs))
+	for i := range macs {
+		e := s.entry(&macs[i])
+		out[i] = candidate{&macs[i], e.slot, e.state}
+	}
+	return out
+}
+
+// entry returns that of a Mac in its current state. Inspectors must be locked.
+func (s *Inspectors) entry(mac *v1alpha1.MacNode) *macEntry {
+	e := s.macs[mac.Name]
+	if e != nil && e.uid == mac.UID && e.chip == mac.Status.Chip && maps.Equal(e.labels, mac.Labels) && slices.EqualFunc(e.taints, mac.Spec.Taints, sameTaint) {
+		return e
+	}
+	if e == nil {
+		if s.macs == nil {
+			s.macs = map[string]*macEntry{}
+		}
+		e = &macEntry{slot: s.freeSlot()}
+		s.macs[mac.Name] = e
+	}
+	s.states++
+	e.state, e.uid, e.chip, e.labels, e.taints = s.states, mac.UID, mac.Status.Chip, mac.Labels, mac.Spec.Taints
+	return e
+}
+
+func sameTaint(a, b v1alpha1.Taint) bool {
+	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect
+}
+
+// freeSlot returns the lowest slot that no Mac has.
+func (s *Inspectors) freeSlot() int {
+	used := make([]bool, len(s.macs)+1)
+	for _, e := range s.macs {
+		if e.slot < len(used) {
+			used[e.slot] = true
+		}
+	}
+	return slices.Index(used, false)
+}
+
+// keep drops what is kept of other deployments and Macs than these.
+func (s *Inspectors) keep(deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := 0
+	for _, t := range s.tenants {
+		kept += len(t.requests)
+	}
+	if kept > len(deployments) {
+		living := make(map[types.UID]bool, len(deployments))
+		for i := range deployments {
+			living[deployments[i].UID] = true
+		}
+		for namespace, t := range s.tenants {
+			for uid := range t.requests {
+				if !living[uid] {
+					s.forget(namespace, uid)
+				}
+			}
+		}
+	}
+	if len(s.macs) > len(macs) {
+		living := make(map[string]bool, len(macs))
+		for i := range macs {
+			living[macs[i].Name] = true
+		}
+		maps.DeleteFunc(s.macs, func(name string, _ *macEntry) bool { return !living[name] })
+	}
+}
+
+// admitted returns the request of a deployment, and the Macs of these that its placement admits
+// and that are not being deleted, in their order. A local source is asked of all of them: only,
+// if it is set, is then the one Mac that is considered.
+func (s *Inspectors) admitted(d *v1alpha1.ModelDeployment, macs []candidate, only string) (*request, []*v1alpha1.MacNode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.request(d)
+	if r.refused {
+		return r, nil
+	}
+	var placement *Eligibility // once for all Macs that were not judged yet
+	var out []*v1alpha1.MacNode
+	for _, c := range macs {
+		if r.local && only != "" && c.mac.Name != only || !c.mac.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if c.slot >= len(r.verdicts) { // Macs have joined
+			s.widen(d, r, c.slot+1)
+		}
+		if r.verdicts[c.slot]>>1 != c.state {
+			if placement == nil {
+				placement = NewEligibility(d.Spec.Placement)
+			}
+			r.verdicts[c.slot] = c.state << 1
+			if _, ok := placement.Of(c.mac); ok {
+				r.verdicts[c.slot]++
+			}
+		}
+		if r.verdicts[c.slot]&1 == 1 {
+			out = append(out, c.mac)
+		}
+	}
+	return r, out
+}
