@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -32,6 +33,10 @@ func OversizedRecord(record *model.Record) *Refusal {
 	}
 	return nil
 }
+
+// Add adds figures that Macs report: a negative one counts as 0, and a sum that is too large
+// stays at the maximum, because the schema refuses what overflows.
+func Add(sum, figure int64) int64 { return sum + max(0, min(figure, math.MaxInt64-sum)) }
 
 func jsonBytes(v any) int {
 	b, err := json.Marshal(v)

@@ -3,6 +3,7 @@ package modeldeployment
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,9 +73,9 @@ func (s *scope) figures() figures {
 		}
 		f.loads = f.loads || r.Spec.NodeName != "" || prefetches(r)
 		f.fetches = f.fetches || prefetches(r)
-		f.bytes += r.Status.Progress.BytesDone
+		f.bytes = fleet.Add(f.bytes, r.Status.Progress.BytesDone)
 		if n := r.Status.Restarts; n > 0 {
-			f.failures += n
+			f.failures = int32(min(fleet.Add(int64(f.failures), int64(n)), math.MaxInt32))
 			if f.failing == nil || r.Spec.Slot < f.failing.Spec.Slot {
 				f.failing = r
 			}
@@ -238,7 +239,8 @@ func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 	if next.Rollout.State == v1alpha1.RolloutPrefetching || next.Rollout.State == v1alpha1.RolloutSwapping {
 		batch = 1
 	}
-	return ptr.To(*longest * ((int64(left) + batch - 1) / batch))
+	turns := (int64(left) + batch - 1) / batch
+	return ptr.To(max(0, min(*longest, math.MaxInt64/turns)) * turns)
 }
 
 // rolling returns the message of a rollout.

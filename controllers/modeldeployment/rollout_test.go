@@ -4,6 +4,7 @@ package modeldeployment
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -320,5 +322,30 @@ func TestTheHistoryIsBoundedAndKeepsWhatIsNeeded(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("limit %d: %v go, want %v", limit, got, want)
 		}
+	}
+}
+
+// TestAttackFiguresThatOverflow: the schema allows a Mac figures up to the largest, and refuses
+// a status with a negative sum.
+func TestAttackFiguresThatOverflow(t *testing.T) {
+	s := &scope{deployment: &v1alpha1.ModelDeployment{}, current: &revision{object: &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "new"}}}}
+	s.deployment.Spec.Replicas = ptr.To[int32](2)
+	s.deployment.Status.RetiredFreedBytes = math.MaxInt64
+	for i := range 3 {
+		r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
+		r.Spec.Revision, r.Spec.NodeName = "new", "mac"
+		r.Status.Restarts = math.MaxInt32
+		r.Status.Progress = v1alpha1.Progress{BytesDone: math.MaxInt64, ETASeconds: ptr.To[int64](math.MaxInt64)}
+		r.Status.Memory.FootprintBytes, r.Status.Freed.TotalBytes = math.MaxInt64, math.MaxInt64
+		s.replicas = append(s.replicas, r)
+	}
+	next := v1alpha1.ModelDeploymentStatus{}
+	next.Rollout.State = v1alpha1.RolloutStarting
+	count(&next, s)
+	retired, _ := account(s.deployment.Status, s.replicas)
+	f, left := s.figures(), eta(s, next)
+	if f.bytes != math.MaxInt64 || f.failures != math.MaxInt32 || next.FootprintBytes != math.MaxInt64 || left == nil || *left <= 0 ||
+		retired != math.MaxInt64 || liveFreed(s.replicas, nil) != math.MaxInt64 || fleet.Add(retired, liveFreed(s.replicas, nil)) != math.MaxInt64 {
+		t.Errorf("%+v, footprint %d, retired %d, freed %d, %v s left", f, next.FootprintBytes, retired, liveFreed(s.replicas, nil), left)
 	}
 }

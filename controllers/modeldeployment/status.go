@@ -51,7 +51,7 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		describeRollout(&next, s)
 	}
 	next.RetiredFreedBytes, next.Accounted = account(d.Status, slices.Concat(s.replicas, s.prefetchers))
-	next.FreedBytesTotal = next.RetiredFreedBytes + liveFreed(s.replicas, next.Accounted)
+	next.FreedBytesTotal = fleet.Add(next.RetiredFreedBytes, liveFreed(s.replicas, next.Accounted))
 	if d.Spec.Prefetch.Macs > 0 {
 		next.PrefetchedMacs = prefetchedMacs(s)
 	}
@@ -81,7 +81,7 @@ func describeRollout(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 	for i := range s.replicas {
 		r := &s.replicas[i]
-		next.FootprintBytes += r.Status.Memory.FootprintBytes
+		next.FootprintBytes = fleet.Add(next.FootprintBytes, r.Status.Memory.FootprintBytes)
 		if !r.DeletionTimestamp.IsZero() {
 			continue
 		}
@@ -117,7 +117,7 @@ func account(before v1alpha1.ModelDeploymentStatus, replicas []v1alpha1.ModelRep
 			continue
 		}
 		if !r.DeletionTimestamp.IsZero() && fleet.Released(r) {
-			retired += r.Status.Freed.TotalBytes
+			retired = fleet.Add(retired, r.Status.Freed.TotalBytes)
 			accounted = append(accounted, uid)
 		}
 	}
@@ -130,7 +130,7 @@ func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
 	var sum int64
 	for i := range replicas {
 		if !slices.Contains(accounted, string(replicas[i].UID)) {
-			sum += replicas[i].Status.Freed.TotalBytes
+			sum = fleet.Add(sum, replicas[i].Status.Freed.TotalBytes)
 		}
 	}
 	return sum
