@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -214,46 +216,73 @@ const sayAfter = time.Second
 
 // writes are the writes of one pass. Spec writes start at once. Status writes are deferred,
 // and a pass that binds leaves them to the next one: Macs act on spec, and nothing waits
-// for status. They do not touch the snapshot.
+// for status. A spec write that fails delays the status of its own replica alone: it may fail
+// for ever. They do not touch the snapshot.
 type writes struct {
 	group        errgroup.Group
-	statusWrites []func() error
-	bound        bool
+	statusWrites []statusWrite
 	// cut: the next pass does not decide for the same replicas again.
 	cut bool
 
-	mu   sync.Mutex // guards errs
-	errs []error
+	mu     sync.Mutex // guards the rest
+	bound  bool       // a replica was bound
+	failed map[types.UID]bool
+	errs   []error
+}
+
+// statusWrite is the deferred write for a replica.
+type statusWrite struct {
+	replica types.UID
+	write   func() error
 }
 
 func newWrites() *writes {
-	w := &writes{}
+	w := &writes{failed: map[types.UID]bool{}}
 	w.group.SetLimit(writesAtOnce)
 	return w
 }
 
-// specWrite starts a write now.
-func (w *writes) specWrite(write func() error) {
+// specWrite starts a write for a replica now.
+func (w *writes) specWrite(replica types.UID, write func() error) {
 	w.group.Go(func() error {
 		if err := client.IgnoreNotFound(write()); err != nil {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			w.failed[replica] = true
 			w.errs = append(w.errs, err)
 		}
 		return nil
 	})
 }
 
+// bind starts a write that binds a replica.
+func (w *writes) bind(replica types.UID, write func() error) {
+	w.specWrite(replica, func() error {
+		err := write()
+		if err == nil {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.bound = true
+		}
+		return err
+	})
+}
+
 // deferStatus adds a write that follows all spec writes, if nothing is bound in this pass or
 // it was cut.
-func (w *writes) deferStatus(write func() error) { w.statusWrites = append(w.statusWrites, write) }
+func (w *writes) deferStatus(replica types.UID, write func() error) {
+	w.statusWrites = append(w.statusWrites, statusWrite{replica, write})
+}
 
 // wait completes the writes of the pass.
 func (w *writes) wait() error {
 	_ = w.group.Wait() // all errors are collected
-	if (!w.bound || w.cut) && len(w.errs) == 0 {
-		for _, write := range w.statusWrites {
-			w.specWrite(write)
+	if !w.bound || w.cut {
+		failed := maps.Clone(w.failed)
+		for _, s := range w.statusWrites {
+			if !failed[s.replica] {
+				w.specWrite(s.replica, s.write)
+			}
 		}
 		_ = w.group.Wait()
 	}
@@ -284,13 +313,12 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 	}
 	switch {
 	case binds:
-		w.bound = true
-		w.specWrite(func() error { return r.bind(ctx, replica, d.Mac) })
+		w.bind(replica.UID, func() error { return r.bind(ctx, replica, d.Mac) })
 	case d.Mac == "" && ahead != replica.Spec.PrefetchNodeName:
-		w.specWrite(func() error { return r.prefetch(ctx, replica, ahead) })
+		w.specWrite(replica.UID, func() error { return r.prefetch(ctx, replica, ahead) })
 	}
 	if !binds {
-		w.deferStatus(func() error { return r.report(ctx, replica, condition) })
+		w.deferStatus(replica.UID, func() error { return r.report(ctx, replica, condition) })
 	}
 	return nil
 }

@@ -42,12 +42,12 @@ func (r *Reconciler) reserve(ctx context.Context, s *plan.Snapshot, w *writes, r
 			if why := s.Reserve(replica, residency); why != "" {
 				message += "; it stays OnDemand: " + why
 			} else {
-				w.specWrite(func() error { return r.keep(ctx, replica, residency) })
+				w.specWrite(replica.UID, func() error { return r.keep(ctx, replica, residency) })
 			}
 		}
 		c := meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced)
 		if c.Message != message {
-			w.deferStatus(func() error {
+			w.deferStatus(replica.UID, func() error {
 				return r.report(ctx, replica, status.True(v1alpha1.ConditionPlaced, v1alpha1.ReasonPlaced, message))
 			})
 		}
