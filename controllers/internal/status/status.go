@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,8 +27,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxMessage is the limit of a condition's message in the schema.
-const maxMessage = 32768
+// maxMessage bounds a condition's message, far within the schema: a message may quote what
+// tenants and Macs wrote, and is stored with each replica and kept in the operator's memory. Its
+// end has the next step.
+const (
+	maxMessage = 2 << 10
+	tailBytes  = 512
+)
 
 // Condition is the writer's part of a condition.
 type Condition struct {
@@ -69,11 +75,14 @@ func Merge(previous []metav1.Condition, generation int64, now time.Time, wanted 
 	return out
 }
 
+// truncate leaves out the middle of a long message, between whole characters: an invalid one
+// would be stored as another, and written again in each pass.
 func truncate(s string) string {
+	const gap = " ... "
 	if len(s) <= maxMessage {
 		return s
 	}
-	return s[:maxMessage-3] + "..."
+	return strings.ToValidUTF8(s[:maxMessage-tailBytes-len(gap)], "") + gap + strings.ToValidUTF8(s[len(s)-tailBytes:], "")
 }
 
 // Pick returns the conditions of the given types, in their order.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -33,10 +34,20 @@ func TestMergeKeepsTransitionTimes(t *testing.T) {
 	}
 }
 
-func TestMergeBoundsMessages(t *testing.T) {
-	got := Merge(nil, 1, time.Unix(0, 0), False("A", "No", strings.Repeat("x", 2*maxMessage)))
-	if len(got[0].Message) != maxMessage {
-		t.Errorf("message of %d bytes, the schema allows %d", len(got[0].Message), maxMessage)
+// TestAttackLongMessages: they keep the beginning and the next step.
+func TestAttackLongMessages(t *testing.T) {
+	for _, filler := range []string{"x", "ü", "\U0001F600"} {
+		for extra := range 4 {
+			long := "first " + strings.Repeat("x", extra) + strings.Repeat(filler, 20_000) + " next step"
+			got := Merge(nil, 1, time.Unix(0, 0), False("A", "No", long))[0].Message
+			if len(got) > maxMessage || len(got) < maxMessage-16 || !utf8.ValidString(got) || !strings.HasPrefix(got, "first ") || !strings.HasSuffix(got, " next step") {
+				t.Errorf("%q: a message of %d bytes: %.20q", filler, len(got), got)
+			}
+		}
+	}
+	whole := strings.Repeat("x", maxMessage)
+	if got := Merge(nil, 1, time.Unix(0, 0), False("A", "No", whole))[0].Message; got != whole {
+		t.Error("a message within the bound was changed")
 	}
 }
 
