@@ -2,9 +2,11 @@ package engine
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
+	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/grammar"
 )
 
@@ -87,7 +89,7 @@ func (l *loop) accept(s *sequence, t sampled, counted bool) {
 	s.tokens = append(s.tokens, t.token)
 	s.counts.Add(t.token)
 	l.counters.generated.Add(1)
-	if end := s.show(t); end != nil {
+	if end := s.show(l.log, t); end != nil {
 		l.finish(s, *end)
 		return
 	}
@@ -100,25 +102,38 @@ func (l *loop) accept(s *sequence, t sampled, counted bool) {
 }
 
 // show streams what a token adds to the answer. The result is nil if the answer continues.
-func (s *sequence) show(t sampled) *Finished {
-	deltas, stopped, err := s.output.Push(t.token, t.ranked)
+func (s *sequence) show(log *slog.Logger, t sampled) (end *Finished) {
+	var deltas []output.Delta
+	var stopped bool
+	err := contained(log, "output", func() (err error) { deltas, stopped, err = s.output.Push(t.token, t.ranked); return err })
 	if err != nil {
-		return &Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}}
+		return &Finished{Err: internal(err)}
 	}
-	s.stream.push(deltas)
+	s.stream.push(deltas) // before the output is used again
 	if stopped {
 		return &Finished{Reason: Stop, Stop: s.output.Stop()}
 	}
-	complete, err := s.constraint.Advance(t.token)
+	deltas = nil
+	if err := contained(log, "output", func() (err error) { deltas, end, err = s.ended(t.token); return err }); err != nil {
+		return &Finished{Err: internal(err)}
+	}
+	if end != nil {
+		s.stream.push(deltas)
+	}
+	return end
+}
+
+// ended reports whether an answer ends with a token that did not stop it: it is complete or
+// long enough. It returns what was held back then.
+func (s *sequence) ended(token int32) ([]output.Delta, *Finished, error) {
+	complete, err := s.constraint.Advance(token)
 	switch {
 	case err != nil:
-		return &Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}}
+		return nil, nil, err
 	case complete:
-		s.stream.push(s.output.Flush(false))
-		return &Finished{Reason: Stop}
+		return s.output.Flush(false), &Finished{Reason: Stop}, nil
 	case s.generated() >= s.maxTokens:
-		s.stream.push(s.output.Flush(true))
-		return &Finished{Reason: Length, Full: s.clamped}
+		return s.output.Flush(true), &Finished{Reason: Length, Full: s.clamped}, nil
 	}
-	return nil
+	return nil, nil, nil
 }

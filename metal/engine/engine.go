@@ -326,7 +326,10 @@ func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
-	s, refusal := input.sequenceOf(ctx, r)
+	var s *sequence
+	if err := contained(e.log, "input", func() error { s, refusal = input.sequenceOf(ctx, r); return nil }); err != nil {
+		return nil, internal(err)
+	}
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -427,7 +430,11 @@ func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error)
 
 // compute checks and queues texts of a tenant, and waits for their results.
 func (e *Engine) compute(ctx context.Context, p *inputProcessor, tenant string, all texts) ([][]float32, int, *Refusal) {
-	r, refusal := p.embeddingOf(ctx, tenant, all)
+	var r *embedding
+	var refusal *Refusal
+	if err := contained(e.log, "input", func() error { r, refusal = p.embeddingOf(ctx, tenant, all); return nil }); err != nil {
+		return nil, 0, internal(err)
+	}
 	if refusal != nil {
 		return nil, 0, refusal
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -112,3 +113,24 @@ func ImageBytes(e *Engine) int64 { return e.input.Load().images.bytes() }
 
 // LimitImages sets how many bytes of images requests may hold.
 func LimitImages(e *Engine, bytes int64) { e.input.Load().images.held = share.NewBytes(bytes) }
+
+// Spoil breaks what the next token of a tenant's requests needs, so that there is a panic. It
+// returns how many requests there were.
+func Spoil(ctx context.Context, e *Engine, tenant string, work string) (n int) {
+	_, _ = e.admission.run(ctx, func(c loopControl) {
+		l, _ := c.(*loop)
+		for _, s := range l.byID {
+			if s.prefix.salt.Tenant != tenant {
+				continue
+			}
+			n++
+			switch work {
+			case "output":
+				s.output = &output.Assembler{}
+			case "next token":
+				s.ends = endTokens{tokens: map[int32]bool{-1: true}, min: 100}
+			}
+		}
+	})
+	return n
+}

@@ -108,18 +108,34 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if params.Repeats() {
 		s.counts.Prompt(tokens)
 	}
-	if refusal := p.prepareOutput(ctx, s, r); refusal != nil {
-		return nil, refusal
-	}
-	refusal = p.echo(s, r)
-	if refusal == nil && len(images) > 0 {
-		refusal = p.images.decode(ctx, r.Tenant, images, r.Images)
-	}
-	if refusal != nil {
-		s.constraint.Release()
+	if refusal := p.complete(ctx, s, r, images); refusal != nil {
 		return nil, refusal
 	}
 	return s, nil
+}
+
+// complete prepares the output of a sequence and decodes its images. Its constraint is
+// released where that fails, also in a panic.
+func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, images []*promptImage) *Refusal {
+	complete := false
+	defer func() {
+		if !complete {
+			s.constraint.Release()
+		}
+	}()
+	if refusal := p.prepareOutput(ctx, s, r); refusal != nil {
+		return refusal
+	}
+	if refusal := p.echo(s, r); refusal != nil {
+		return refusal
+	}
+	if len(images) > 0 {
+		if refusal := p.images.decode(ctx, r.Tenant, images, r.Images); refusal != nil {
+			return refusal
+		}
+	}
+	complete = true
+	return nil
 }
 
 // prepareOutput sets how the output of a sequence is constrained and assembled.

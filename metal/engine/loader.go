@@ -99,6 +99,9 @@ func (l *loader) read() (*loadedModel, error) {
 	if err := p.open(l.hard, f, l.opts.ChatTemplate); err != nil {
 		return nil, ofModel(l.opts.ModelPath, err)
 	}
+	if p.constraints != nil {
+		p.constraints.OnPanic(func(value any, stack []byte) { logPanic(l.log, "mask", value, stack) })
+	}
 	adapters, err := l.openAll(f, p.task)
 	defer adapters.close()
 	if err != nil {

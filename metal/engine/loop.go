@@ -59,7 +59,7 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 		shared: s, sequences: held, prefixes: p, blocks: b,
 		planner: &planner{sequences: held, blocks: b, guard: s.guard, log: s.log, chunk: s.opts.Backend.Chunk(), notify: s.admission.notify},
 		runner: &runner{
-			sequences: held, backend: s.opts.Backend, model: m.model, adapters: m.adapters, hard: s.hard, samplers: newSamplers(m.input.text.Rows()),
+			sequences: held, backend: s.opts.Backend, model: m.model, adapters: m.adapters, hard: s.hard, samplers: newSamplers(m.input.text.Rows(), s.log),
 			vocabulary: m.input.text.Rows(), maxRows: s.opts.Sequences,
 		},
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -23,14 +24,16 @@ type samplers struct{ workers []*samplerWorker }
 // samplerWorker samples tokens for one goroutine.
 type samplerWorker struct {
 	sampler *sample.Sampler
+	rows    int // of the vocabulary
+	log     *slog.Logger
 	// allowed are the logits of one row that is constrained.
 	allowed []float32
 }
 
-func newSamplers(vocabulary int) *samplers {
+func newSamplers(vocabulary int, log *slog.Logger) *samplers {
 	s := &samplers{make([]*samplerWorker, min(maxSamplers, runtime.GOMAXPROCS(0)))}
 	for i := range s.workers {
-		s.workers[i] = &samplerWorker{sampler: sample.New(vocabulary)}
+		s.workers[i] = &samplerWorker{sampler: sample.New(vocabulary), rows: vocabulary, log: log}
 	}
 	return s
 }
@@ -91,8 +94,18 @@ func (s *samplers) each(n int, do func(w *samplerWorker, i int)) {
 // resampled marks the position of a token that is sampled a second time.
 const resampled = 1 << 62
 
-// sample samples a token from the logits of a row, on the host.
-func (w *samplerWorker) sample(s *sequence, logits []float32) sampled {
+// sample samples a token from the logits of a row, on the host. After a panic the worker
+// keeps nothing of the row.
+func (w *samplerWorker) sample(s *sequence, logits []float32) (t sampled) {
+	err := contained(w.log, "next token", func() error { t = w.sampleRow(s, logits); return nil })
+	if err != nil {
+		w.sampler, w.allowed = sample.New(w.rows), nil
+		return sampled{err: err}
+	}
+	return t
+}
+
+func (w *samplerWorker) sampleRow(s *sequence, logits []float32) sampled {
 	token, err := w.token(s, logits)
 	switch {
 	case errors.Is(err, constraint.ErrPending):

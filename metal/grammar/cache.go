@@ -75,6 +75,9 @@ const (
 // ErrBusy is that of a constraint for which there is no memory while others are in use.
 var ErrBusy = errors.New("other constraints in use take too much memory; try again, or use smaller constraints")
 
+// errUnfinished is that of a compilation that ended in a panic.
+var errUnfinished = errors.New("the constraint was not compiled")
+
 // NewCache returns an empty cache; the vocabulary is sorted at the first
 // constraint.
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
@@ -107,8 +110,7 @@ func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, rel
 		}
 		running, first := c.begin(k)
 		if first {
-			e, err := c.compile(ctx, k, s)
-			c.end(k, err)
+			e, err := c.compileFirst(ctx, k, s)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -145,6 +147,14 @@ func (c *Cache) end(k cacheKey, err error) {
 	delete(c.compiling, k)
 	running.err = err
 	close(running.done)
+}
+
+// compileFirst compiles for all that wait for the constraint. After a panic, which ends the
+// request, they compile it themselves.
+func (c *Cache) compileFirst(ctx context.Context, k cacheKey, s Spec) (e *cached, err error) {
+	err = errUnfinished
+	defer func() { c.end(k, err) }()
+	return c.compile(ctx, k, s)
 }
 
 func (c *Cache) compile(ctx context.Context, k cacheKey, s Spec) (*cached, error) {

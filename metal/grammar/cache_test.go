@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 )
 
 func TestTheCacheKeepsWhatWasUsedLast(t *testing.T) {
@@ -230,4 +231,25 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// A compilation that ends in a panic holds up no request that waits for the same constraint.
+func TestAPanicLeavesNoCompilationUnderWay(t *testing.T) {
+	c := NewCache(4, func(int32) []byte { panic("no spelling") }, 1<<20)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 2 {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("there was no panic")
+				}
+			}()
+			_, _, err := c.Table(ctx, "a", Spec{Kind: Choice, Choices: []string{"a"}})
+			t.Errorf("it waited: %v", err)
+		}()
+	}
+	if n := len(c.compiling); n != 0 || c.heavy.Free() != maxHeavy {
+		t.Errorf("%d compilations are under way", n)
+	}
 }

@@ -430,7 +430,15 @@ func (m *Matcher) do(ctx context.Context, meter *meter, work func() error) error
 	m.t.makeRoom(m.s)
 	m.t.meter = meter
 	defer m.account.settle(meter)
+	done := false
+	defer func() {
+		if !done { // a panic left states that are not whole
+			m.t.failed = nil
+			m.t.forget()
+		}
+	}()
 	err := work()
+	done = true
 	if m.t.failed != nil && meter.err == nil {
 		m.t.forget() // it was too large, not too slow
 	}

@@ -41,6 +41,8 @@ type Compiler struct {
 	shownDifferently func() []int32
 	// masks are the computations under way; they end with their requests.
 	masks sync.WaitGroup
+	// panicked is called after a panic over the mask of one request; nil for none.
+	panicked func(value any, stack []byte)
 }
 
 // NewCompiler returns a Compiler for the first size tokens. ends are the tokens that end the model's turn. Grammars
@@ -51,6 +53,10 @@ func NewCompiler(tok *tokenizer.Tokenizer, size int, ends map[int32]bool, limit 
 	c.shownDifferently = sync.OnceValue(c.findShownDifferently)
 	return c
 }
+
+// OnPanic sets the function that is called after a panic over the mask of one request, which
+// alone fails. It is set before the first Compile.
+func (c *Compiler) OnPanic(do func(value any, stack []byte)) { c.panicked = do }
 
 // Bytes of compiled grammars.
 func (c *Compiler) Bytes() int64 { return c.grammars.Bytes() }

@@ -210,3 +210,20 @@ func TestBytesAreThoseOfCompiledGrammars(t *testing.T) {
 		t.Errorf("%d bytes before, %d with a grammar", before, c.Bytes())
 	}
 }
+
+// A panic over a mask is the error of its request, and all that computes ends.
+func TestAPanicOverAMaskIsAnError(t *testing.T) {
+	c := under(t, "[a-z]+", false, text.Thinking{})
+	panics := 0
+	c.compiler.OnPanic(func(any, []byte) { panics++ })
+	c.matcher = grammar.Matcher{}
+	c.Prepare()
+	if err := applied(c, make([]float32, 7), make([]float32, 7)); !errors.Is(err, errPanic) {
+		t.Errorf("%v", err)
+	}
+	c.Release()
+	c.compiler.Wait()
+	if panics != 1 {
+		t.Errorf("%d panics", panics)
+	}
+}

@@ -3,6 +3,7 @@ package constraint
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
@@ -51,10 +52,25 @@ func (s *State) begin(wanted bool) {
 	s.holders.Add(1)
 	s.compiler.masks.Go(func() {
 		defer s.unref()
-		m.err = m.compute(s.ctx, late, wanted, s.marks)
+		m.err = s.compiler.contained(func() error { return m.compute(s.ctx, late, wanted, s.marks) })
 		close(m.done)
 		s.notify()
 	})
+}
+
+var errPanic = errors.New("the engine failed while it computed the mask of the next token; its log has the cause")
+
+// contained computes a mask, from state that only its request and its tenant's form have.
+func (c *Compiler) contained(compute func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			if c.panicked != nil {
+				c.panicked(p, debug.Stack())
+			}
+			err = errPanic
+		}
+	}()
+	return compute()
 }
 
 func (m *mask) compute(ctx context.Context, late []byte, wanted bool, marks map[int32]string) error {

@@ -176,10 +176,13 @@ func (s *service) Watch(r *wire.WatchRequest, out wire.Engine_WatchServer) error
 
 // Generate runs one request.
 func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServer) error {
-	if refusal := obey(s.id.Sampling, r); refusal != nil {
-		return wire.Refuse(toRefusal(refusal))
+	var req engine.Request
+	refusal := obey(s.id.Sampling, r)
+	if refusal == nil {
+		if err := s.engine.Contained("request", func() error { req, refusal = fromRequest(r); return nil }); err != nil {
+			return refuse(err)
+		}
 	}
-	req, refusal := fromRequest(r)
 	if refusal != nil {
 		return wire.Refuse(toRefusal(refusal))
 	}
@@ -202,7 +205,14 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 				return err
 			}
 		}
-		for _, d := range append(toPrompt(ev, stream.Spell), toDeltas(ev, stream.Spell)...) {
+		var deltas []*wire.Delta
+		if err := s.engine.Contained("answer", func() error {
+			deltas = append(toPrompt(ev, stream.Spell), toDeltas(ev, stream.Spell)...)
+			return nil
+		}); err != nil {
+			return refuse(err)
+		}
+		for _, d := range deltas {
 			if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
 				return err
 			}
