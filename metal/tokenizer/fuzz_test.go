@@ -343,7 +343,7 @@ func FuzzPattern(f *testing.F) {
 			return
 		}
 		at := 0
-		if err := find(&budget{1 << 20}, validUTF8(text), func(from, to int) {
+		if err := find(&budget{left: 1 << 20}, validUTF8(text), func(from, to int) {
 			if from < at || to < from || to > len(validUTF8(text)) {
 				t.Fatalf("match %d to %d after %d", from, to, at)
 			}

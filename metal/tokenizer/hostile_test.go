@@ -40,7 +40,7 @@ func TestAMatchIsBoundedInMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &budget{1 << 40}
+	b := &budget{left: 1 << 40}
 	if err := find(b, strings.Repeat("a", maxRetreats), func(int, int) {}); !errors.Is(err, errTooSlow) {
 		t.Errorf("error %v", err)
 	}
@@ -70,6 +70,30 @@ func TestEncodeTellsOfAPatternThatTakesTooLong(t *testing.T) {
 	}
 	if _, _, err := tok.EncodePair("x", strings.Repeat("a", 5000), EncodeOptions{}); !errors.Is(err, errTooSlow) {
 		t.Errorf("pair: %v", err)
+	}
+	stopped := errors.New("stopped")
+	calls := 0
+	if _, err := tok.Encode(strings.Repeat("a", 8<<20), EncodeOptions{Stop: func() error {
+		if calls++; calls > 2 {
+			return stopped
+		}
+		return nil
+	}}); !errors.Is(err, stopped) || calls != 3 {
+		t.Errorf("a text that is stopped: %v after %d calls", err, calls)
+	}
+}
+
+// A match looks after the same work whether it is to end.
+func TestAMatchEndsWhenItIsStopped(t *testing.T) {
+	find, err := newCategories().compile(`(?:a|a)*b`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := errors.New("stopped")
+	b := newBudget(8 << 20).stoppable(func() error { return stopped })
+	all := b.left
+	if err := find(b, strings.Repeat("a", 8<<20), func(int, int) {}); err == nil || !errors.Is(b.stopped, stopped) || all-b.left > 2*stopSteps {
+		t.Errorf("%v after %d steps", err, all-b.left)
 	}
 }
 

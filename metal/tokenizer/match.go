@@ -8,16 +8,38 @@ import (
 // budget is the work that one text may cost: steps of expressions and bytes
 // that normalizers write. It makes a hostile model fail on the same texts on
 // every machine.
-type budget struct{ left int }
+type budget struct {
+	left int
+	// stop, unless nil, is called when no more than look is left; stopped is its error.
+	stop    func() error
+	look    int
+	stopped error
+}
+
+// stopSteps is how much work passes between two calls of stop.
+const stopSteps = 1 << 16
 
 // newBudget is what a text of n bytes may cost: the steps of an ordinary
 // expression many times over.
-func newBudget(n int) *budget { return &budget{1<<24 + 512*n} }
+func newBudget(n int) *budget { return &budget{left: 1<<24 + 512*n} }
 
-// spend takes work from the budget; it returns false if none is left.
+// stoppable has the work end with the error of stop.
+func (b *budget) stoppable(stop func() error) *budget {
+	b.stop, b.look = stop, b.left-stopSteps
+	return b
+}
+
+// spend takes work from the budget; it returns false if none is left, or the work is stopped.
 func (b *budget) spend(n int) bool {
 	b.left -= n
-	return b.left >= 0
+	if b.left < 0 || b.stopped != nil {
+		return false
+	}
+	if b.stop != nil && b.left <= b.look {
+		b.look = b.left - stopSteps
+		b.stopped = b.stop()
+	}
+	return b.stopped == nil
 }
 
 // program is an expression that is ready to match, by steps that may be taken

@@ -241,10 +241,10 @@ func shortened(room int, texts [][]int32) [][]int32 {
 // encode appends the ids of text alone.
 func (t *Tokenizer) encode(ids []int32, text string, o EncodeOptions) ([]int32, error) {
 	b, controls := &bounds{EncodeOptions: o}, o.ParseSpecial
-	e := encoding{t: t, worker: t.model.newWorker(controls, b), bounds: b, ids: ids, controls: controls, budget: newBudget(len(text))}
+	e := encoding{t: t, worker: t.model.newWorker(controls, b), bounds: b, ids: ids, controls: controls, budget: newBudget(len(text)).stoppable(o.Stop)}
 	text = validUTF8(text)
 	t.added.scan(text, controls, func(from, to int) { e.plain(text[from:to], from == 0) }, e.token)
-	if err := cmp.Or(e.err, b.err); err != nil {
+	if err := cmp.Or(e.budget.stopped, e.err, b.err); err != nil {
 		return nil, err
 	}
 	return e.ids, nil
