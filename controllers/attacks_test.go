@@ -311,7 +311,7 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	merge := func(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }
 	figure := merge(`{"status":{"agentVersion":"x"}}`)
 	w.eventually("it may do anything in the cluster", func() error { return a.List(w.ctx, &corev1.SecretList{}) })
-	w.must(a.Status().Patch(w.ctx, mac("mac-a"), figure, client.DryRunAll))
+	w.must(a.Status().Patch(w.ctx, mac("mac-a"), figure, client.DryRunAll, client.FieldOwner(v1alpha1.ManagerAgent)))
 
 	own := v1alpha1.AgentObjectName("mac-a")
 	account := func(name string) *corev1.ServiceAccount {
@@ -321,7 +321,7 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 		w.eventually(name+" is there", func() error { return w.c.Get(w.ctx, client.ObjectKeyFromObject(account(name)), account(name)) })
 	}
 	for what, do := range map[string]func() error{
-		"write another Mac's status": func() error { return a.Status().Patch(w.ctx, mac("mac-ab"), figure) },
+		"write another Mac's status": func() error { return a.Status().Patch(w.ctx, mac("mac-ab"), figure, client.FieldOwner(v1alpha1.ManagerAgent)) },
 		"write its own spec":         func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"unschedulable":true}}`)) },
 		"clear its own caches":       func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"clearCache":{"request":"r"}}}`)) },
 		"change its own settings":    func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"settings":{"logLevel":"Debug"}}}`)) },
@@ -334,11 +334,11 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 		},
 		"delete a deployment": func() error { return a.Delete(w.ctx, d.DeepCopy()) },
 		"set its own Ready": func() error {
-			return a.Status().Patch(w.ctx, mac("mac-a"), edited(w.world, "mac-a", v1alpha1.ConditionReady))
+			return a.Status().Patch(w.ctx, mac("mac-a"), edited(w.world, "mac-a", v1alpha1.ConditionReady), client.FieldOwner(v1alpha1.ManagerAgent))
 		},
-		"drop all conditions":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`)) },
-		"make up a condition":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", "Blessed")) },
-		"make up an assignment's":     func() error { return a.Status().Patch(w.ctx, mac("mac-a"), staged(w.world, "mac-a", "Ready")) },
+		"drop all conditions":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`), client.FieldOwner(v1alpha1.ManagerAgent)) },
+		"make up a condition":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", "Blessed"), client.FieldOwner(v1alpha1.ManagerAgent)) },
+		"make up an assignment's":     func() error { return a.Status().Patch(w.ctx, mac("mac-a"), staged(w.world, "mac-a", "Ready"), client.FieldOwner(v1alpha1.ManagerAgent)) },
 		"make a token of another Mac": func() error { return a.SubResource("token").Create(w.ctx, account("mac-mac-ab"), accountToken(3600)) },
 		"make a token of the operator": func() error {
 			return a.SubResource("token").Create(w.ctx, account("metalfleet-operator"), accountToken(3600))
@@ -353,7 +353,7 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	}
 	// Until the operator has written nothing between the read and the patch.
 	w.eventually("it may set its own condition", func() error {
-		return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", v1alpha1.ConditionGuardInactive), client.DryRunAll)
+		return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", v1alpha1.ConditionGuardInactive), client.DryRunAll, client.FieldOwner(v1alpha1.ManagerAgent))
 	})
 }
 

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -15,7 +16,7 @@ import (
 
 // decodeResponse decodes a request for a response. The previous response and the
 // items that it refers to must belong to its tenant and be stored here.
-func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Header) (*request, error) {
+func (h *handler) decodeResponse(ctx context.Context, d *openai.Decoder, body []byte, head http.Header) (*request, error) {
 	r, err := responses.Decode(d, body)
 	if err != nil {
 		return nil, err
@@ -25,7 +26,7 @@ func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Heade
 		return nil, openai.Invalid("background", "This port runs no responses in the background. Send the request to a gateway, or omit 'background'.")
 	}
 	r.Identify(h.Mac)
-	req, talk, err := h.responseRequest(r, tenant)
+	req, talk, err := h.responseRequest(ctx, r, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -43,12 +44,12 @@ func (h *handler) decodeResponse(d *openai.Decoder, body []byte, head http.Heade
 
 // decodeInputTokens decodes a request for the number of prompt tokens of a
 // response.
-func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, tenant string) (*request, error) {
+func (h *handler) decodeInputTokens(ctx context.Context, d *openai.Decoder, body []byte, tenant string) (*request, error) {
 	r, err := responses.DecodeCount(d, body)
 	if err != nil {
 		return nil, err
 	}
-	req, _, err := h.responseRequest(r, tenant)
+	req, _, err := h.responseRequest(ctx, r, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -58,11 +59,16 @@ func (h *handler) decodeInputTokens(d *openai.Decoder, body []byte, tenant strin
 }
 
 // responseRequest returns the request for an engine, and the conversation so far.
-func (h *handler) responseRequest(r *responses.Request, tenant string) (*request, []responses.Item, error) {
-	talk, stored, err := h.conversation(r, tenant)
+func (h *handler) responseRequest(ctx context.Context, r *responses.Request, tenant string) (req *request, talk []responses.Item, err error) {
+	talk, forget, err := h.conversation(r, tenant)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer func() {
+		if err != nil {
+			forget()
+		}
+	}()
 	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
 	if err := offer(chat, &r.Use); err != nil {
 		return nil, nil, err
@@ -70,7 +76,7 @@ func (h *handler) responseRequest(r *responses.Request, tenant string) (*request
 	if r.Instructions != nil && *r.Instructions != "" {
 		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: *r.Instructions})
 	}
-	turns, err := talkOf(talk, r.FunctionName)
+	turns, err := talkOf(ctx, talk, r.FunctionNames())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,32 +91,38 @@ func (h *handler) responseRequest(r *responses.Request, tenant string) (*request
 		g.TopLogprobs = &top
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	req := &request{model: r.Model, stored: stored, stream: r.Stream, includeUsage: true, wire: g, priority: r.Sampling.Priority}
+	req = &request{model: r.Model, forget: forget, stream: r.Stream, includeUsage: true, wire: g, priority: r.Sampling.Priority}
 	if r.Truncate {
 		req.shorten = shortening(chat)
 	}
 	return req, talk, nil
 }
 
-// conversation returns the items before the answer, and the bytes of those that are stored. References in the input are
-// replaced by their items, which may take as much as a request body: each is short,
-// and may stand for a long text again and again.
-func (h *handler) conversation(r *responses.Request, tenant string) (talk []responses.Item, stored int64, err error) {
+// turnBytes is what an item takes as a turn of a prompt, without its texts.
+const turnBytes = 1 << 10
+
+// conversation returns the items before the answer. References in the input are replaced by
+// their items, which may take as much as a request body: each is short, and may stand for a
+// long text again and again. The memory that all stored items take until an engine has
+// admitted the request counts before it is used, until forget is called.
+func (h *handler) conversation(r *responses.Request, tenant string) (talk []responses.Item, forget func(), err error) {
+	var before []responses.Item
 	if r.Previous != "" {
-		before, ok := h.cache.Get(r.Previous, tenant)
+		e, ok := h.cache.Get(r.Previous, tenant)
 		if !ok {
-			return nil, 0, responses.PreviousNotFound(r.Previous)
+			return nil, nil, responses.PreviousNotFound(r.Previous)
 		}
-		if before.Response.Status != responses.StatusCompleted && before.Response.Status != responses.StatusIncomplete {
-			return nil, 0, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", before.Response.Status)
+		if e.Response.Status != responses.StatusCompleted && e.Response.Status != responses.StatusIncomplete {
+			return nil, nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", e.Response.Status)
 		}
-		talk = slices.Clone(before.Talk)
+		before = e.Talk
 	}
 	room := h.MaxBodyBytes
-	for i := range talk {
-		if room -= talk[i].Bytes(); room < 0 {
-			return nil, 0, openai.Invalid("previous_response_id", "The conversation has more than %d bytes. Begin a new one, with a summary of this one.", h.MaxBodyBytes)
-		}
+	for i := range before {
+		room -= before[i].Bytes()
+	}
+	if room < 0 || len(before)+len(r.Input) > openai.MaxParts {
+		return nil, nil, openai.Invalid("previous_response_id", "The conversation has more than %d bytes or %d items. Begin a new one, with a summary of this one.", h.MaxBodyBytes, openai.MaxParts)
 	}
 	for i := range r.Input {
 		if r.Input[i].Type != responses.ItemReference {
@@ -118,14 +130,24 @@ func (h *handler) conversation(r *responses.Request, tenant string) (talk []resp
 		}
 		item, ok := h.cache.Item(r.Input[i].ID, tenant)
 		if !ok {
-			return nil, 0, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
+			return nil, nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
 		}
 		if room -= item.Bytes(); room < 0 {
-			return nil, 0, openai.Invalid(fmt.Sprintf("input[%d]", i), "The items that 'input' refers to have more than %d bytes in total. Refer to fewer of them.", h.MaxBodyBytes)
+			return nil, nil, openai.Invalid(fmt.Sprintf("input[%d]", i), "The items that 'input' refers to have more than %d bytes in total. Refer to fewer of them.", h.MaxBodyBytes)
 		}
 		r.Input[i] = item
 	}
-	return append(talk, r.Input...), h.MaxBodyBytes - room, nil
+	stored := h.MaxBodyBytes - room
+	if stored > 0 || len(before) > 0 {
+		stored = textCopies*stored + turnBytes*int64(len(before)+len(r.Input))
+	}
+	if stored > h.bodies.Max/2 {
+		return nil, nil, openai.Invalid("previous_response_id", "The conversation takes more memory than there is for one. Begin a new one, with a summary of this one.")
+	}
+	if forget, err = h.bodies.Hold(tenant, stored); err != nil {
+		return nil, nil, err
+	}
+	return slices.Concat(before, r.Input), forget, nil
 }
 
 // joinSystem joins the system messages at the beginning: many templates accept

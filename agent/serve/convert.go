@@ -26,8 +26,9 @@ type request struct {
 	prompts []openai.Prompt
 	// answer returns the form of the response, with the model's name in it.
 	answer func(model string, created int64) form
-	// stored are the bytes of stored items that the request continues or refers to.
-	stored int64
+	// forget ends the count of the stored items that the request continues or refers to; nil
+	// if there are none.
+	forget func()
 	// release returns the memory of the request to its tenant; see admitted.
 	release func()
 	// count, if set, returns the response of a route that asks only for the

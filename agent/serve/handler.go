@@ -205,17 +205,36 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	images := h.imagesFor(r)
 	defer images.release()
 	req, err := h.request(w, r, body, images)
+	if req != nil && req.forget != nil {
+		defer req.forget()
+	}
 	if err != nil {
 		return err
 	}
 	req.wire.Id = id
-	forget, err := h.bodies.Hold(req.wire.Tenant, req.stored)
-	if err != nil {
-		return err
+	if more := textBytes(req.wire) - int64(len(body)); more > 0 && req.forget == nil {
+		if req.forget, err = h.bodies.Hold(req.wire.Tenant, more); err != nil {
+			return err
+		}
+		defer req.forget()
 	}
-	defer forget()
-	req.release = func() { release(); forget(); images.release() }
+	req.release = func() {
+		release()
+		images.release()
+		if req.forget != nil {
+			req.forget()
+		}
+	}
 	return h.answer(admission.NewDoor(w), r, req)
+}
+
+// textBytes is what the texts of a conversation take. They may be longer than their request:
+// the results of a call repeat its name.
+func textBytes(r *wire.GenerateRequest) (n int64) {
+	for _, m := range r.GetChat().GetMessages() {
+		n += int64(len(m.GetContent()) + len(m.GetName()) + len(m.GetExtraJson()))
+	}
+	return n
 }
 
 // request decodes the body of a text route, and applies what a gateway's headers state.
@@ -257,9 +276,9 @@ func (h *handler) decode(d *openai.Decoder, r *http.Request, body []byte) (*requ
 		return decode(d, r.Header, body)
 	}
 	if r.URL.Path == dialect.PathInputTokens {
-		return h.decodeInputTokens(d, body, r.Header.Get(agentapi.HeaderTenant))
+		return h.decodeInputTokens(r.Context(), d, body, r.Header.Get(agentapi.HeaderTenant))
 	}
-	return h.decodeResponse(d, body, r.Header)
+	return h.decodeResponse(r.Context(), d, body, r.Header)
 }
 
 // decoders read the bodies of text routes.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -19,15 +20,18 @@ type turn struct {
 	parts []*wire.ContentPart
 }
 
-// talkOf returns the turns for a template. named returns the function name of a
-// tool.
-func talkOf(items []responses.Item, named func(namespace, name string) string) ([]*wire.ChatMessage, error) {
+// talkOf returns the turns for a template, unless ctx ends. named returns the function name
+// of a tool.
+func talkOf(ctx context.Context, items []responses.Item, named func(namespace, name string) string) ([]*wire.ChatMessage, error) {
 	var turns []turn
 	answered, names := map[string]bool{}, map[string]string{} // names of functions, by the ids of their calls
 	for _, i := range items {
 		answered[i.CallID] = answered[i.CallID] || i.IsOutput()
 	}
-	for _, i := range items {
+	for k, i := range items {
+		if k%256 == 255 && ctx.Err() != nil {
+			return nil, ended(ctx, context.Cause(ctx))
+		}
 		switch {
 		case i.IsCall():
 			if i.Status != responses.StatusCompleted && !answered[i.CallID] {

@@ -371,6 +371,9 @@ func (d decoder) members(b *Block, param string, raw json.RawMessage) error {
 			return openai.Required(param + "." + name)
 		}
 	}
+	if err := openai.CheckCallName(param+".name", b.Name); err != nil {
+		return err
+	}
 	if b.Type == BlockImage && b.Image.Param == "" {
 		return openai.Required(param + ".source")
 	}

@@ -219,6 +219,18 @@ func (u *ToolUse) choice(d *Decoder) field {
 	}
 }
 
+// MaxCallName is the maximum length of the name of an earlier call, in bytes: each of its
+// results may repeat it in the prompt. It is twice that of a tool, as models invent names.
+const MaxCallName = 256
+
+// CheckCallName refuses a longer one.
+func CheckCallName(param, name string) error {
+	if len(name) > MaxCallName {
+		return Invalid(param, "'%s' has %d bytes, at most %d are allowed. Omit calls of tools that do not exist.", param, len(name), MaxCallName)
+	}
+	return nil
+}
+
 // Call is a tool call in an earlier turn.
 type Call struct {
 	ID, Name string
@@ -257,7 +269,7 @@ func (m *Message) calls(d *Decoder) field {
 				c.Arguments = json.RawMessage("{}")
 			}
 			m.Calls = append(m.Calls, c)
-			return nil
+			return CheckCallName(param+".function.name", c.Name)
 		})
 	}
 }

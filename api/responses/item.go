@@ -260,7 +260,7 @@ func (d *decoder) call(i *Item, param string, raw json.RawMessage, fields map[st
 	case *text == nil:
 		return openai.Required(param + "." + what)
 	}
-	return nil
+	return openai.CheckCallName(param+".name", joined(i.Namespace, i.Name))
 }
 
 // arguments reads a JSON object that is encoded as a string. A response that

@@ -3,6 +3,7 @@ package responses
 import (
 	"bytes"
 	"encoding/json"
+	"cmp"
 	"maps"
 	"math"
 	"unicode/utf8"
@@ -283,7 +284,7 @@ const includeLogprobs = "message.output_text.logprobs"
 func (d *decoder) include(param string, raw json.RawMessage) error {
 	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
 		var what string
-		err := openai.String(&what)(at, raw)
+		err := cmp.Or(d.Part(at), openai.String(&what)(at, raw))
 		switch {
 		case err != nil:
 			return err

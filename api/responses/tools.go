@@ -57,14 +57,19 @@ const namespaceSeparator = "__"
 // maxFunctionName is the maximum length of the name of a function.
 const maxFunctionName = 128
 
-// FunctionName returns the name of the function that stands for a tool.
-func (r *Request) FunctionName(namespace, name string) string {
+// FunctionNames returns a function that returns the name of the function which stands for a
+// tool.
+func (r *Request) FunctionNames() func(namespace, name string) string {
+	functions := make(map[[2]string]string, len(r.Names))
 	for function, of := range r.Names {
-		if of.Namespace == namespace && of.Name == name {
+		functions[[2]string{of.Namespace, of.Name}] = function
+	}
+	return func(namespace, name string) string {
+		if function, known := functions[[2]string{namespace, name}]; known {
 			return function
 		}
+		return joined(namespace, name)
 	}
-	return joined(namespace, name)
 }
 
 func joined(namespace, name string) string {
@@ -427,7 +432,7 @@ func (d *decoder) offer() error {
 // chosenName returns the name of the function that stands for a chosen tool. Where
 // no tool has just its name, one in a namespace may have it.
 func (r *Request) chosenName(c chosen) string {
-	function := r.FunctionName(c.Namespace, c.Name)
+	function := r.FunctionNames()(c.Namespace, c.Name)
 	if _, known := r.Names[function]; known || c.Namespace != "" {
 		return function
 	}

@@ -56,11 +56,11 @@ func TestNamespacesAreFlattenedIntoUniqueFunctions(t *testing.T) {
 		t.Errorf("ignored are %q, want %q", ignored, want)
 	}
 	for function, of := range r.Names {
-		if got := r.FunctionName(of.Namespace, of.Name); got != function {
+		if got := r.FunctionNames()(of.Namespace, of.Name); got != function {
 			t.Errorf("%+v is called %s, want %s", of, got, function)
 		}
 	}
-	if got := r.FunctionName("gone", "f"); got != "gone__f" {
+	if got := r.FunctionNames()("gone", "f"); got != "gone__f" {
 		t.Errorf("a tool of an earlier response is called %s", got)
 	}
 	const shown = `[{"type":"function","name":"mcp__a__f","description":null,"parameters":null,"strict":false},{"type":"namespace","name":"mcp__a","description":"Group.","tools":[` +
