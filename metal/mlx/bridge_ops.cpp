@@ -54,41 +54,45 @@ bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, 
 
 // Whether few_rows.h has a kernel for products with a matrix [out, in].
 static bool has_few_rows(mx::Dtype type, int32_t group, int32_t bits, int32_t out, int32_t in) {
-  return runs_kernels() && type == mx::bfloat16 && bits == 4 && group == 64 && out % few_rows_outputs == 0 && in % few_rows_columns == 0;
+  return runs_kernels() && type == mx::bfloat16 && bits == 4 && group == 64 && out % few_rows_outputs == 0 && in % 64 == 0;
 }
 
 // The biases, if there are any.
 static std::optional<mx::array> optional_biases(const bridge_array *biases) { return biases == nullptr ? std::nullopt : std::optional(biases->value); }
 
 static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits) {
-  return x.shape(0) <= some_rows && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
+  return x.shape(0) <= (x.shape(1) % few_rows_columns == 0 ? some_rows : few_rows) && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
 }
 
 static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
   static thread_local own_kernel few(mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers));
   static thread_local own_kernel some(
       mx::fast::cuda_kernel("some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers));
-  int rows = x.shape(0), out = w.shape(0), threads = 32 * std::min(few_rows_warps, x.shape(1) / few_rows_columns);
+  int rows = x.shape(0), out = w.shape(0), warps = (x.shape(1) + few_rows_columns - 1) / few_rows_columns, threads = 32 * std::min(few_rows_warps, warps);
   mx::Shape y{rows, out};
   if (rows > few_rows) {
     int blocks = (out + some_rows_outputs - 1) / some_rows_outputs, tiles = (rows + some_rows_at_once - 1) / some_rows_at_once;
     return some({x, w, scales, biases}, {y}, {x.dtype()}, {blocks * some_rows_threads, tiles, 1}, {some_rows_threads, 1, 1})[0];
   }
-  return few({x, w, scales, biases}, {y}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", (rows + 7) / 8}})[0];
+  return few({x, w, scales, biases}, {y}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", (rows + 7) / 8}, {"WHOLE", x.shape(1) % few_rows_columns == 0}})[0];
 }
 
-// Compiles the kernels, and one for each number of tiles, some seconds each, which
-// would otherwise be a pause in the middle of an answer.
-static void compile_few_rows() {
-  static thread_local bool done = false;
-  if (std::exchange(done, true)) {
+// Compiles the kernels for rows that are whole or not, and one for each number of
+// tiles, some seconds each, which would otherwise be a pause in the middle of an answer.
+static void compile_few_rows(bool whole) {
+  static thread_local bool done[2] = {};
+  if (std::exchange(done[whole], true)) {
     return;
   }
   std::vector<mx::array> made;
   for (int rows : {1, 9, 17}) {
+    if (rows > few_rows && !whole) {
+      break;
+    }
+    const int columns = whole ? few_rows_columns : 64;
     auto number = [](mx::Shape shape) { return mx::zeros(std::move(shape), mx::bfloat16); };
-    auto w = mx::zeros({few_rows_outputs, few_rows_columns / 8}, mx::uint32);
-    made.push_back(multiply_few_rows(number({rows, few_rows_columns}), w, number({few_rows_outputs, few_rows_columns / 64}), number({few_rows_outputs, few_rows_columns / 64})));
+    auto w = mx::zeros({few_rows_outputs, columns / 8}, mx::uint32);
+    made.push_back(multiply_few_rows(number({rows, columns}), w, number({few_rows_outputs, columns / 64}), number({few_rows_outputs, columns / 64})));
   }
   mx::eval(std::move(made));
 }
@@ -97,7 +101,7 @@ bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32
   return guarded<bridge_status>(owner, [&](bridge_status &) {
     *has = has_few_rows(type_of(type), group, bits, out, in);
     if (*has) {
-      compile_few_rows();
+      compile_few_rows(in % few_rows_columns == 0);
     }
   });
 }

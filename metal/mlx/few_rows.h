@@ -10,7 +10,7 @@
 //
 // few_rows is for up to 16 tokens. A decode step reads every weight once and
 // does little else, so it is built to keep reads under way: a block has 16 rows
-// of w, a warp 512 columns of them at a time, all of which it asks for before it
+// of w, a warp 512 columns of them at a time (or what is left), all of which it asks for before it
 // computes; numbers of x come from the cache. A number q of 4 bits becomes 128+q
 // by setting the exponent of a bfloat16 around it; as
 //   sum (s q + b) x  =  s sum (128+q) x  +  (b - 128 s) sum x
@@ -55,30 +55,52 @@ __device__ __forceinline__ float few_rows_at(const uint4 &v, int i) {
   unsigned pair = i / 2 == 0 ? v.x : i / 2 == 1 ? v.y : i / 2 == 2 ? v.z : v.w;
   return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
 }
+
+// Numbers of 8 groups; without WHOLE, of some, which lie anywhere.
+template <bool WHOLE, class T> __device__ __forceinline__ uint4 few_rows_groups(const T *from, int groups) {
+  if (WHOLE) {
+    return *reinterpret_cast<const uint4 *>(from);
+  }
+  const auto *bits = reinterpret_cast<const unsigned short *>(from);
+  unsigned pairs[4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    pairs[i / 2] |= i < groups ? (unsigned)bits[i] << 16 * (i % 2) : 0;
+  }
+  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
 )";
 
-// TILES of 8 tokens each.
+// TILES of 8 tokens each. Unless rows are WHOLE, in multiples of 512 columns, their
+// last groups of 64 are fewer than 8.
 static const char *const few_rows_source = R"(
   __shared__ float partial[8][TILES][16 * 8];
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int tokens = x_shape[0], in = x_shape[1], out = w_shape[0];
   const size_t row = (size_t)blockIdx.x * 16 + g;
   const uint2 *w0 = reinterpret_cast<const uint2 *>(w + row * (in / 8)) + t, *w1 = w0 + 8 * (in / 16);
-  const uint4 *s0 = reinterpret_cast<const uint4 *>(scales + row * (in / 64)), *s1 = s0 + in / 64;
-  const uint4 *b0 = reinterpret_cast<const uint4 *>(biases + row * (in / 64)), *b1 = b0 + in / 64;
+  const auto *s0 = scales + row * (in / 64), *s1 = s0 + 8 * (in / 64);
+  const auto *b0 = biases + row * (in / 64), *b1 = b0 + 8 * (in / 64);
   const unsigned one = 0x3f803f80u;
 
   float total[TILES][4] = {};
   for (int at = warp * 512; at < in; at += warps * 512) {
+    const int groups = WHOLE || in - at > 512 ? 8 : (in - at) / 64;
     uint2 q0[8], q1[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      q0[i] = __ldcs(w0 + at / 16 + i * 4);
-      q1[i] = __ldcs(w1 + at / 16 + i * 4);
+      if (i < groups) {
+        q0[i] = __ldcs(w0 + at / 16 + i * 4);
+        q1[i] = __ldcs(w1 + at / 16 + i * 4);
+      }
     }
-    const uint4 sa = s0[at / 512], sb = s1[at / 512], ba = b0[at / 512], bb = b1[at / 512];
+    const uint4 sa = few_rows_groups<WHOLE>(s0 + at / 64, groups), sb = few_rows_groups<WHOLE>(s1 + at / 64, groups);
+    const uint4 ba = few_rows_groups<WHOLE>(b0 + at / 64, groups), bb = few_rows_groups<WHOLE>(b1 + at / 64, groups);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
+      if (i >= groups) {
+        break;
+      }
       const float s = few_rows_at(sa, i), r = few_rows_at(sb, i);
       const float b = few_rows_at(ba, i) - 128.0f * s, c = few_rows_at(bb, i) - 128.0f * r;
       float dot[TILES][4] = {}, sum[TILES][4] = {};

@@ -14,7 +14,7 @@ func TestFewRowsKernelOnTheProcessor(t *testing.T) {
 		name  string
 		cases int
 		limit float64
-	}{{"few_rows", 15, 0.016}, {"some_rows", 16, 0.02}} {
+	}{{"few_rows", 30, 0.016}, {"some_rows", 16, 0.02}} {
 		t.Run(kernel.name, func(t *testing.T) {
 			t.Parallel()
 			lines := runKernel(t, kernel.name, fewRowsHeader, kernel.name+"_numbers", kernel.name+"_source")
