@@ -4,10 +4,10 @@
 //
 // Start reading at bridge_attend.
 
+#include "attend_step.h"
 #include "bridge_internal.h"
 #include "bridge_kernel.h"
 #include "few_rows.h"
-#include "latent_step.h"
 #include "ragged.h"
 
 #include <algorithm>
@@ -503,19 +503,22 @@ void write_all(const attention &a, std::optional<slab_array> slab_layer::*part, 
   }
 }
 
-// Whether latent_step.h has a kernel for a step: of one token of each segment, whose
-// values are within keys.
-bool suits_latent_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n) {
+// Whether attend_step.h has a kernel for a step: of one token of each segment, to latent
+// keys or by heads of a size that the framework has none for.
+bool suits_attend_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n) {
   const auto *spec = a.spec;
-  return runs_kernels() && q.dtype() == mx::bfloat16 && spec->kv_heads == 1 && spec->size % 64 == 0 && spec->size <= 640 && spec->value_size % 64 == 0 && spec->value_size <= 512 && spec->window == 0 && spec->chunk == 0 &&
-         spec->cap == 0 && spec->index_size == 0 && !a.sinks && std::all_of(segments, segments + n, [&](const bridge_segment &s) {
-           return s.length == 1 && s.start < latent_step_longest && !s.slab->layers.at(static_cast<size_t>(spec->layer)).values && type_of(s.slab->shape.type) == q.dtype();
-         });
+  if (!runs_kernels() || q.dtype() != mx::bfloat16 || spec->size % 64 != 0 || spec->size > 640 || spec->value_size % 64 != 0 || spec->value_size > 512 || spec->chunk != 0 || spec->cap != 0 || spec->index_size != 0 || a.sinks) {
+    return false;
+  }
+  return std::all_of(segments, segments + n, [&](const bridge_segment &s) {
+    bool apart = s.slab->layers.at(static_cast<size_t>(spec->layer)).values.has_value();
+    return s.length == 1 && s.runs == 0 && (apart ? spec->size > 128 : spec->kv_heads == 1) && s.start + 1 - std::max(a.first_seen(s.start), s.first) <= attend_step_longest && type_of(s.slab->shape.type) == q.dtype();
+  });
 }
 
 // Its segments by the kernel, those of each slab by one launch.
-void attend_latent_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, attended &out) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("latent_step", {"q", "list", "keys"}, {"y"}, latent_step_source));
+void attend_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, attended &out) {
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("attend_step", {"q", "list", "keys", "values"}, {"y"}, attend_step_source));
   const auto *spec = a.spec;
   std::set<bridge_slab *> slabs;
   for (int32_t i = 0; i < n; i++) {
@@ -523,18 +526,21 @@ void attend_latent_step(const attention &a, const mx::array &q, const bridge_seg
     if (!slabs.insert(slab).second) {
       continue;
     }
-    const auto &keys = slab->layers.at(static_cast<size_t>(spec->layer)).keys->value;
-    std::vector<int32_t> list{spec->heads, std::bit_cast<int32_t>(spec->scale * 1.44269504f)}; // log2 e
+    const auto &held = slab->layers.at(static_cast<size_t>(spec->layer));
+    const auto &keys = held.keys->value, &values = held.values ? held.values->value : keys;
+    std::vector<int32_t> list{spec->heads, spec->kv_heads, std::bit_cast<int32_t>(spec->scale * 1.44269504f)}; // log2 e
     int rows = 0;
     for (int32_t row = i; row < n; row++) {
-      if (segments[row].slab == slab) {
-        list.insert(list.end(), {row, segments[row].slot, segments[row].start + 1, keys.shape(2)});
+      const auto &seg = segments[row];
+      if (seg.slab == slab) {
+        int first = std::max(a.first_seen(seg.start), seg.first);
+        list.insert(list.end(), {row, seg.slot, first, seg.start + 1 - first, keys.shape(2)});
         out.order.push_back(row);
         rows++;
       }
     }
-    out.parts.push_back(kernel({q, list_of(std::move(list)), keys}, {mx::Shape{rows, spec->heads * spec->value_size}}, {q.dtype()}, {spec->heads * latent_step_threads, rows, 1},
-                               {latent_step_threads, 1, 1}, {{"SIZE", spec->size}, {"VALUE", spec->value_size}})[0]);
+    out.parts.push_back(kernel({q, list_of(std::move(list)), keys, values}, {mx::Shape{rows, spec->heads * spec->value_size}}, {q.dtype()}, {spec->heads * attend_step_threads, rows, 1},
+                               {attend_step_threads, 1, 1}, {{"SIZE", spec->size}, {"VALUE", spec->value_size}, {"APART", held.values.has_value()}})[0]);
   }
 }
 
@@ -580,8 +586,8 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
       write_all(a, &slab_layer::values, v->value, spec->value_size, groups, segments, n);
     }
     attended out;
-    if (suits_latent_step(a, q->value, segments, n)) {
-      attend_latent_step(a, q->value, segments, n, out);
+    if (suits_attend_step(a, q->value, segments, n)) {
+      attend_step(a, q->value, segments, n, out);
       return out.all();
     }
     for (auto &[slab, t] : groups) {

@@ -17,9 +17,8 @@
 // Some operations that are slow in the framework are replaced, on devices other
 // than Macs: on NVIDIA GPUs by kernels for a few rows (few_rows.h), for
 // attention of decodes and prefill chunks in one step (ragged.h, ragged.go), for
-// experts (experts.h), and for decode steps of recurrent layers and of latent
-// attention (recur_step.h, latent_step.h), on
-// a processor by a second core for large products (bridge_ops.cpp,
+// experts (experts.h), and for decode steps of recurrent layers and of attention by
+// latent or large heads (recur_step.h, attend_step.h), on a processor by a second core for large products (bridge_ops.cpp,
 // multiply_in_halves).
 //
 // Start reading at Backend, then scope.go and cache.go.

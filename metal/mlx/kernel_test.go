@@ -19,8 +19,8 @@ var (
 	raggedHeader string
 	//go:embed experts.h
 	expertsHeader string
-	//go:embed latent_step.h
-	latentStepHeader string
+	//go:embed attend_step.h
+	attendStepHeader string
 	//go:embed recur_step.h
 	recurStepHeader string
 )

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-func TestLatentStepKernelOnTheProcessor(t *testing.T) {
-	checkErrors(t, runKernel(t, "latent_step", latentStepHeader, "latent_step_source", "latent_step_source"), 4, 0.016)
+func TestAttendStepKernelOnTheProcessor(t *testing.T) {
+	checkErrors(t, runKernel(t, "attend_step", attendStepHeader, "attend_step_source", "attend_step_source"), 7, 0.016)
 }
 
 func TestRecurStepKernelOnTheProcessor(t *testing.T) {
