@@ -378,14 +378,14 @@ static mx::array plain(mx::array x) {
 bridge_status bridge_read_floats(uint64_t owner, bridge_array *a, float *dst, int64_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
     auto x = plain(mx::astype(a->value, mx::float32));
-    std::memcpy(dst, x.data<float>(), static_cast<size_t>(n) * sizeof(float));
+    copy_from(x, dst);
   });
 }
 
 bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int64_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
     auto x = plain(a->value);
-    std::memcpy(dst, x.data<int32_t>(), static_cast<size_t>(n) * sizeof(int32_t));
+    copy_from(x, dst);
   });
 }
 

@@ -161,6 +161,11 @@ const mx::array &list_of(std::vector<int32_t> wanted);
 
 // Slabs (bridge_slab.cpp).
 
+// The numbers of an array that was computed and is row-contiguous, to the host. The array
+// stays on the device: the framework would move it to memory that both share, which the
+// host waits for, and so do later kernels that read it.
+void copy_from(mx::array &a, void *dst);
+
 // Slots [from, to) of a slab's array.
 mx::array slots_of(const mx::array &a, int from, int to);
 

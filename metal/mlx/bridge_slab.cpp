@@ -18,34 +18,6 @@ using namespace bridge;
 
 namespace {
 
-// Closes the gap of a slot; without any slot nothing is held.
-void close_gap(std::optional<slab_array> &held, int slot) {
-  const auto &a = held->value;
-  int n = a.shape(0);
-  if (n == 1) {
-    held.reset();
-  } else if (slot == 0) {
-    held = {mx::contiguous(slots_of(a, 1, n))};
-  } else if (slot == n - 1) {
-    held = {mx::contiguous(slots_of(a, 0, n - 1))};
-  } else {
-    held = {mx::concatenate({slots_of(a, 0, slot), slots_of(a, slot + 1, n)}, 0)};
-  }
-}
-
-// How many layers of a large slab are rearranged before they are waited for:
-// what exists twice meanwhile is that many. Small slabs are rearranged when the
-// step that wants them is computed.
-constexpr size_t layers_at_once = 4, small_slab = 64 << 20;
-
-size_t bytes_of(const bridge_slab &slab) {
-  size_t bytes = 0;
-  for (const auto &layer : slab.layers) {
-    bytes += (layer.keys ? layer.keys->value.nbytes() : 0) + (layer.values ? layer.values->value.nbytes() : 0);
-  }
-  return bytes;
-}
-
 // The CUDA driver's own copies. The framework would move a buffer that the host
 // reads or writes to memory that both share, page by page (H100: half a gigabyte a
 // second).
@@ -75,11 +47,14 @@ unsigned long long on_device(const mx::array &a) {
     int device;
   };
   const auto *b = static_cast<const buffer *>(a.buffer().ptr());
-  if (b == nullptr || b->size < a.nbytes() || a.offset() != 0 || !a.flags().row_contiguous) {
+  if (b == nullptr || a.offset() < 0 || b->size < static_cast<size_t>(a.offset()) + a.nbytes() || !a.flags().row_contiguous) {
     throw std::runtime_error("an array does not lie as it is to be copied");
   }
-  return reinterpret_cast<unsigned long long>(b->data);
+  return reinterpret_cast<unsigned long long>(b->data) + static_cast<unsigned long long>(a.offset());
 }
+
+// Buffers of up to this many bytes lie where the host reads them as well.
+constexpr size_t shared_bytes = 8;
 
 void wants(int result) {
   if (result != 0) {
@@ -87,12 +62,47 @@ void wants(int result) {
   }
 }
 
-// The numbers of an array that was computed, in their order, to the host.
-void copy_from(mx::array &a, uint8_t *dst) {
-  if (const auto *d = driver()) {
+} // namespace
+
+namespace bridge {
+
+void copy_from(mx::array &a, void *dst) {
+  if (const auto *d = driver(); d != nullptr && a.nbytes() > shared_bytes) {
     return wants(d->to_host(dst, on_device(a), a.nbytes()));
   }
   std::memcpy(dst, a.data<uint8_t>(), a.nbytes());
+}
+
+} // namespace bridge
+
+namespace {
+
+// Closes the gap of a slot; without any slot nothing is held.
+void close_gap(std::optional<slab_array> &held, int slot) {
+  const auto &a = held->value;
+  int n = a.shape(0);
+  if (n == 1) {
+    held.reset();
+  } else if (slot == 0) {
+    held = {mx::contiguous(slots_of(a, 1, n))};
+  } else if (slot == n - 1) {
+    held = {mx::contiguous(slots_of(a, 0, n - 1))};
+  } else {
+    held = {mx::concatenate({slots_of(a, 0, slot), slots_of(a, slot + 1, n)}, 0)};
+  }
+}
+
+// How many layers of a large slab are rearranged before they are waited for:
+// what exists twice meanwhile is that many. Small slabs are rearranged when the
+// step that wants them is computed.
+constexpr size_t layers_at_once = 4, small_slab = 64 << 20;
+
+size_t bytes_of(const bridge_slab &slab) {
+  size_t bytes = 0;
+  for (const auto &layer : slab.layers) {
+    bytes += (layer.keys ? layer.keys->value.nbytes() : 0) + (layer.values ? layer.values->value.nbytes() : 0);
+  }
+  return bytes;
 }
 
 // An array of what lies at src, where the device reads it quickly.
