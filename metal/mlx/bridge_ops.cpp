@@ -601,14 +601,6 @@ bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, flo
   });
 }
 
-bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps) {
-  return making(owner, [&] {
-    int rows = x->value.shape(0), width = weight->value.shape(0), runs = static_cast<int>(x->value.size()) / rows / width;
-    auto in = runs == 1 ? flat(x) : mx::reshape(x->value, {rows, runs, 1, width}); // as rotations want heads
-    return mx::fast::rms_norm(in, weight->value, eps);
-  });
-}
-
 // Columns [from, to) of every run.
 bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to) {
   return making(owner, [&] {
@@ -760,10 +752,6 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
     }
     return grown(mx::concatenate(std::move(parts), 0));
   });
-}
-
-bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps) {
-  return making(owner, [&] { return mx::fast::layer_norm(flat(x), weight->value, bias->value, eps); });
 }
 
 // As mlx.nn's gelu and gelu_approx, whose constants have the type of their operand.

@@ -15,6 +15,11 @@ func TestRecurStepKernelOnTheProcessor(t *testing.T) {
 	checkErrors(t, runKernel(t, "recur_step", recurStepHeader, "recur_step_source", "recur_step_source"), 4, 2e-6)
 }
 
+// Five operations round to 8 bits.
+func TestAddNormKernelOnTheProcessor(t *testing.T) {
+	checkErrors(t, runKernel(t, "add_norm", addNormHeader, "add_norm_numbers", "add_norm_source"), 6, 0.012)
+}
+
 // checkErrors compares an error on each line with a limit. Where one token sees itself
 // alone there may be none.
 func checkErrors(t *testing.T, lines []string, cases int, limit float64) {
