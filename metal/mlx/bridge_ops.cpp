@@ -7,6 +7,7 @@
 #include "bridge_kernel.h"
 #include "experts.h"
 #include "few_rows.h"
+#include "row_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -500,8 +501,20 @@ static std::vector<mx::array> geglu(const std::vector<mx::array> &in) {
   return {mx::multiply(mx::multiply(mx::multiply(number(0.5f), x), mx::add(number(1), t)), in[1])};
 }
 
+// By one kernel: compiled, it is two. Rows are those of a matrix, or of parts of its
+// columns.
+static mx::array geglu_by_kernel(const mx::array &gate, const mx::array &up) {
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("geglu", {"gate", "up"}, {"y"}, geglu_source, geglu_numbers, false));
+  int blocks = (static_cast<int>(gate.size()) + rows_threads - 1) / rows_threads;
+  return kernel({gate, up}, {gate.shape()}, {gate.dtype()}, {blocks * rows_threads, 1, 1}, {rows_threads, 1, 1})[0];
+}
+
 bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
-  return making(owner, [&] { return fused<geglu>({flat(gate), flat(up)})[0]; });
+  return making(owner, [&] {
+    auto x = flat(gate), by = flat(up);
+    bool suits = runs_kernels() && x.ndim() == 2 && x.dtype() == mx::bfloat16 && by.dtype() == x.dtype() && by.shape() == x.shape() && x.size() < (1u << 31);
+    return suits ? geglu_by_kernel(x, by) : fused<geglu>({x, by})[0];
+  });
 }
 
 // As mlx-lm's swiglu_oai: of gate, up, the upper limit, the lower limit, one and alpha.
@@ -613,18 +626,34 @@ bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t fr
   });
 }
 
+static mx::array join_by_kernel(const std::vector<mx::array> &parts) {
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("join_runs", {"p0", "p1", "p2"}, {"y"}, join_runs_source));
+  int rows = parts[0].shape(0), runs[] = {0, 0, 0};
+  std::vector<mx::array> in(3, parts[0]); // one that there is not is not read
+  for (size_t i = 0; i < parts.size(); i++) {
+    in[i] = parts[i];
+    runs[i] = parts[i].shape(1) / 8;
+  }
+  int run = runs[0] + runs[1] + runs[2], blocks = (rows * run + rows_threads - 1) / rows_threads;
+  return kernel(in, {mx::Shape{rows, 8 * run}}, {in[0].dtype()}, {blocks * rows_threads, 1, 1}, {rows_threads, 1, 1}, {{"W0", runs[0]}, {"W1", runs[1]}, {"W2", runs[2]}})[0];
+}
+
 // Runs of one part of each operand, n in a row.
 bridge_made bridge_runs(uint64_t owner, bridge_array **parts, int32_t count, int32_t n) {
   return making(owner, [&] {
     std::vector<mx::array> all;
     int rows = parts[0]->value.shape(0), run = 0;
+    bool suits = runs_kernels() && count > 1 && count <= 3;
+    int64_t size = 0;
     for (int32_t i = 0; i < count; i++) {
       const auto &in = parts[i]->value;
       int width = static_cast<int>(in.size()) / rows / n;
       run += width;
-      all.push_back(mx::reshape(in, n == 1 ? mx::Shape{rows, width} : mx::Shape{rows, n, width}));
+      size += static_cast<int64_t>(in.size());
+      all.push_back(mx::reshape(in, {rows * n, width}));
+      suits = suits && in.dtype() == mx::bfloat16 && width % 8 == 0 && size < (int64_t{1} << 31);
     }
-    return mx::reshape(mx::concatenate(std::move(all), n == 1 ? 1 : 2), {rows, n * run});
+    return mx::reshape(suits ? join_by_kernel(all) : mx::concatenate(std::move(all), 1), {rows, n * run});
   });
 }
 

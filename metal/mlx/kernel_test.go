@@ -21,6 +21,8 @@ var (
 	expertsHeader string
 	//go:embed attend_step.h
 	attendStepHeader string
+	//go:embed row_kernels.h
+	rowKernelsHeader string
 	//go:embed add_norm.h
 	addNormHeader string
 	//go:embed recur_step.h

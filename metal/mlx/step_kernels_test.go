@@ -3,6 +3,7 @@
 package mlx
 
 import (
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -18,6 +19,16 @@ func TestRecurStepKernelOnTheProcessor(t *testing.T) {
 // Five operations round to 8 bits.
 func TestAddNormKernelOnTheProcessor(t *testing.T) {
 	checkErrors(t, runKernel(t, "add_norm", addNormHeader, "add_norm_numbers", "add_norm_source"), 6, 0.012)
+}
+
+func TestRowKernelsOnTheProcessor(t *testing.T) {
+	lines := runKernel(t, "join_runs", rowKernelsHeader, "geglu_numbers", "join_runs_source", "geglu.inc=geglu_source")
+	if len(lines) != 4 || !slices.Equal(lines[:3], []string{"0", "0", "0"}) {
+		t.Fatalf("joined rows have wrong numbers: %q, want 0 in three cases", lines)
+	}
+	if worst, err := strconv.ParseFloat(lines[3], 64); err != nil || worst > 0.03 || worst == 0 { // eight operations round to 8 bits
+		t.Errorf("GELU times a number is off by %v, want at most 0.03 (%v)", worst, err)
+	}
 }
 
 // checkErrors compares an error on each line with a limit. Where one token sees itself
