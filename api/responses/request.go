@@ -2,8 +2,8 @@ package responses
 
 import (
 	"bytes"
-	"encoding/json"
 	"cmp"
+	"encoding/json"
 	"maps"
 	"math"
 	"unicode/utf8"
