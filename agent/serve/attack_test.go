@@ -493,7 +493,7 @@ func TestAttackShortRequestsContinueALongConversation(t *testing.T) {
 		r.Header.Set(agentapi.HeaderTenant, "a")
 		return http.DefaultClient.Do(r)
 	}
-	resp, err := ask(`{"model":"m","input":"` + strings.Repeat("x", 200<<10) + `"}`)
+	resp, err := ask(`{"model":"m","input":"` + strings.Repeat("x", 100<<10) + `"}`)
 	if err != nil {
 		t.Fatal(err)
 	}
