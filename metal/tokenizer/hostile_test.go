@@ -126,6 +126,13 @@ func TestAttackATextThatIsMuchTooLong(t *testing.T) {
 	if _, err := tok.Encode("a short text", EncodeOptions{Limit: len(whole) - 1}); !errors.Is(err, ErrTooMany) {
 		t.Errorf("a text of one token too many: %v", err)
 	}
+	if ids, err := tok.Encode("a short text", EncodeOptions{Limit: len(whole) - 1, Cut: true}); err != nil || !slices.Equal(ids, whole[:len(whole)-1]) {
+		t.Errorf("a text that is cut: %v, %v, want the beginning of %v", ids, err, whole)
+	}
+	special := strings.Repeat("<|endoftext|>", 5)
+	if ids, err := tok.Encode(special, EncodeOptions{ParseSpecial: true, Limit: 4}); !errors.Is(err, ErrTooMany) {
+		t.Errorf("five control tokens: %v, %v", ids, err)
+	}
 }
 
 func TestANormalizerThatFillsMemoryIsStopped(t *testing.T) {

@@ -115,8 +115,10 @@ type EncodeOptions struct {
 	// transformers does with add_special_tokens: for texts to embed. It takes
 	// precedence over AddBOS.
 	AddSpecial bool
-	// Limit, unless 0: Encode returns ErrTooMany once there are more ids.
+	// Limit, unless 0: Encode returns ErrTooMany once there are more ids. With Cut it
+	// returns the first Limit ids instead, and does not encode the text after them.
 	Limit int
+	Cut   bool
 	// Stop, unless nil, is called now and then: Encode returns its error.
 	Stop func() error
 }
@@ -244,7 +246,11 @@ func (t *Tokenizer) encode(ids []int32, text string, o EncodeOptions) ([]int32, 
 	e := encoding{t: t, worker: t.model.newWorker(controls, b), bounds: b, ids: ids, controls: controls, budget: newBudget(len(text)).stoppable(o.Stop)}
 	text = validUTF8(text)
 	t.added.scan(text, controls, func(from, to int) { e.plain(text[from:to], from == 0) }, e.token)
-	if err := cmp.Or(e.budget.stopped, e.err, b.err); err != nil {
+	err := cmp.Or(e.budget.stopped, e.err, b.err)
+	switch {
+	case o.Cut && err == ErrTooMany:
+		return e.ids[:o.Limit], nil
+	case err != nil:
 		return nil, err
 	}
 	return e.ids, nil
@@ -275,7 +281,12 @@ func (e *encoding) plain(text string, first bool) {
 	e.t.normalized.scan(s.text, e.controls, func(from, to int) { e.cut(s.part(from, to)) }, e.token)
 }
 
-func (e *encoding) token(id int32) { e.ids = append(e.ids, id) }
+func (e *encoding) token(id int32) {
+	if e.bounds.err == nil {
+		e.ids = append(e.ids, id)
+		e.bounds.check(len(e.ids))
+	}
+}
 
 // cut gives the pieces of a span to the model.
 func (e *encoding) cut(s span) {
