@@ -207,6 +207,27 @@ func orNone(names []string) string {
 	return strings.Join(names, ", ")
 }
 
+// Repeated is how many bytes are tokenized again for each text of a request: its prompt or
+// instruction, and its query if the model reads it together with the document.
+func (c *Conventions) Repeated(query string, o Options) int {
+	if c.Task == model.Rerank {
+		if c.judge == nil {
+			return 0
+		}
+		return len(question(query, "", o))
+	}
+	prompt, _ := c.prompt(o) // Text returns the error
+	return len(prompt)
+}
+
+// encoding returns the options for a text of which limit tokens are read.
+func (o Options) encoding(ctx context.Context, limit int) tokenizer.EncodeOptions {
+	if !o.Truncate {
+		return tokenizer.EncodeOptions{Stop: ctx.Err}
+	}
+	return tokenizer.EncodeOptions{Stop: ctx.Err, Limit: limit + 1, Cut: true} // one more, so that it is known to be truncated
+}
+
 // Text writes a text to embed. Errors are ErrEmpty, ErrTooLong, ErrPrompt, that of ctx and
 // those of the tokenizer.
 func (c *Conventions) Text(ctx context.Context, tok *tokenizer.Tokenizer, text string, o Options) (Input, error) {
@@ -214,7 +235,7 @@ func (c *Conventions) Text(ctx context.Context, tok *tokenizer.Tokenizer, text s
 	if err != nil {
 		return Input{}, err
 	}
-	ids, err := tok.Encode(prompt+text, tokenizer.EncodeOptions{Stop: ctx.Err})
+	ids, err := tok.Encode(prompt+text, o.encoding(ctx, c.limit(o)))
 	if err != nil {
 		return Input{}, err
 	}
@@ -258,17 +279,16 @@ func (c *Conventions) Pairs(ctx context.Context, tok *tokenizer.Tokenizer, query
 	if err != nil {
 		return nil, err
 	}
+	// Both are truncated by which of them is longer.
+	limit := max(c.limit(o), len(first))
 	return func(document string) (Input, error) {
-		second, err := tok.Encode(document, tokenizer.EncodeOptions{Stop: ctx.Err})
+		second, err := tok.Encode(document, o.encoding(ctx, limit))
 		if err != nil {
 			return Input{}, err
 		}
 		return c.around(tok, c.limit(o), o.Truncate, first, second)
 	}, nil
 }
-
-// RepeatsQuery reports whether the query is tokenized again for each document.
-func (c *Conventions) RepeatsQuery() bool { return c.judge != nil }
 
 // around puts ids into the model's template, within the limit.
 func (c *Conventions) around(tok *tokenizer.Tokenizer, limit int, truncate bool, texts ...[]int32) (Input, error) {

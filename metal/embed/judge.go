@@ -1,6 +1,7 @@
 package embed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -84,20 +85,21 @@ func (j *judge) check(dir *folder.Folder) error {
 	return nil
 }
 
+// question is the text that a decoder judges.
+func question(query, document string, o Options) string {
+	return "<Instruct>: " + cmp.Or(o.Instruction, judgeInstruction) + "\n<Query>: " + query + "\n<Document>: " + document
+}
+
 // judged writes the question about a document.
 func (c *Conventions) judged(ctx context.Context, tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
-	instruction := o.Instruction
-	if instruction == "" {
-		instruction = judgeInstruction
-	}
-	ids, err := tok.Encode("<Instruct>: "+instruction+"\n<Query>: "+query+"\n<Document>: "+document, tokenizer.EncodeOptions{Stop: ctx.Err})
-	if err != nil {
-		return Input{}, err
-	}
 	j := c.judge
 	room := c.limit(o) - len(j.prefix) - len(j.suffix)
 	if room < 1 {
 		return Input{}, fmt.Errorf("%w: the query and the template have %d tokens, but the limit is %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.limit(o))
+	}
+	ids, err := tok.Encode(question(query, document, o), o.encoding(ctx, room))
+	if err != nil {
+		return Input{}, err
 	}
 	in, err := c.around(tok, room, o.Truncate, ids)
 	if err != nil {

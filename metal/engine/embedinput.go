@@ -11,8 +11,8 @@ import (
 const (
 	// maxInputs of one request.
 	maxInputs = 2048
-	// maxInputBytes and maxInputTokens bound all texts of a request, in which a query counts
-	// for each document that it is read with.
+	// maxInputBytes and maxInputTokens bound all texts of a request, in which a query, a prompt
+	// and an instruction count for each text that they are read with.
 	maxInputBytes  = 32 << 20
 	maxInputTokens = 4 << 20
 )
@@ -72,7 +72,8 @@ func (p *inputProcessor) embedTexts(r EmbedRequest) texts {
 			return p.conventions.Tokens(p.tok, r.Tokens[i], r.Options)
 		}}
 	}
-	return texts{param: "input", count: len(r.Texts), bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Input, error) {
+	each := p.conventions.Repeated("", r.Options)
+	return texts{param: "input", count: len(r.Texts), each: each, bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Input, error) {
 		return p.conventions.Text(ctx, p.tok, r.Texts[i], r.Options)
 	}}
 }
@@ -83,9 +84,7 @@ func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
 		return texts{}, inputTooLong("query", fmt.Sprintf("the query has %d bytes, but the model supports %d tokens", n, p.conventions.Limit))
 	}
 	all := texts{param: "documents", count: len(r.Documents), bytes: func(i int) int { return len(r.Documents[i]) }}
-	if p.conventions.RepeatsQuery() {
-		all.each = len(r.Query)
-	}
+	all.each = p.conventions.Repeated(r.Query, r.Options)
 	var write func(document string) (embed.Input, error)
 	all.input = func(ctx context.Context, i int) (in embed.Input, err error) {
 		if write == nil {
@@ -100,7 +99,7 @@ func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
 
 // tooMany refuses texts that are too much work or memory together.
 func (all texts) tooMany() *Refusal {
-	return invalid(all.param, "the %d texts, with the query for each of them, are too long together; send fewer in one request", all.count)
+	return invalid(all.param, "the %d texts, with the query, prompt or instruction for each of them, are too long together; send fewer in one request", all.count)
 }
 
 // allBytes is what is tokenized.
@@ -116,24 +115,39 @@ func inputTooLong(param, detail string) *Refusal {
 	return &Refusal{Kind: ContextLength, Param: param, Message: detail + "; shorten it, or enable truncation"}
 }
 
+// checkBytes refuses texts that are too long before any of them is tokenized.
+func (p *inputProcessor) checkBytes(all texts) *Refusal {
+	if all.allBytes() > maxInputBytes {
+		return all.tooMany()
+	}
+	for i := range all.count {
+		if n := all.bytes(i) + all.each; n > p.conventions.Limit*textBytesPerToken {
+			return inputTooLong(all.param, fmt.Sprintf("text %d has %d bytes, with the query, prompt or instruction before it, but the model supports %d tokens", i, n, p.conventions.Limit))
+		}
+	}
+	return nil
+}
+
 // embeddingOf tokenizes texts, or refuses what is wrong with them.
 func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all texts) (*embedding, *Refusal) {
 	if all.count == 0 || all.count > maxInputs {
 		return nil, invalid(all.param, "%d texts, want 1 to %d", all.count, maxInputs)
 	}
-	if all.allBytes() > maxInputBytes {
-		return nil, all.tooMany()
+	if refusal := p.checkBytes(all); refusal != nil {
+		return nil, refusal
+	}
+	turn := &longTurn{turns: p.long, tenant: tenant}
+	defer turn.give()
+	if all.allBytes() > longBytes && turn.take(ctx) != nil {
+		return nil, cancelled()
 	}
 	tokens := 0
 	e := &embedding{tenant: tenant, inputs: make([]embed.Input, all.count), ctx: ctx, ended: make(chan *Refusal, 1)}
 	for i := range all.count {
-		if n := all.bytes(i); n > p.conventions.Limit*textBytesPerToken {
-			return nil, inputTooLong(all.param, fmt.Sprintf("text %d has %d bytes, but the model supports %d tokens", i, n, p.conventions.Limit))
-		}
 		var err error
 		switch e.inputs[i], err = all.input(ctx, i); {
 		case ctx.Err() != nil:
-			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
+			return nil, cancelled()
 		case errors.Is(err, embed.ErrTooLong):
 			return nil, inputTooLong(all.param, fmt.Sprintf("text %d: %v", i, err))
 		case err != nil:

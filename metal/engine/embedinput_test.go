@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/share"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// readerInput processes the input of a tiny embedding model or reranker.
+func readerInput(t *testing.T, name string) *inputProcessor {
+	t.Helper()
+	all := tinymodel.Readers()
+	r := all[slices.IndexFunc(all, func(r tinymodel.Reader) bool { return r.Name == name })]
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := &inputProcessor{context: 1 << 20, ends: map[int32]bool{}, task: model.Embed, long: share.NewTurns(1), renders: share.NewTurns(renderPlaces)}
+	if r.Rerank {
+		p.task = model.Rerank
+	}
+	if err := p.open(t.Context(), f, ""); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// written are n short texts with an instruction before each.
+func (p *inputProcessor) written(t *testing.T, n, instruction int) texts {
+	t.Helper()
+	o := embed.Options{Instruction: strings.Repeat("x", instruction), Truncate: true, MaxTokens: 160}
+	if p.task == model.Embed {
+		return p.embedTexts(EmbedRequest{Texts: slices.Repeat([]string{"a"}, n), Options: o})
+	}
+	all, refusal := p.rerankTexts(RerankRequest{Query: "q", Documents: slices.Repeat([]string{"a"}, n), Options: o})
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	return all
+}
+
+// TestAttackAnInstructionOfManyTexts: it counts for each text that it is written before, and
+// nothing is tokenized of texts that are too long with it.
+func TestAttackAnInstructionOfManyTexts(t *testing.T) {
+	for _, name := range []string{"qwen3 embed", "qwen3 rerank"} {
+		p := readerInput(t, name)
+		most := p.conventions.Limit * textBytesPerToken
+		for _, c := range []struct {
+			texts, instruction int
+			kind               Kind
+		}{
+			{texts: maxInputs, instruction: maxInputBytes / maxInputs, kind: Invalid},
+			{texts: 2, instruction: most, kind: ContextLength},
+		} {
+			all, read := p.written(t, c.texts, c.instruction), 0
+			input := all.input
+			all.input = func(ctx context.Context, i int) (embed.Input, error) { read++; return input(ctx, i) }
+			_, refusal := p.embeddingOf(t.Context(), "a", all)
+			if refusal == nil || refusal.Kind != c.kind || read > 0 {
+				t.Errorf("%s: %d texts after %d bytes: %v, want kind %v; %d were tokenized", name, c.texts, c.instruction, refusal, c.kind, read)
+			}
+		}
+		if e, refusal := p.embeddingOf(t.Context(), "a", p.written(t, 2, 100)); refusal != nil || len(e.inputs) != 2 {
+			t.Errorf("%s: a short instruction: %v", name, refusal)
+		}
+	}
+}
+
+// TestAttackLongListsTakeTurns: texts that are long together wait for the turn of long ones,
+// short texts do not.
+func TestAttackLongListsTakeTurns(t *testing.T) {
+	for _, name := range []string{"qwen3 embed", "qwen3 rerank"} {
+		p := readerInput(t, name)
+		synctest.Test(t, func(t *testing.T) {
+			p.long = share.NewTurns(1)
+			if err := p.long.Take(t.Context(), "other"); err != nil {
+				t.Fatal(err)
+			}
+			if _, refusal := p.embeddingOf(t.Context(), "b", p.written(t, 1, 100)); refusal != nil {
+				t.Errorf("%s: a short text: %v", name, refusal)
+			}
+			long := p.written(t, 300, longBytes/256)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan *Refusal, 2)
+			for _, ctx := range []context.Context{ctx, t.Context()} {
+				go func() { _, refusal := p.embeddingOf(ctx, "a", long); ended <- refusal }()
+			}
+			synctest.Wait()
+			if len(ended) > 0 {
+				t.Errorf("%s: %d long lists did not wait", name, len(ended))
+			}
+			cancel()
+			if refusal := <-ended; refusal == nil || refusal.Kind != Cancelled {
+				t.Errorf("%s: after its client left: %v", name, refusal)
+			}
+			p.long.Give("other")
+			if refusal := <-ended; refusal != nil {
+				t.Errorf("%s: when the turn is free: %v", name, refusal)
+			}
+			if p.long.Free() != 1 {
+				t.Errorf("%s: the turn is not given back", name)
+			}
+		})
+	}
+}
