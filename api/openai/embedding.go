@@ -12,6 +12,8 @@ const (
 	maxInputs = 2048
 	// maxDimensions is the maximum value of dimensions; models have fewer.
 	maxDimensions = 1 << 20
+	// maxInstruction bounds, in bytes, what is written before each text of a request.
+	maxInstruction = 4 << 10
 	// Encodings of a vector.
 	encodeFloat  = "float"
 	encodeBase64 = "base64"
@@ -57,9 +59,9 @@ func (d *Decoder) Embedding(body []byte) (*EmbeddingRequest, error) {
 		"dimensions":      optional(integer(1, maxDimensions, func(v int64) { r.Dimensions = int(v) })),
 		"encoding_format": optional(r.decodeEncoding),
 		"truncate":        optional(TruncateInputs(&r.Truncate)),
-		"prompt_name":     optional(stringInto(&r.Prompt)),
-		"instruction":     optional(stringInto(&r.Instruction)),
-		"input_type":      optional(stringInto(&r.InputType)),
+		"prompt_name":     optional(Instruction(&r.Prompt)),
+		"instruction":     optional(Instruction(&r.Instruction)),
+		"input_type":      optional(Instruction(&r.InputType)),
 
 		"truncate_prompt_tokens": optional(TruncateTo(&r.Truncate, &r.MaxTokens)),
 	}, embeddingUnused)
@@ -72,6 +74,20 @@ func (d *Decoder) Embedding(body []byte) (*EmbeddingRequest, error) {
 		return nil, required("input")
 	}
 	return r, nil
+}
+
+// Instruction reads an instruction, or the name of a prompt, which precedes each text of a
+// request. It has at most 4 KiB, because each text costs as much again.
+func Instruction(to *string) Field {
+	return func(param string, raw json.RawMessage) error {
+		if err := stringInto(to)(param, raw); err != nil {
+			return err
+		}
+		if len(*to) > maxInstruction {
+			return Invalid(param, "'%s' must have at most %d bytes, not %d. It precedes each text: shorten it, or put what is long into the texts.", param, maxInstruction, len(*to))
+		}
+		return nil
+	}
 }
 
 // TruncateInputs reads whether long inputs are truncated at their end: a boolean,

@@ -81,7 +81,7 @@ func Decode(d *openai.Decoder, body []byte, v Version) (*Request, error) {
 		"top_n":            openai.Optional(openai.Int(&r.TopN, 1, math.MaxInt32)),
 		"return_documents": openai.Optional(openai.Bool(&r.Echo)),
 		"truncate":         openai.Optional(openai.TruncateInputs(&r.Truncate)),
-		"instruction":      openai.Optional(openai.String(&r.Instruction)),
+		"instruction":      openai.Optional(openai.Instruction(&r.Instruction)),
 
 		"truncate_prompt_tokens": openai.Optional(openai.TruncateTo(&r.Truncate, &r.MaxTokens)),
 	}, unused)

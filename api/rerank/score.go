@@ -31,7 +31,7 @@ func DecodeScore(d *openai.Decoder, body []byte) (*ScoreRequest, error) {
 		"queries":     texts(&r.Queries),
 		"documents":   texts(&r.Documents),
 		"truncate":    openai.Optional(openai.Bool(&r.Truncate)),
-		"instruction": openai.Optional(openai.String(&r.Instruction)),
+		"instruction": openai.Optional(openai.Instruction(&r.Instruction)),
 	}, unused)
 	switch {
 	case err != nil:
