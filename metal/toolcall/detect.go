@@ -45,7 +45,7 @@ func FormatOf(ctx context.Context, t *chat.Templates, o chat.Options) (f Format,
 			return None, false, err
 		}
 		if written, err := t.Render(ctx, turns, o); err == nil {
-			return Detect(written), i == 1, nil
+			return Detect(ctx, written), i == 1, ctx.Err()
 		}
 	}
 	return None, false, ctx.Err()
@@ -73,16 +73,23 @@ var shapes = []struct {
 	{Llama, regexp.MustCompile(`(<\|end_header_id\|>|<\|python_tag\|>)\s*\{"name":\s*"probe_function",\s*"parameters":\s*\{"probe_argument":\s*"probe value"\}\}`)},
 }
 
+// maxSearched is how much of a rendered probe is searched; real ones have a few KiB.
+const maxSearched = 1 << 20
+
 // Detect returns the format of tool calls of the template that rendered the
-// probe as written; None if the format is unknown or the template left out the
-// definition of the tool.
-func Detect(written string) Format {
+// probe as written; None if the format is unknown, the template left out the
+// definition of the tool, or ctx ended.
+func Detect(ctx context.Context, written string) Format {
+	written = written[:min(len(written), maxSearched)]
 	// Templates format definitions differently, but all include the tool's
 	// description.
 	if !strings.Contains(written, probeDescription) {
 		return None
 	}
 	for _, s := range shapes {
+		if ctx.Err() != nil {
+			return None
+		}
 		if s.shape.MatchString(written) {
 			return s.format
 		}

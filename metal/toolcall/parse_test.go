@@ -420,7 +420,7 @@ func TestTheFormatIsReadInWhatATemplateWrites(t *testing.T) {
 		"no definition":            {written: "<tool_call>\n{\"name\": \"probe_function\", \"arguments\": {\"probe_argument\": \"probe value\"}}\n</tool_call>", want: None},
 		"a definition and no call": {written: definition + "<tool_call>{\"name\": <function-name>, \"arguments\": <args>}</tool_call>", want: None},
 	} {
-		if got := Detect(c.written); got != c.want {
+		if got := Detect(t.Context(), c.written); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
