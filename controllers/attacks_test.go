@@ -321,14 +321,16 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 		w.eventually(name+" is there", func() error { return w.c.Get(w.ctx, client.ObjectKeyFromObject(account(name)), account(name)) })
 	}
 	for what, do := range map[string]func() error{
-		"write another Mac's status": func() error { return a.Status().Patch(w.ctx, mac("mac-ab"), figure, client.FieldOwner(v1alpha1.ManagerAgent)) },
-		"write its own spec":         func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"unschedulable":true}}`)) },
-		"clear its own caches":       func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"clearCache":{"request":"r"}}}`)) },
-		"change its own settings":    func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"settings":{"logLevel":"Debug"}}}`)) },
-		"label its MacNode":          func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
-		"make a MacNode":             func() error { return a.Create(w.ctx, mac("mac-z")) },
-		"delete its MacNode":         func() error { return a.Delete(w.ctx, mac("mac-a")) },
-		"write its replica":          func() error { return a.Patch(w.ctx, replica.DeepCopy(), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
+		"write another Mac's status": func() error {
+			return a.Status().Patch(w.ctx, mac("mac-ab"), figure, client.FieldOwner(v1alpha1.ManagerAgent))
+		},
+		"write its own spec":      func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"unschedulable":true}}`)) },
+		"clear its own caches":    func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"clearCache":{"request":"r"}}}`)) },
+		"change its own settings": func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"settings":{"logLevel":"Debug"}}}`)) },
+		"label its MacNode":       func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
+		"make a MacNode":          func() error { return a.Create(w.ctx, mac("mac-z")) },
+		"delete its MacNode":      func() error { return a.Delete(w.ctx, mac("mac-a")) },
+		"write its replica":       func() error { return a.Patch(w.ctx, replica.DeepCopy(), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
 		"write its replica's status": func() error {
 			return a.Status().Patch(w.ctx, replica.DeepCopy(), merge(`{"status":{"conditions":[]}}`))
 		},
@@ -336,9 +338,15 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 		"set its own Ready": func() error {
 			return a.Status().Patch(w.ctx, mac("mac-a"), edited(w.world, "mac-a", v1alpha1.ConditionReady), client.FieldOwner(v1alpha1.ManagerAgent))
 		},
-		"drop all conditions":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`), client.FieldOwner(v1alpha1.ManagerAgent)) },
-		"make up a condition":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", "Blessed"), client.FieldOwner(v1alpha1.ManagerAgent)) },
-		"make up an assignment's":     func() error { return a.Status().Patch(w.ctx, mac("mac-a"), staged(w.world, "mac-a", "Ready"), client.FieldOwner(v1alpha1.ManagerAgent)) },
+		"drop all conditions": func() error {
+			return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`), client.FieldOwner(v1alpha1.ManagerAgent))
+		},
+		"make up a condition": func() error {
+			return a.Status().Patch(w.ctx, mac("mac-a"), made(w.world, "mac-a", "Blessed"), client.FieldOwner(v1alpha1.ManagerAgent))
+		},
+		"make up an assignment's": func() error {
+			return a.Status().Patch(w.ctx, mac("mac-a"), staged(w.world, "mac-a", "Ready"), client.FieldOwner(v1alpha1.ManagerAgent))
+		},
 		"make a token of another Mac": func() error { return a.SubResource("token").Create(w.ctx, account("mac-mac-ab"), accountToken(3600)) },
 		"make a token of the operator": func() error {
 			return a.SubResource("token").Create(w.ctx, account("metalfleet-operator"), accountToken(3600))

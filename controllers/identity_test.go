@@ -81,8 +81,10 @@ func (l looking) itsOwn() map[string]func() error {
 		"list its MacNode by name": func() error {
 			return l.a.List(l.ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": "mac-1"})
 		},
-		"write its MacNode's status": func() error { return l.a.Status().Patch(l.ctx, macNamed("mac-1"), statusPatch, client.DryRunAll, client.FieldOwner(v1alpha1.ManagerAgent)) },
-		"read its Secret":            func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-1")), &corev1.Secret{}) },
+		"write its MacNode's status": func() error {
+			return l.a.Status().Patch(l.ctx, macNamed("mac-1"), statusPatch, client.DryRunAll, client.FieldOwner(v1alpha1.ManagerAgent))
+		},
+		"read its Secret": func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-1")), &corev1.Secret{}) },
 		"renew its Lease": func() error {
 			return l.a.Patch(l.ctx, &coordinationv1.Lease{ObjectMeta: objectOf("mac-1")}, leasePatch)
 		},
@@ -92,10 +94,12 @@ func (l looking) itsOwn() map[string]func() error {
 
 func (l looking) otherMacs() map[string]func() error {
 	return map[string]func() error{
-		"read another MacNode":           func() error { return l.a.Get(l.ctx, client.ObjectKey{Name: "mac-2"}, macNamed("")) },
-		"list all MacNodes":              func() error { return l.a.List(l.ctx, &v1alpha1.MacNodeList{}) },
-		"write another MacNode's status": func() error { return l.a.Status().Patch(l.ctx, macNamed("mac-2"), statusPatch, client.FieldOwner(v1alpha1.ManagerAgent)) },
-		"read another Mac's Secret":      func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-2")), &corev1.Secret{}) },
+		"read another MacNode": func() error { return l.a.Get(l.ctx, client.ObjectKey{Name: "mac-2"}, macNamed("")) },
+		"list all MacNodes":    func() error { return l.a.List(l.ctx, &v1alpha1.MacNodeList{}) },
+		"write another MacNode's status": func() error {
+			return l.a.Status().Patch(l.ctx, macNamed("mac-2"), statusPatch, client.FieldOwner(v1alpha1.ManagerAgent))
+		},
+		"read another Mac's Secret": func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-2")), &corev1.Secret{}) },
 		"renew another Mac's Lease": func() error {
 			return l.a.Patch(l.ctx, &coordinationv1.Lease{ObjectMeta: objectOf("mac-2")}, leasePatch)
 		},
