@@ -13,7 +13,6 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/excerpt"
-	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // TestAttackAnEngineWithALongMessage: it is kept for as long as the replica is assigned,
@@ -30,6 +29,8 @@ func TestAttackAnEngineWithALongMessage(t *testing.T) {
 					t.Errorf("a request that waits gets %d bytes", len(err.Error()))
 				}
 				s.after(time.Second)
+				s.Pool.registry.mu.Lock()
+				defer s.Pool.registry.mu.Unlock()
 				e := s.Pool.registry.entries[memory.Key{UID: "a", Epoch: 1}]
 				if e.failure == nil || len(e.failure.Message) > most || len(e.failure.Reason) > maxReason {
 					t.Errorf("the replica keeps %+.200v", e.failure)
@@ -51,12 +52,11 @@ func TestAttackAnEngineWithImpossibleFigures(t *testing.T) {
 	for name, n := range map[string]int64{"the largest": math.MaxInt64, "the smallest": math.MinInt64} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *stage) {
-				s.follow(s.model("a", enginetest.Script{HoldBytes: gib}), s.model("b", enginetest.Script{HoldBytes: 20 * gib}))
+				s.follow(s.model("a", enginetest.Script{HoldBytes: gib, Claims: n}), s.model("b", enginetest.Script{HoldBytes: 20 * gib}))
 				s.want("a", "Serving True/Serving")
 				s.want("b", "Serving True/Serving")
+				s.after(time.Second)
 				lc := s.Pool.lifecycle
-				e := lc.entries[memory.Key{UID: "a", Epoch: 1}]
-				lc.observe(e, e.engine, impossible(n))
 				r := lc.mac.sample()
 				total, sum := s.host.Total, int64(0)
 				for _, one := range r.Engines {
@@ -94,24 +94,13 @@ func TestAttackAnEngineWithImpossibleFigures(t *testing.T) {
 						t.Errorf("prompt cache %+v", c)
 					}
 				}
-				if st := e.engine.status; len(st.GetMessage()) > excerpt.MessageBytes || len(st.GetReason()) > maxReason || len(st.GetGuard().GetInactiveReason()) > excerpt.MessageBytes {
+				lc.mu.Lock()
+				defer lc.mu.Unlock()
+				if st := lc.entries[memory.Key{UID: "a", Epoch: 1}].engine.status; len(st.GetMessage()) > excerpt.MessageBytes || len(st.GetReason()) > maxReason || len(st.GetGuard().GetInactiveReason()) > excerpt.MessageBytes {
 					t.Errorf("texts of %d, %d and %d bytes are kept", len(st.GetMessage()), len(st.GetReason()), len(st.GetGuard().GetInactiveReason()))
 				}
 			})
 		})
-	}
-}
-
-// impossible is a status whose every figure is n, with long texts.
-func impossible(n int64) *wire.Status {
-	return &wire.Status{
-		State: wire.State_STATE_READY, Reason: strings.Repeat("r", 1000), Message: strings.Repeat("m", 2000),
-		Load:     &wire.LoadProgress{BytesDone: n, BytesTotal: n},
-		Memory:   &wire.Memory{WeightsBytes: n, KvInUseBytes: n, ActiveBytes: n, PooledBytes: n, PrefixCacheBytes: n},
-		Activity: &wire.Activity{Running: n, Queued: n, Steps: n, PromptTokensTotal: n, GeneratedTokensTotal: n},
-		Guard: &wire.Guard{Active: true, InactiveReason: strings.Repeat("i", 2000), HeadroomRequest: 1, HeadroomBytes: n,
-			ThrottledChunks: n, RefusedRequests: n, AbortedPrefills: n},
-		PrefixCache: &wire.PrefixCache{Bytes: n, BudgetBytes: n, Blocks: n, QueriedTokens: n, RestoredTokens: n},
 	}
 }
 

@@ -13,6 +13,7 @@ package enginetest
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -207,7 +208,23 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 	if e.state == wire.State_STATE_FAILED {
 		s.Reason, s.Message = e.script.FailReason, e.script.FailMessage
 	}
+	if n := e.script.Claims; n != 0 && e.state == wire.State_STATE_READY {
+		claim(s, n)
+	}
 	return s, e.changed
+}
+
+// claim makes every figure of a status n and its texts long; the sequence of the
+// limits stays.
+func claim(s *wire.Status, n int64) {
+	text := strings.Repeat("x", ClaimedText)
+	s.Reason, s.Message = text, text
+	s.Load = &wire.LoadProgress{BytesDone: n, BytesTotal: n}
+	s.Memory = &wire.Memory{WeightsBytes: n, KvInUseBytes: n, ActiveBytes: n, PooledBytes: n, PrefixCacheBytes: n}
+	s.Activity = &wire.Activity{Running: n, Queued: n, Steps: n, PromptTokensTotal: n, GeneratedTokensTotal: n}
+	s.Guard = &wire.Guard{Active: true, LimitsSequence: s.GetGuard().GetLimitsSequence(), InactiveReason: text, HeadroomRequest: 1,
+		HeadroomBytes: n, ThrottledChunks: n, RefusedRequests: n, AbortedPrefills: n}
+	s.PrefixCache = &wire.PrefixCache{Bytes: n, BudgetBytes: n, Blocks: n, QueriedTokens: n, RestoredTokens: n}
 }
 
 // memory is the engine's own account; the caller holds mu.

@@ -25,6 +25,9 @@ type Script struct {
 	// HeadroomBytes are requested by each request before it continues after the
 	// agent's answer.
 	HeadroomBytes int64 `json:"headroomBytes,omitempty"`
+	// Claims, unless 0, is every figure of each status once ready; its texts have
+	// ClaimedText bytes.
+	Claims int64 `json:"claims,omitempty"`
 	// FailReason makes the load fail with it; FailMessage says more.
 	FailReason  string `json:"failReason,omitempty"`
 	FailMessage string `json:"failMessage,omitempty"`
@@ -58,6 +61,9 @@ type Script struct {
 	// ShutdownMilliseconds between the end of the last request and the exit.
 	ShutdownMilliseconds int64 `json:"shutdownMilliseconds,omitempty"`
 }
+
+// ClaimedText is the length in bytes of each text of an engine with Script.Claims.
+const ClaimedText = 2000
 
 // WriteScript writes a script for use as a model path.
 func WriteScript(path string, s Script) error {
