@@ -148,7 +148,8 @@ func listTensors(to io.Writer, file *weights.File) error {
 	all := file.Entries()
 	slices.SortFunc(all, func(a, b weights.Entry) int { return strings.Compare(a.Path, b.Path) })
 	for _, t := range all {
-		fmt.Fprintf(w, "%s\t%v\t%s\t%v\n", strings.TrimSuffix(t.Path, ".weight"), t.Shape, t.Stored(), t.Format)
+		made, _ := t.Made()
+		fmt.Fprintf(w, "%s\t%v\t%s\t%v\n", strings.TrimSuffix(t.Path, ".weight"), t.Shape, t.Stored(), made)
 	}
 	return w.Flush()
 }

@@ -113,7 +113,12 @@ func (s tensorSpec) values(name string) []byte {
 			continue
 		}
 		unit := float32(z>>40)/(1<<23) - 1
-		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(unit*s.spread)+s.mean))
+		bits := math.Float32bits(float32(unit*s.spread) + s.mean)
+		if s.kind == "BF16" { // of no record
+			out = binary.LittleEndian.AppendUint16(out, uint16(bits>>16))
+			continue
+		}
+		out = binary.LittleEndian.AppendUint32(out, bits)
 	}
 	return out
 }
@@ -200,9 +205,8 @@ func describedPrompts(vocabulary int) [][]int32 {
 // withoutMLX are the families that no folder of mlx-lm is compared of, and why.
 func withoutMLX() map[string]string {
 	return map[string]string{
-		"deepseek_v2": "mlx-lm quantises kv_b_proj, whose rows are not those of the matrices that are used; such folders are refused",
-		"gemma":       "mlx-lm computes another GELU than the model was trained with",
-		"starcoder2":  "mlx-lm computes another GELU than the model was trained with",
+		"gemma":      "mlx-lm computes another GELU than the model was trained with",
+		"starcoder2": "mlx-lm computes another GELU than the model was trained with",
 	}
 }
 

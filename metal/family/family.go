@@ -92,6 +92,9 @@ type Layout struct {
 	Drafts bool
 	// Headed means that a stored head is used although config.json has tie_word_embeddings.
 	Headed bool
+	// KeepsExpansion means that mlx-lm multiplies by a quantised kv_b_proj as it is. In
+	// other families with latent attention it cuts it into heads, which it quantises again.
+	KeepsExpansion bool
 	// Unwrap means that the decoder may be nested in a larger model, under any
 	// key of config.json.
 	Unwrap bool

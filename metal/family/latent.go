@@ -148,7 +148,7 @@ func deepseekV2() Family {
 			}
 		},
 		Block:  preNorm,
-		Layout: Layout{Headed: true},
+		Layout: Layout{Headed: true, KeepsExpansion: true},
 	}
 }
 

@@ -125,8 +125,8 @@ func (t *tensors) matrix(path string, dims int, set func(tensor.Matrix)) {
 
 // fill loads a matrix.
 func (t *tensors) fill(reading *weights.Reading, e weights.Entry, set func(tensor.Matrix)) error {
-	if e.Turned() {
-		return t.turn(reading, e, set)
+	if _, remade := e.Made(); remade || e.Turned() {
+		return t.remake(reading, e, set)
 	}
 	m, err := t.backend.LoadMatrix(e.Format, e.Rows(), e.Columns(), func(put func(int, quant.Row) error) error {
 		return reading.Place(e, func(first int, r quant.Row) error {
@@ -269,36 +269,6 @@ func (t *tensors) host(name string, to *[]float32) {
 			return e.Format.Dequantize(r, *to)
 		})
 	})
-}
-
-// turn loads a stack whose matrices lie with rows and columns exchanged.
-func (t *tensors) turn(reading *weights.Reading, e weights.Entry, set func(tensor.Matrix)) error {
-	stack, in, size := int(e.Shape[0]), int(e.Shape[1]), e.Format.Type.Bytes()
-	first, out := e.Taken()
-	if e.Format.Quantized() {
-		return fmt.Errorf("rows of quantised columns: %w", weights.ErrUnsupported)
-	}
-	all := make([]byte, stack*in*out*size)
-	err := reading.Rows(e, func(row int, r quant.Row) error {
-		t.progress(int64(out * size))
-		matrix, column := row/in, row%in
-		for i := range out {
-			copy(all[((matrix*out+i)*in+column)*size:], r.Raw[(first+i)*size:(first+i+1)*size])
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	m, err := t.backend.LoadMatrix(e.Format, stack*out, in, func(put func(int, quant.Row) error) error {
-		return put(0, quant.Row{Raw: all})
-	})
-	if err != nil {
-		return err
-	}
-	t.matrices = append(t.matrices, m)
-	set(m)
-	return nil
 }
 
 // flat declares a matrix as a kept array of all its rows, one after another.

@@ -334,6 +334,35 @@ func (f Format) Dequantize(r Row, dst []float32) error {
 	return nil
 }
 
+// DequantizeRounded is Dequantize as mlx.core.dequantize computes it on a processor: with
+// scales of 16 bits the product and the sum are rounded to their type.
+func (f Format) DequantizeRounded(r Row, dst []float32) error {
+	if f.Mode != Affine || f.Type == Float32 {
+		return f.Dequantize(r, dst)
+	}
+	if err := f.CheckRow(len(dst), r); err != nil {
+		return err
+	}
+	for g := range len(dst) / f.Group {
+		scale, bias := f.Type.At(r.Scales, g), f.Type.At(r.Biases, g)
+		for i := g * f.Group; i < (g+1)*f.Group; i++ {
+			dst[i] = f.Type.round(f.Type.round(scale*float32(Q(r.Raw, f.Bits, i))) + bias)
+		}
+	}
+	return nil
+}
+
+// round is the number of the type nearest to v, to even of two.
+func (t Type) round(v float32) float32 {
+	switch t {
+	case Float16:
+		return float16.Float32(float16.FromFloat32(v))
+	case BFloat16:
+		return float16.FromBrain(float16.ToBrain(v))
+	}
+	return v
+}
+
 // Quantize writes src as an affine row, or one of small floats, as MLX's
 // quantize does: in affine ones the edge of a group's range that is farther from
 // zero is met exactly, and zero stays zero (mlx/backend/cpu/quantized.cpp, mlx

@@ -28,6 +28,8 @@ type collection struct {
 	bytes   int64
 	tensors map[string]shardTensor
 	left    *allowance
+	// latents are the matrices that were cut out of quantised ones, by path.
+	latents map[string]Entry
 	// unread are the bytes of tensors that a decoder does not have.
 	unread int64
 }
@@ -198,7 +200,7 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 	if err != nil {
 		return nil, err
 	}
-	slots, err := d.Slots(len(c.tensors))
+	slots, err := d.Slots(len(c.tensors) + len(c.latents))
 	if err != nil {
 		return nil, err
 	}
@@ -208,6 +210,10 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 	entries, used := map[string]Entry{}, map[string]bool{}
 	for _, s := range slots {
 		if s.GGUFOnly || tied && s.Path == headPath {
+			continue
+		}
+		if e, ok := c.latents[s.Path]; ok {
+			entries[s.Path] = e
 			continue
 		}
 		if _, ok := c.tensors[s.Path]; s.Optional && !ok && s.Path != headPath {
@@ -320,7 +326,7 @@ func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
 	if err := c.split(d, groups); err != nil {
 		return err
 	}
-	if err := c.latent(d); err != nil {
+	if err := c.latent(d, *groups); err != nil {
 		return err
 	}
 	if d.Layout().Blocks {

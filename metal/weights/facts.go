@@ -140,19 +140,14 @@ func elementBytes(entries map[string]Entry, precise quant.Type) int64 {
 // wideBytes is the size of a tensor when every scale has a bias, and numbers
 // are at least as precise as precise (see model.Facts).
 func (e Entry) wideBytes(precise quant.Type) int64 {
-	f := e.Format
+	f, _ := e.Made()
 	if f.Mode == quant.Symmetric {
 		f.Mode = quant.Affine
 	}
 	if precise == quant.Float32 && !f.BlockFloat() {
 		f.Type = quant.Float32
 	}
-	_, columns := e.Taken()
-	sizes, err := f.Sizes(columns)
-	if err != nil {
-		return e.Bytes
-	}
-	return int64(e.Rows()) * int64(sizes.Sum())
+	return e.heldAs(f)
 }
 
 // largest is the key with the largest value, the first among equals.

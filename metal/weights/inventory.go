@@ -26,13 +26,15 @@ type Entry struct {
 	// weight holds the rows; scales and biases are those of affine formats in
 	// folders.
 	weight, scales, biases span
-	// stack are the parts of weight that lie apart, one for each expert; empty
-	// where it is one.
-	stack []span
+	// stack are the parts of weight that lie apart, one for each expert or head; empty
+	// where it is one. scaleStack and biasStack are those of scales and biases.
+	stack, scaleStack, biasStack []span
 	// turned entries hold each matrix of the stack with rows and columns exchanged.
 	turned bool
 	// first and taken select columns of a turned entry: taken from first on; 0 means all.
 	first, taken int
+	// made is the format in which the matrix is kept; nil where it is Format.
+	made *quant.Format
 	// block is the GGUF type of rows that are split on reading.
 	block Type
 	// drift is where conversions of this type are measured; nil where the rows
@@ -47,6 +49,16 @@ type Entry struct {
 
 // Turned reports whether the rows of each matrix of a stack are its columns.
 func (e Entry) Turned() bool { return e.turned }
+
+// Made returns the format in which the matrix is kept, and whether it is another than
+// that of the rows in the file: these are then dequantised as MLX does, in the type of
+// their scales, turned if Turned, and quantised again if Made is.
+func (e Entry) Made() (quant.Format, bool) {
+	if e.made == nil {
+		return e.Format, false
+	}
+	return *e.made, true
+}
 
 // Taken returns the columns that a turned entry selects: the first one, and their number.
 func (e Entry) Taken() (first, columns int) {
@@ -69,10 +81,16 @@ func (e Entry) Rows() int {
 	return int(rows)
 }
 
-// Held is the bytes of all rows that File.Rows hands out, as far as they are meant.
+// Held is the bytes of the matrix as it is kept.
 func (e Entry) Held() int64 {
+	f, _ := e.Made()
+	return e.heldAs(f)
+}
+
+// heldAs is the bytes of the matrix in a format, also where rows become columns.
+func (e Entry) heldAs(f quant.Format) int64 {
 	_, columns := e.Taken()
-	sizes, err := e.Format.Sizes(columns)
+	sizes, err := f.Sizes(columns)
 	if err != nil {
 		return e.Bytes
 	}

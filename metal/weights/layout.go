@@ -60,24 +60,23 @@ type layout struct {
 
 func (f *File) layout(e Entry) (*layout, error) {
 	l := &layout{e: e, rows: e.Rows()}
-	partOf := func(k kind, s span) part {
-		return part{k, []run{{f.sources[s.file], s.offset}}, l.rows, int(s.bytes / int64(l.rows))}
-	}
-	l.words = partOf(words, e.weight)
-	if n := len(e.stack); n > 0 {
-		l.words = part{kind: words, each: l.rows / n, row: int(e.Bytes / int64(l.rows))}
-		for _, s := range e.stack {
-			l.words.runs = append(l.words.runs, run{f.sources[s.file], s.offset})
+	partOf := func(k kind, spans []span) part {
+		p, bytes := part{kind: k, each: l.rows / len(spans)}, int64(0)
+		for _, s := range spans {
+			p.runs, bytes = append(p.runs, run{f.sources[s.file], s.offset}), bytes+s.bytes
 		}
+		p.row = int(bytes / int64(l.rows))
+		return p
 	}
-	spans := map[kind]span{scales: e.scales, biases: e.biases}
+	spans := e.spans()
+	l.words = partOf(words, spans[words])
 	for _, k := range []kind{scales, biases} {
-		if spans[k].bytes > 0 {
+		if spans[k][0].bytes > 0 {
 			l.scales = append(l.scales, partOf(k, spans[k]))
 			l.scalesRow += l.scales[len(l.scales)-1].row
 		}
 	}
-	slices.SortFunc(l.scales, func(a, b part) int { return spans[a.kind].compare(spans[b.kind]) })
+	slices.SortFunc(l.scales, func(a, b part) int { return spans[a.kind][0].compare(spans[b.kind][0]) })
 	var err error
 	l.sizes, err = e.Format.Sizes(e.Columns())
 	want := int64(l.sizes.Sum())
@@ -90,6 +89,17 @@ func (f *File) layout(e Entry) (*layout, error) {
 	l.each = min(max(1, pieceBytes/l.words.row), l.rows)
 	l.chunk = min(max(1, pieceBytes/max(1, l.scalesRow*l.each)), (l.rows+l.each-1)/l.each) * l.each
 	return l, nil
+}
+
+// spans are where each kind lies, in the order of the rows.
+func (e Entry) spans() [kinds][]span {
+	out := [kinds][]span{e.stack, e.scaleStack, e.biasStack}
+	for k, s := range [kinds]span{e.weight, e.scales, e.biases} {
+		if len(out[k]) == 0 {
+			out[k] = []span{s}
+		}
+	}
+	return out
 }
 
 // pieces is how many there are.

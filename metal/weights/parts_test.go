@@ -65,6 +65,17 @@ func layered(layers int, tensors ...rowOf) described {
 	return described{header, int64(at)}
 }
 
+// expansions describes a quantised kv_b_proj in each of several layers.
+func expansions(layers, rows int) described {
+	at, parts := 0, []rowOf{{"weight", "%d,4", 16}, {"scales", "%d,1", 2}, {"biases", "%d,1", 2}}
+	header := many(3*layers, func(i int) string {
+		of, begin := parts[i%3], at
+		at += rows * of.elements
+		return tensorJSON(fmt.Sprintf("model.layers.%d.self_attn.kv_b_proj.%s", i/3, of.name), map[bool]string{true: "U32", false: "BF16"}[i%3 == 0], fmt.Sprintf(of.shape, rows), begin, at)
+	})
+	return described{header, int64(at)}
+}
+
 // whole describes every tensor of a model, after others that are empty.
 func whole(t *testing.T, config string, others described) described {
 	t.Helper()
@@ -115,6 +126,10 @@ func TestAttackSmallHeadersTakeLittleMemory(t *testing.T) {
 			small("deepseek_v3", 200, 4096, latentKeys),
 			layered(200, rowOf{"model.layers.%d.self_attn.kv_b_proj.weight", "8192,2", 16384}), ErrInvalid, 128,
 		},
+		"heads of quantised latent attention": {
+			small("deepseek_v2", 200, 4096, strings.Replace(latentKeys, `"kv_lora_rank":2`, `"kv_lora_rank":32,"quantization":{"bits":4,"group_size":32}`, 1)),
+			expansions(200, 8192), ErrInvalid, 128,
+		},
 		"quantised layers by name": {
 			small("phi3", 4096, 2, fmt.Sprintf(`"quantization":{"bits":4,"group_size":64,%s}`, many(4096, func(i int) string { return fmt.Sprintf(`"model.layers.%d.self_attn.qkv_proj":true`, i) }))),
 			layered(1, rowOf{"model.layers.%d.input_layernorm.weight", "1", 1}), ErrInvalid, 16,
@@ -164,7 +179,17 @@ func TestPartsOfTensorsCountLikeTensors(t *testing.T) {
 		"heads": {
 			map[string][]int64{"model.layers.0.self_attn.kv_b_proj.weight": {12, 2}}, 6,
 			func(c *collection) error {
-				return c.latent(family.Dimensions{Layers: 1, QueryHeads: 3, Latent: &family.Latent{Rank: 2, Plain: 2, Value: 2}})
+				return c.latent(family.Dimensions{Layers: 1, QueryHeads: 3, Latent: &family.Latent{Rank: 2, Plain: 2, Value: 2}}, grouping{})
+			},
+		},
+		"quantised heads": {
+			map[string][]int64{"model.layers.0.self_attn.kv_b_proj.weight": {12, 4}, "model.layers.0.self_attn.kv_b_proj.scales": {12, 1}, "model.layers.0.self_attn.kv_b_proj.biases": {12, 1}}, 6,
+			func(c *collection) error {
+				for name, t := range c.tensors {
+					t.kind = element{name: map[bool]string{true: "U32", false: "F32"}[strings.HasSuffix(name, ".weight")]}
+					c.tensors[name] = t
+				}
+				return c.latent(family.Dimensions{Architecture: "deepseek_v2", Layers: 1, QueryHeads: 3, Latent: &family.Latent{Rank: 32, Plain: 2, Value: 2}}, grouping{present: true})
 			},
 		},
 		"fused matrices": {
@@ -176,8 +201,14 @@ func TestPartsOfTensorsCountLikeTensors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := gathered(c.shapes)
-			if of.left.tensors = c.parts; c.cut(of) != nil || len(of.tensors) != c.parts || of.left.tensors != 0 {
-				t.Errorf("%d tensors, and room for %d more", len(of.tensors), of.left.tensors)
+			parts := func() (n int) {
+				for _, e := range of.latents {
+					n += len(e.stack)
+				}
+				return n + len(of.tensors)
+			}
+			if of.left.tensors = c.parts; c.cut(of) != nil || parts() != c.parts || of.left.tensors != 0 {
+				t.Errorf("%d tensors, and room for %d more", parts(), of.left.tensors)
 			}
 			if used := of.left.memory.used; used < int64(c.parts)*tensorMemory {
 				t.Errorf("%d bytes are counted", used)

@@ -13,3 +13,8 @@ type span struct {
 func (s span) compare(o span) int {
 	return cmp.Or(cmp.Compare(s.file, o.file), cmp.Compare(s.offset, o.offset), cmp.Compare(s.bytes, o.bytes))
 }
+
+// rows is the part of n rows from first on, of this many bytes each.
+func (s span) rows(first, n, bytes int64) span {
+	return span{s.file, s.offset + first*bytes, n * bytes}
+}

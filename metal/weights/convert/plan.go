@@ -84,7 +84,7 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 		if strings.HasSuffix(e.Path, pairedPath) {
 			return nil, fmt.Errorf("%w: the gate and up projections of its experts are one tensor, as published by OpenAI; this engine and mlx-lm load it unchanged", ErrOptions)
 		}
-		if e.Turned() { // rows are written as they lie
+		if _, made := e.Made(); made || e.Turned() { // rows are written as they lie
 			return nil, fmt.Errorf("tensor %s: %w", e.Name, &weights.UnsupportedError{Subject: "conversion of family", Value: f.Dim.Architecture, Supported: []string{"quantisation by mlx-lm"}})
 		}
 		to, rule, err := o.Plan.of(e)
