@@ -208,6 +208,13 @@ func TestAttackRequestsThatPolicyRefuses(t *testing.T) {
 		"under another's join name":   func(r *csr) { r.Name = "metalfleet-join-mac-ab" },
 		"under any name":              func(r *csr) { r.Name = "mine" },
 		"under a name that is chosen": func(r *csr) { r.Name, r.GenerateName = "", "metalfleet-mac-" },
+		"that nobody can delete":      func(r *csr) { r.Finalizers = []string{"example.com/kept"} },
+		"that a ConfigMap owns": func(r *csr) {
+			r.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "x"}}
+		},
+		"with labels":          func(r *csr) { r.Labels = map[string]string{"x": "y"} },
+		"with annotations":     func(r *csr) { r.Annotations = map[string]string{"x": "y"} },
+		"with a long preamble": func(r *csr) { r.Spec.Request = append([]byte(strings.Repeat("x\n", 4096)), r.Spec.Request...) },
 	} {
 		for who, c := range map[string]client.Client{"an agent": agent, "a join token": joiner} {
 			bad := asked("mac-mac-a", request)

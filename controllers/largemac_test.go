@@ -1,7 +1,9 @@
 package controllers_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,11 +18,12 @@ import (
 	"metalfleet.dev/metalfleet/controllers"
 )
 
-// large is a status with every list full, and with about this number of bytes of paths and
-// messages.
-func large(paths, messages int) v1alpha1.MacNodeStatus {
+// large is a status with every list full, with about this number of characters in its paths
+// and messages.
+func large(of rune, paths, messages int) v1alpha1.MacNodeStatus {
 	now := metav1.NewTime(time.Unix(1_800_000_000, 0))
 	zeros := func(n int) string { return strings.Repeat("0", n) }
+	filled := func(n int) string { return strings.Repeat(string(of), n) }
 	s := v1alpha1.MacNodeStatus{AgentVersion: zeros(64), BootID: zeros(64), Chip: zeros(32)}
 	for i := range 256 {
 		s.Weights = append(s.Weights, v1alpha1.StoredWeights{Digest: fmt.Sprintf("sha256:%064d", i), Bytes: 1 << 50, ReclaimableBytes: 1 << 50})
@@ -28,12 +31,12 @@ func large(paths, messages int) v1alpha1.MacNodeStatus {
 	each := messages / (128 * 6)
 	for i := range 128 {
 		a := v1alpha1.AssignmentStatus{ReplicaUID: fmt.Sprintf("%064d", i), Epoch: 1 << 50, PID: 1 << 20, Restarts: 1 << 20,
-			LastFailure: &v1alpha1.EngineFailure{Reason: "EngineCrashed", Message: zeros(each), Time: now},
+			LastFailure: &v1alpha1.EngineFailure{Reason: "EngineCrashed", Message: filled(each), Time: now},
 			Activity:    &v1alpha1.EngineActivity{Running: 1 << 40, Queued: 1 << 40, PromptTokensTotal: 1 << 50, GeneratedTokensTotal: 1 << 50, CacheBytes: 1 << 50},
 			Memory: v1alpha1.EngineMemory{ReservedBytes: 1 << 50, LimitBytes: 1 << 50, FootprintBytes: 1 << 50, WeightsBytes: 1 << 50,
 				ActiveBytes: 1 << 50, PooledBytes: 1 << 50, AccountedBytes: 1 << 50, MeasuredAt: &now}}
 		for _, stage := range []string{"Downloaded", "Admitted", "Loaded", "Serving", "Released"} {
-			a.Conditions = append(a.Conditions, metav1.Condition{Type: stage, Status: metav1.ConditionFalse, Reason: "Reason", Message: zeros(each), LastTransitionTime: now, ObservedGeneration: 1 << 50})
+			a.Conditions = append(a.Conditions, metav1.Condition{Type: stage, Status: metav1.ConditionFalse, Reason: "Reason", Message: filled(each), LastTransitionTime: now, ObservedGeneration: 1 << 50})
 		}
 		s.Assignments = append(s.Assignments, a)
 	}
@@ -43,7 +46,7 @@ func large(paths, messages int) v1alpha1.MacNodeStatus {
 		for k := 0; k == 0 || k < 256 && paths > 0; k++ {
 			n := min(500, paths)
 			paths -= n
-			in.Model.Files = append(in.Model.Files, model.File{Path: fmt.Sprintf("%03d", k) + zeros(n), Bytes: 1 << 50, SHA256: zeros(64)})
+			in.Model.Files = append(in.Model.Files, model.File{Path: fmt.Sprintf("%03d", k) + filled(n), Bytes: 1 << 50, SHA256: zeros(64)})
 		}
 		s.Inspections = append(s.Inspections, in)
 	}
@@ -52,41 +55,69 @@ func large(paths, messages int) v1alpha1.MacNodeStatus {
 
 // TestAttackAMacNodeThatIsTooLargeToChange: a Mac that was taken over fills the status of its
 // MacNode up to what etcd stores, so that nothing can be added to it, which its deletion and
-// the report of its silence do.
+// the report of its silence do. A character takes up to six bytes there, and seven more in a key.
 func TestAttackAMacNodeThatIsTooLargeToChange(t *testing.T) {
+	const etcd, room, pathRoom, textRoom = 1_572_864, 200_000, 409_600, 458_752
 	w := newWorld(t)
 	evil := w.mac("mac-evil", holding(60*gib))
 	w.eventually("it reports", func() error { return w.macCondition("mac-evil", v1alpha1.ReasonReporting) })
 	evil.Stop()
-	as := rest.CopyConfig(env.Config())
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + system + ":mac-mac-evil",
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + system, "system:authenticated"}}
-	c, err := client.New(as, client.Options{Scheme: controllers.Scheme()})
-	w.must(err)
-	write := func(s v1alpha1.MacNodeStatus, manager string) error {
-		return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	write := w.writerAs("mac-evil")
+	type size struct{ text, path int } // of a character in a text, and in a path with its key
+	var worst v1alpha1.MacNodeStatus
+	most := 0
+	for of, each := range map[rune]size{'0': {1, 3}, '<': {6, 15}, '\x01': {6, 15}, '\u2028': {8, 21}, '"': {2, 9}, '\\': {2, 9}, '😀': {4, 12}} {
+		t.Run(strconv.QuoteRune(of), func(t *testing.T) {
+			paths := pathRoom * 9 / 10 / (each.path + 1) // 250 bytes for each file of 500
+			texts := textRoom * 98 / 100 / each.text
+			if err := write(large(of, paths*13/10, 0), v1alpha1.ManagerAgent); err == nil || !strings.Contains(err.Error(), "400 KiB of files") {
+				t.Errorf("paths of %d characters: %v", paths*13/10, err)
+			}
+			if err := write(large(of, 0, texts*12/10), v1alpha1.ManagerAgent); err == nil || !strings.Contains(err.Error(), "448 KiB") {
+				t.Errorf("messages of %d characters: %v", texts*12/10, err)
+			}
+			s := large(of, paths, texts)
+			w.must(write(s, v1alpha1.ManagerAgent))
 			var mac v1alpha1.MacNode
-			w.must(c.Get(w.ctx, client.ObjectKey{Name: "mac-evil"}, &mac))
-			s.Conditions = mac.Status.Conditions
-			mac.Status = s
-			return c.Status().Update(w.ctx, &mac, client.FieldOwner(manager))
+			w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-evil"}, &mac))
+			b, err := json.Marshal(mac)
+			if w.must(err); len(b) > etcd-room {
+				t.Errorf("the MacNode has %d bytes", len(b))
+			}
+			if len(b) > most {
+				most, worst = len(b), s
+			}
 		})
 	}
-	for _, c := range []struct {
-		paths, messages int
-		manager, want   string
-	}{
-		{paths: 140_000, manager: v1alpha1.ManagerAgent, want: "400 KiB of sources, messages and files"},
-		{messages: 300_000, manager: v1alpha1.ManagerAgent, want: "256 KiB of messages"},
-		{manager: "other", want: "field manager"},
-	} {
-		if err := write(large(c.paths, c.messages), c.manager); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v, want one of %s", err, c.want)
-		}
+	if err := write(large('0', 0, 0), "other"); err == nil || !strings.Contains(err.Error(), "field manager") {
+		t.Error(err)
 	}
-	w.must(write(large(110_000, 250_000), v1alpha1.ManagerAgent)) // as much as is allowed
+	odd := large('0', 0, 0)
+	odd.Weights[0].Digest = "sha256:<"
+	if err := write(odd, v1alpha1.ManagerAgent); err == nil || !strings.Contains(err.Error(), "are ASCII") {
+		t.Error(err)
+	}
+	w.must(write(worst, v1alpha1.ManagerAgent))
 	w.must(w.declareLost("mac-evil"))
 	w.pass(10 * time.Minute)
 	w.eventually("its silence is reported", func() error { return w.macCondition("mac-evil", v1alpha1.ReasonMacGone) })
 	w.must(w.c.Delete(w.ctx, &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-evil"}}))
+}
+
+// writerAs writes the status of a Mac with the rights of its agent, keeping its conditions.
+func (w *world) writerAs(mac string) func(s v1alpha1.MacNodeStatus, manager string) error {
+	as := rest.CopyConfig(env.Config())
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + system + ":mac-" + mac,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + system, "system:authenticated"}}
+	c, err := client.New(as, client.Options{Scheme: controllers.Scheme()})
+	w.must(err)
+	return func(s v1alpha1.MacNodeStatus, manager string) error {
+		return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			var now v1alpha1.MacNode
+			w.must(c.Get(w.ctx, client.ObjectKey{Name: mac}, &now))
+			s.Conditions = now.Status.Conditions
+			now.Status = s
+			return c.Status().Update(w.ctx, &now, client.FieldOwner(manager))
+		})
+	}
 }

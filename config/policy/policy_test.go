@@ -370,8 +370,8 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 	})
 }
 
-// TestAnAgentRenewsItsLeaseAndNoMore: a finalizer would keep a Lease, and an owner
-// would have it block the deletion of another object.
+// TestAnAgentRenewsItsLeaseAndNoMore: a finalizer would keep a Lease, an owner would have it
+// block the deletion of another object, and the operator has all Leases in memory.
 func TestAnAgentRenewsItsLeaseAndNoMore(t *testing.T) {
 	lease := "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: mac-studio, namespace: " + system + "}}"
 	w := newWorld(t)
@@ -382,10 +382,15 @@ func TestAnAgentRenewsItsLeaseAndNoMore(t *testing.T) {
 		}
 	}
 	const refused = "may not change the finalizers and owners"
+	long := strings.Repeat("x", 257)
 	w.play([]attempt{
 		{name: "a finalizer", who: studio, object: lease, patch: `{"metadata":{"finalizers":["a.example/b"]}}`, refused: refused},
 		{name: "an owner", who: studio, object: lease, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"p","blockOwnerDeletion":true}]}}`, refused: refused},
-		{name: "a renewal", who: studio, object: lease, patch: `{"metadata":{"annotations":{"a":"b"}},"spec":{"holderIdentity":"me"}}`},
+		{name: "a renewal", who: studio, object: lease, patch: `{"metadata":{"annotations":{"metalfleet.dev/fenced-agent":"b"}},"spec":{"holderIdentity":"me"}}`},
+		{name: "an annotation", who: studio, object: lease, patch: `{"metadata":{"annotations":{"a":"b"}}}`, refused: "only the annotation"},
+		{name: "a long annotation", who: studio, object: lease, patch: `{"metadata":{"annotations":{"metalfleet.dev/fenced-agent":"` + long + `"}}}`, refused: "only the annotation"},
+		{name: "a label", who: studio, object: lease, patch: `{"metadata":{"labels":{"a":"b"}}}`, refused: "no labels"},
+		{name: "a long holder", who: studio, object: lease, patch: `{"spec":{"holderIdentity":"` + long + `"}}`, refused: "at most 256 characters"},
 		{name: "an administrator's finalizer", who: root, object: lease, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
 	})
 }

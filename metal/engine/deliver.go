@@ -76,8 +76,7 @@ func (l *loop) accept(s *sequence, t sampled, counted bool) {
 	s.parked = nil
 	switch err := t.err; {
 	case errors.Is(err, constraint.ErrComplete):
-		s.stream.push(s.output.Flush(false))
-		l.finish(s, Finished{Reason: Stop})
+		l.finish(s, s.complete(l.log))
 		return
 	case errors.Is(err, grammar.ErrWork), errors.Is(err, grammar.ErrAmbiguous):
 		l.finish(s, Finished{Err: invalid(s.constraintParam, "%v", err)})
@@ -121,6 +120,16 @@ func (s *sequence) show(log *slog.Logger, t sampled) (end *Finished) {
 		s.stream.push(deltas)
 	}
 	return end
+}
+
+// complete streams what was held back of an answer that its constraint ends.
+func (s *sequence) complete(log *slog.Logger) Finished {
+	var deltas []output.Delta
+	if err := contained(log, "output", func() error { deltas = s.output.Flush(false); return nil }); err != nil {
+		return Finished{Err: internal(err)}
+	}
+	s.stream.push(deltas)
+	return Finished{Reason: Stop}
 }
 
 // ended reports whether an answer ends with a token that did not stop it: it is complete or
