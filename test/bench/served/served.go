@@ -42,10 +42,11 @@ type Options struct {
 	PrefixCache bool
 	CacheMemory int64
 	// Disk grants the engine a lease to write blocks to disk, through a queue of
-	// DiskQueue bytes; nil grants none. ModelDigest names the model then.
-	Disk        func(kv.Origin) (stream.Lease, error)
-	DiskQueue   int64
-	ModelDigest string
+	// DiskQueue bytes, in the model's folder CacheDir; nil grants none. ModelDigest
+	// names the model then.
+	Disk                  func(kv.Origin) (stream.Lease, error)
+	DiskQueue             int64
+	CacheDir, ModelDigest string
 	// LimitBytes of the process; 0 is more than any model takes.
 	LimitBytes int64
 	// Env is added to the environment of the process.
@@ -98,7 +99,7 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 	}
 	cfg, err := json.Marshal(wire.Config{ReplicaUID: "bench", Epoch: 1, ModelPath: model, Backend: o.Backend,
 		ContextTokens: int64(o.ContextTokens), Sequences: int64(o.Sequences), CacheTokens: int64(cmp.Or(o.CacheTokens, o.ContextTokens*o.Sequences)),
-		LimitBytes: cmp.Or(o.LimitBytes, 1<<40), ModelDigest: o.ModelDigest, CacheQueueBytes: o.DiskQueue})
+		LimitBytes: cmp.Or(o.LimitBytes, 1<<40), ModelDigest: o.ModelDigest, CacheQueueBytes: o.DiskQueue, CacheDir: o.CacheDir})
 	if err != nil {
 		return err
 	}

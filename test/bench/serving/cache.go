@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/metal/kv"
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
@@ -208,6 +209,7 @@ func (k *knownPrompts) fromDisk(ctx context.Context, v scenario.Values) (err err
 	}
 	o := k.Options
 	o.DiskQueue, o.ModelDigest = k.room.queue, "bench"
+	o.CacheDir = blocks.ModelFolder(dir, o.ModelDigest)
 	o.Disk = func(origin kv.Origin) (stream.Lease, error) { return owner.Lease(origin, nil) }
 	for end, cached := range []int64{0, known} {
 		e, err := served.Start(ctx, o)
