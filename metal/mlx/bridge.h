@@ -1,8 +1,8 @@
 //go:build mlx
 
 // The interface of the bridge for Go: plain C, one function per operation. The
-// bridge is bridge_arrays.cpp, bridge_ops.cpp, bridge_slab.cpp,
-// bridge_attend.cpp and bridge_recur.cpp; bridge_internal.h and bridge_kernel.h are
+// bridge is bridge_arrays.cpp, bridge_ops.cpp, bridge_norm.cpp, bridge_slab.cpp,
+// bridge_attend.cpp, bridge_step.cpp and bridge_recur.cpp; bridge_internal.h and bridge_kernel.h are
 // what they share.
 //
 // Every function takes the owner that bridge_attach gave and refuses, before

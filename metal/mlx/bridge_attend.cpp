@@ -4,14 +4,12 @@
 //
 // Start reading at bridge_attend.
 
-#include "attend_step.h"
 #include "bridge_internal.h"
 #include "bridge_kernel.h"
 #include "few_rows.h"
 #include "ragged.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -54,7 +52,7 @@ struct attention {
     return mx::slice((held.values ? held.values : held.keys)->value, {from, 0, first, 0}, {to, spec->kv_heads, end, spec->value_size});
   }
 
-  int first_seen(int position) const { return spec->window > 0 ? std::max(0, position + 1 - spec->window) : 0; }
+  int first_seen(int position) const { return first_seen_from(*spec, position); }
 };
 
 // A mask that every layer of a step shares.
@@ -503,47 +501,6 @@ void write_all(const attention &a, std::optional<slab_array> slab_layer::*part, 
   }
 }
 
-// Whether attend_step.h has a kernel for a step: of one token of each segment, to latent
-// keys or by heads of a size that the framework has none for.
-bool suits_attend_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n) {
-  const auto *spec = a.spec;
-  if (!runs_kernels() || q.dtype() != mx::bfloat16 || spec->size % 64 != 0 || spec->size > 640 || spec->value_size % 64 != 0 || spec->value_size > 512 || spec->chunk != 0 || spec->cap != 0 || spec->index_size != 0 || a.sinks) {
-    return false;
-  }
-  return std::all_of(segments, segments + n, [&](const bridge_segment &s) {
-    bool apart = s.slab->layers.at(static_cast<size_t>(spec->layer)).values.has_value();
-    return s.length == 1 && s.runs == 0 && (apart ? spec->size > 128 : spec->kv_heads == 1) && s.start + 1 - std::max(a.first_seen(s.start), s.first) <= attend_step_longest && type_of(s.slab->shape.type) == q.dtype();
-  });
-}
-
-// Its segments by the kernel, those of each slab by one launch.
-void attend_step(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, attended &out) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("attend_step", {"q", "list", "keys", "values"}, {"y"}, attend_step_source));
-  const auto *spec = a.spec;
-  std::set<bridge_slab *> slabs;
-  for (int32_t i = 0; i < n; i++) {
-    auto *slab = segments[i].slab;
-    if (!slabs.insert(slab).second) {
-      continue;
-    }
-    const auto &held = slab->layers.at(static_cast<size_t>(spec->layer));
-    const auto &keys = held.keys->value, &values = held.values ? held.values->value : keys;
-    std::vector<int32_t> list{spec->heads, spec->kv_heads, std::bit_cast<int32_t>(spec->scale * 1.44269504f)}; // log2 e
-    int rows = 0;
-    for (int32_t row = i; row < n; row++) {
-      const auto &seg = segments[row];
-      if (seg.slab == slab) {
-        int first = std::max(a.first_seen(seg.start), seg.first);
-        list.insert(list.end(), {row, seg.slot, first, seg.start + 1 - first, keys.shape(2)});
-        out.order.push_back(row);
-        rows++;
-      }
-    }
-    out.parts.push_back(kernel({q, list_of(std::move(list)), keys, values}, {mx::Shape{rows, spec->heads * spec->value_size}}, {q.dtype()}, {spec->heads * attend_step_threads, rows, 1},
-                               {attend_step_threads, 1, 1}, {{"SIZE", spec->size}, {"VALUE", spec->value_size}, {"APART", held.values.has_value()}})[0]);
-  }
-}
-
 } // namespace
 
 extern "C" {
@@ -577,6 +534,12 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
     if (spec->cap > 0 || spec->index_size > 0 || spec->chunk > 0) { // each is attended by itself
       groups.clear();
     }
+    const bool suits = suits_step(q->value, *spec, segments, n) && !a.sinks;
+    const mx::array *keys = k == nullptr ? nullptr : &k->value, *values = v == nullptr ? nullptr : &v->value;
+    if (attended out; suits && step_writes(keys, values, *spec, segments, n)) {
+      out.parts = attend_step(q->value, keys, values, *spec, segments, n, true, out.order);
+      return out.all();
+    }
     // Everything is written before anything is read: what reads an array that is
     // then written would make the framework copy it.
     if (k != nullptr) {
@@ -586,8 +549,8 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
       write_all(a, &slab_layer::values, v->value, spec->value_size, groups, segments, n);
     }
     attended out;
-    if (suits_attend_step(a, q->value, segments, n)) {
-      attend_step(a, q->value, segments, n, out);
+    if (suits) {
+      out.parts = attend_step(q->value, keys, values, *spec, segments, n, false, out.order);
       return out.all();
     }
     for (auto &[slab, t] : groups) {

@@ -159,6 +159,29 @@ mx::array flat(const bridge_array *x);
 // A list of numbers on the device, from an earlier layer if that had the same.
 const mx::array &list_of(std::vector<int32_t> wanted);
 
+// Operations on rows (bridge_ops.cpp).
+
+// The parts that a kernel, which was not started yet, joins to a; nullptr if it joins none.
+const std::vector<mx::array> *joined_by_kernel(const mx::array &a);
+
+// Attention of one token of each segment (bridge_step.cpp).
+
+// The first token that one at a position sees.
+inline int first_seen_from(const bridge_attend_spec &spec, int position) { return spec.window > 0 && position >= spec.window ? position + 1 - spec.window : 0; }
+
+// Whether attend_step.h has a kernel for a step: of one token of each segment, to latent
+// keys or by heads of a size that the framework has none for.
+bool suits_step(const mx::array &q, const bridge_attend_spec &spec, const bridge_segment *segments, int32_t n);
+
+// Whether that kernel can write new keys and values into the slabs: their arrays were
+// computed, and no other array that may be computed later shares their buffers.
+bool step_writes(const mx::array *k, const mx::array *v, const bridge_attend_spec &spec, const bridge_segment *segments, int32_t n);
+
+// Attention by that kernel, an array for each slab; order gets their rows of the step.
+// What is_new is written by the kernel as well; otherwise it is in the slabs already, if
+// there is any.
+std::vector<mx::array> attend_step(const mx::array &q, const mx::array *k, const mx::array *v, const bridge_attend_spec &spec, const bridge_segment *segments, int32_t n, bool is_new, std::vector<int32_t> &order);
+
 // Slabs (bridge_slab.cpp).
 
 // The numbers of an array that was computed and is row-contiguous, to the host. The array

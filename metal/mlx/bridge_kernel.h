@@ -4,9 +4,11 @@
 #ifndef METALFLEET_BRIDGE_KERNEL_H
 #define METALFLEET_BRIDGE_KERNEL_H
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -19,6 +21,15 @@
 namespace bridge {
 
 namespace mx = mlx::core;
+
+// What an operation that was not started yet makes a out of; nullptr unless it is the
+// one of that name.
+inline const std::vector<mx::array> *made_by(const mx::array &a, std::string_view name) {
+  if (a.status() != mx::array::Status::unscheduled || !a.has_primitive() || a.primitive().name() != name) {
+    return nullptr;
+  }
+  return &a.inputs();
+}
 
 // A kernel of the framework's makers (mlx::fast::cuda_kernel). For every call they put
 // its source together again, some five kilobytes, to give it to an operation. Calls
@@ -42,6 +53,14 @@ public:
     }
     made.emplace(std::move(key), out[0].primitive_ptr());
     return out;
+  }
+
+  // What a call that was not started yet makes a out of; nullptr if a is made by anything
+  // else.
+  const std::vector<mx::array> *operands(const mx::array &a) const {
+    const auto *in = made_by(a, "CustomKernel");
+    auto own = [&](const auto &m) { return m.second.get() == &a.primitive(); };
+    return in != nullptr && std::any_of(made.begin(), made.end(), own) ? in : nullptr;
   }
 
 private:

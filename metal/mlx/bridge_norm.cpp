@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
-#include <string_view>
 
 #include "mlx/fast.h"
 #include "mlx/fast_primitives.h"
@@ -21,15 +20,6 @@
 using namespace bridge;
 
 namespace {
-
-// What an operation that was not started yet makes a out of; nullptr unless it is the
-// one of that name.
-const std::vector<mx::array> *made_by(const mx::array &a, std::string_view name) {
-  if (a.status() != mx::array::Status::unscheduled || !a.has_primitive() || a.primitive().name() != name) {
-    return nullptr;
-  }
-  return &a.inputs();
-}
 
 bool alike(const mx::array &a, const mx::array &b) { return a.shape() == b.shape() && a.dtype() == b.dtype(); }
 

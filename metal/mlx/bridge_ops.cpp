@@ -626,8 +626,12 @@ bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t fr
   });
 }
 
-static mx::array join_by_kernel(const std::vector<mx::array> &parts) {
+static own_kernel &join_kernel() {
   static thread_local own_kernel kernel(mx::fast::cuda_kernel("join_runs", {"p0", "p1", "p2"}, {"y"}, join_runs_source));
+  return kernel;
+}
+
+static mx::array join_by_kernel(const std::vector<mx::array> &parts) {
   int rows = parts[0].shape(0), runs[] = {0, 0, 0};
   std::vector<mx::array> in(3, parts[0]); // one that there is not is not read
   for (size_t i = 0; i < parts.size(); i++) {
@@ -635,7 +639,7 @@ static mx::array join_by_kernel(const std::vector<mx::array> &parts) {
     runs[i] = parts[i].shape(1) / 8;
   }
   int run = runs[0] + runs[1] + runs[2], blocks = (rows * run + rows_threads - 1) / rows_threads;
-  return kernel(in, {mx::Shape{rows, 8 * run}}, {in[0].dtype()}, {blocks * rows_threads, 1, 1}, {rows_threads, 1, 1}, {{"W0", runs[0]}, {"W1", runs[1]}, {"W2", runs[2]}})[0];
+  return join_kernel()(in, {mx::Shape{rows, 8 * run}}, {in[0].dtype()}, {blocks * rows_threads, 1, 1}, {rows_threads, 1, 1}, {{"W0", runs[0]}, {"W1", runs[1]}, {"W2", runs[2]}})[0];
 }
 
 // Runs of one part of each operand, n in a row.
@@ -808,3 +812,5 @@ bridge_made bridge_clip(uint64_t owner, bridge_array *x, float low, float high) 
 }
 
 } // extern "C"
+
+const std::vector<mx::array> *bridge::joined_by_kernel(const mx::array &a) { return runs_kernels() ? join_kernel().operands(a) : nullptr; }

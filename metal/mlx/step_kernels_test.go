@@ -9,7 +9,7 @@ import (
 )
 
 func TestAttendStepKernelOnTheProcessor(t *testing.T) {
-	checkErrors(t, runKernel(t, "attend_step", attendStepHeader, "attend_step_source", "attend_step_source"), 7, 0.016)
+	checkErrors(t, runKernel(t, "attend_step", attendStepHeader, "attend_step_numbers", "attend_step_source"), 11, 0.016)
 }
 
 func TestRecurStepKernelOnTheProcessor(t *testing.T) {
