@@ -30,6 +30,18 @@ const char *mode_name(int32_t mode) {
 
 std::string experts_header() { return std::string(few_rows_product) + experts_numbers; }
 
+own_kernel &few_rows_kernel() {
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers + gate_numbers));
+  return kernel;
+}
+
+// Products by the kernel for a few rows; by a gate, of its halves.
+mx::array multiply_few(const std::vector<mx::array> &in, int gate) {
+  int rows = in[0].shape(0), columns = in[0].shape(1), out = in[1].shape(0), warps = (columns + few_rows_columns - 1) / few_rows_columns, threads = 32 * std::min(few_rows_warps, warps);
+  return few_rows_kernel()(in, {mx::Shape{rows, gate == gate_none ? out : out / 2}}, {in[0].dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1},
+                           {{"TILES", (rows + 7) / 8}, {"WHOLE", columns % few_rows_columns == 0}, {"GATE", gate}})[0];
+}
+
 } // namespace
 
 extern "C" {
@@ -66,16 +78,14 @@ static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::arr
 }
 
 static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
-  static thread_local own_kernel few(mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers));
   static thread_local own_kernel some(
       mx::fast::cuda_kernel("some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers));
-  int rows = x.shape(0), out = w.shape(0), warps = (x.shape(1) + few_rows_columns - 1) / few_rows_columns, threads = 32 * std::min(few_rows_warps, warps);
-  mx::Shape y{rows, out};
+  int rows = x.shape(0), out = w.shape(0);
   if (rows > few_rows) {
     int blocks = (out + some_rows_outputs - 1) / some_rows_outputs, tiles = (rows + some_rows_at_once - 1) / some_rows_at_once;
-    return some({x, w, scales, biases}, {y}, {x.dtype()}, {blocks * some_rows_threads, tiles, 1}, {some_rows_threads, 1, 1})[0];
+    return some({x, w, scales, biases}, {mx::Shape{rows, out}}, {x.dtype()}, {blocks * some_rows_threads, tiles, 1}, {some_rows_threads, 1, 1})[0];
   }
-  return few({x, w, scales, biases}, {y}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", (rows + 7) / 8}, {"WHOLE", x.shape(1) % few_rows_columns == 0}})[0];
+  return multiply_few({x, w, scales, biases}, gate_none);
 }
 
 // Compiles the kernels for rows that are whole or not, and one for each number of
@@ -285,23 +295,32 @@ void sort_chosen(const mx::array &ids, int experts) {
   self.sorted = {ids, both[0], both[1]};
 }
 
+// A kernel of experts.h for one matrix or for two of one shape; gated, with one result.
+own_kernel experts_kernel(const std::string &name, std::vector<std::string> in, bool two, const std::string &source, bool gated = false) {
+  std::vector<std::string> out;
+  for (const char *which : {"0", "1"}) {
+    for (const char *of : {"w", "scales", "biases"}) {
+      in.push_back(two ? std::string(of) + which : of);
+    }
+    if (!gated || out.empty()) {
+      out.push_back(two && !gated ? std::string("y") + which : "y");
+    }
+    if (!two) {
+      break;
+    }
+  }
+  const char *one = gated ? experts_one_of_gated : two ? experts_one_of_two : "";
+  return own_kernel(mx::fast::cuda_kernel(name + (gated ? "_gated" : two ? "_of_two" : ""), in, out, one + source, experts_header() + (name == "experts_few" ? gate_numbers : "")));
+}
+
+own_kernel &experts_few_kernel(bool two) {
+  static thread_local own_kernel kernels[] = {experts_kernel("experts_few", {"x", "ids"}, false, experts_few_source), experts_kernel("experts_few", {"x", "ids"}, true, experts_few_source)};
+  return kernels[two];
+}
+
 // Products of rows with one matrix or with two of one shape by the kernels of experts.h.
 std::vector<mx::array> multiply_experts(const mx::array &x, const mx::array &ids, int experts, const std::vector<packed> &ms) {
-  auto made = [](const char *name, std::vector<std::string> first, bool two, const char *source) {
-    std::vector<std::string> in = std::move(first), out;
-    for (const char *which : {"0", "1"}) {
-      for (const char *of : {"w", "scales", "biases"}) {
-        in.push_back(two ? std::string(of) + which : of);
-      }
-      out.push_back(two ? std::string("y") + which : "y");
-      if (!two) {
-        break;
-      }
-    }
-    return own_kernel(mx::fast::cuda_kernel(std::string(name) + (two ? "_of_two" : ""), in, out, (two ? experts_one_of_two : std::string()) + source, experts_header()));
-  };
-  static thread_local own_kernel few[] = {made("experts_few", {"x", "ids"}, false, experts_few_source), made("experts_few", {"x", "ids"}, true, experts_few_source)};
-  static thread_local own_kernel many[] = {made("experts_many", {"x", "order", "tiles"}, false, experts_many_source), made("experts_many", {"x", "order", "tiles"}, true, experts_many_source)};
+  static thread_local own_kernel many[] = {experts_kernel("experts_many", {"x", "order", "tiles"}, false, experts_many_source), experts_kernel("experts_many", {"x", "order", "tiles"}, true, experts_many_source)};
   int n = ids.shape(0), out = ms[0].w.shape(0) / experts, z = static_cast<int>(ms.size());
   std::vector<mx::array> in{x};
   if (n <= experts) {
@@ -317,7 +336,7 @@ std::vector<mx::array> multiply_experts(const mx::array &x, const mx::array &ids
   std::vector<mx::Dtype> types(ms.size(), x.dtype());
   if (n <= experts) {
     int blocks = (out + experts_few_outputs - 1) / experts_few_outputs;
-    return few[z - 1](in, shapes, types, {blocks * experts_few_threads, n, z}, {experts_few_threads, 1, 1}, {{"EXPERTS", experts}});
+    return experts_few_kernel(z == 2)(in, shapes, types, {blocks * experts_few_threads, n, z}, {experts_few_threads, 1, 1}, {{"EXPERTS", experts}, {"GATE", gate_none}});
   }
   int blocks = (out + experts_many_outputs - 1) / experts_many_outputs, most = n / experts_tile + experts;
   return many[z - 1](in, shapes, types, {blocks * experts_many_threads, most, z}, {experts_many_threads, 1, 1}, {{"EXPERTS", experts}});
@@ -484,12 +503,47 @@ bridge_made bridge_silu(uint64_t owner, bridge_array *x) {
   return making(owner, [&] { return fused<silu>({flat(x)})[0]; });
 }
 
+// Columns that are cut out of every row of a product, which was not started yet: their
+// first one; -1 if a is anything else.
+static int cut_from(const mx::array &a) {
+  if (made_by(a, "Slice") == nullptr || a.ndim() != 2) {
+    return -1;
+  }
+  auto [start, end, strides] = static_cast<const mx::Slice &>(a.primitive()).state();
+  return start[0] == 0 && strides[0] == 1 && strides[1] == 1 && a.shape(0) == a.inputs()[0].shape(0) ? start[1] : -1;
+}
+
+// The products that a gate and what it lets through are made of, which were not started
+// yet, with the unit that gates, by one kernel; nothing where there is none for them.
+static std::optional<mx::array> multiply_gated(const mx::array &gate, const mx::array &up, int by) {
+  if (!runs_kernels() || gate.ndim() != 2 || gate.shape() != up.shape()) {
+    return std::nullopt;
+  }
+  const int width = gate.shape(1);
+  if (cut_from(gate) == 0 && cut_from(up) == width && gate.inputs()[0].id() == up.inputs()[0].id()) {
+    const auto &both = gate.inputs()[0];
+    const auto *in = few_rows_kernel().operands(both);
+    return in != nullptr && both.shape(1) == 2 * width ? std::optional(multiply_few(*in, by)) : std::nullopt;
+  }
+  const auto *in = experts_few_kernel(true).operands(gate);
+  if (in == nullptr || experts_few_kernel(true).operands(up) == nullptr || up.outputs()[0].id() != gate.id()) {
+    return std::nullopt;
+  }
+  static thread_local own_kernel kernel = experts_kernel("experts_few", {"x", "ids"}, true, experts_few_source, true);
+  int n = gate.shape(0), experts = (*in)[2].shape(0) / width;
+  return kernel(*in, {gate.shape()}, {gate.dtype()}, {width / experts_few_outputs * 2 * experts_few_threads, n, 1}, {experts_few_threads, 1, 1}, {{"EXPERTS", experts}, {"GATE", by}})[0];
+}
+
 static std::vector<mx::array> swiglu(const std::vector<mx::array> &in) {
   return {mx::multiply(mx::multiply(in[0], mx::sigmoid(in[0])), in[1])};
 }
 
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
-  return making(owner, [&] { return fused<swiglu>({flat(gate), flat(up)})[0]; });
+  return making(owner, [&] {
+    auto x = flat(gate), by = flat(up);
+    auto out = multiply_gated(x, by, gate_silu);
+    return out ? *out : fused<swiglu>({x, by})[0];
+  });
 }
 
 // As mlx.nn's gelu_approx, whose constants have the type of their operand.
@@ -504,7 +558,7 @@ static std::vector<mx::array> geglu(const std::vector<mx::array> &in) {
 // By one kernel: compiled, it is two. Rows are those of a matrix, or of parts of its
 // columns.
 static mx::array geglu_by_kernel(const mx::array &gate, const mx::array &up) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("geglu", {"gate", "up"}, {"y"}, geglu_source, geglu_numbers, false));
+  static thread_local own_kernel kernel(mx::fast::cuda_kernel("geglu", {"gate", "up"}, {"y"}, geglu_source, gate_numbers, false));
   int blocks = (static_cast<int>(gate.size()) + rows_threads - 1) / rows_threads;
   return kernel({gate, up}, {gate.shape()}, {gate.dtype()}, {blocks * rows_threads, 1, 1}, {rows_threads, 1, 1})[0];
 }
@@ -512,6 +566,9 @@ static mx::array geglu_by_kernel(const mx::array &gate, const mx::array &up) {
 bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
   return making(owner, [&] {
     auto x = flat(gate), by = flat(up);
+    if (auto out = multiply_gated(x, by, gate_gelu)) {
+      return *out;
+    }
     bool suits = runs_kernels() && x.ndim() == 2 && x.dtype() == mx::bfloat16 && by.dtype() == x.dtype() && by.shape() == x.shape() && x.size() < (1u << 31);
     return suits ? geglu_by_kernel(x, by) : fused<geglu>({x, by})[0];
   });

@@ -10,16 +10,17 @@ import (
 func TestExpertKernelsOnTheProcessor(t *testing.T) {
 	for name, c := range map[string]struct {
 		source string
+		cases  int
 		more   []string
 	}{
-		"few":  {"experts_few_source", nil},
-		"many": {"experts_many_source", []string{"sort.inc=experts_sort_source"}},
+		"few":  {"experts_few_source", 18, []string{"gate.inc=gate_numbers", "one.inc=experts_one_of_gated"}},
+		"many": {"experts_many_source", 16, []string{"sort.inc=experts_sort_source"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lines := runKernel(t, "experts", expertsHeader, "experts_numbers", c.source, c.more...)
-			if len(lines) != 16 {
-				t.Errorf("%d cases were run, want 16: %q", len(lines), lines)
+			lines := runKernel(t, "experts", expertsHeader+rowKernelsHeader, "experts_numbers", c.source, c.more...)
+			if len(lines) != c.cases {
+				t.Errorf("%d cases were run, want %d: %q", len(lines), c.cases, lines)
 			}
 			for _, line := range lines {
 				var tokens, in, out int

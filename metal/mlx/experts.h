@@ -8,7 +8,9 @@
 // and biases for each group of 64. Numbers are bfloat16, sums float32. A number q
 // becomes 128+q, as in few_rows.h.
 //
-// experts_few is for few products: a warp computes four outputs of one. For many,
+// experts_few is for few products: a warp computes four outputs of one. Unless GATE is 0,
+// one matrix is a gate of the other (row_kernels.h), and the block's second half of warps
+// computes what the first half gates. For many,
 // experts_sort puts them in the order of their experts, in tiles of up to 32 of one
 // expert, and experts_many computes a tile by the tensor cores: a warp has 32
 // outputs, whose words need not be turned around (few_rows.h), and x lies in shared
@@ -58,10 +60,18 @@ static const char *const experts_one_of_two = R"(
   const auto &w_shape = w0_shape;
 )";
 
+// Of the half of a block.
+static const char *const experts_one_of_gated = R"(
+  const auto *w = threadIdx.x < 64 ? w0 : w1;
+  const auto *scales = threadIdx.x < 64 ? scales0 : scales1, *biases = threadIdx.x < 64 ? biases0 : biases1;
+  const auto &w_shape = w0_shape;
+)";
+
 static const char *const experts_few_source = R"(
   constexpr int ROWS = 4;
   const int lane = threadIdx.x % 32, in = x_shape[1], out = w_shape[0] / EXPERTS, pair = blockIdx.y;
-  const int row0 = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * ROWS;
+  constexpr int WARPS = GATE ? 2 : 4;
+  const int warp = threadIdx.x / 32 % WARPS, row0 = (blockIdx.x * WARPS + warp) * ROWS;
   if (row0 >= out) {
     return;
   }
@@ -115,8 +125,18 @@ static const char *const experts_few_source = R"(
       total[r] += __shfl_xor_sync(0xffffffffu, total[r], mask);
     }
   }
-  if (lane < ROWS) {
-    y[(size_t)pair * out + row0 + lane] = __float2bfloat16(lane == 0 ? total[0] : lane == 1 ? total[1] : lane == 2 ? total[2] : total[3]);
+  const float own = lane == 0 ? total[0] : lane == 1 ? total[1] : lane == 2 ? total[2] : total[3];
+  if (GATE) {
+    __shared__ float sums[2][WARPS * ROWS];
+    if (lane < ROWS) {
+      sums[threadIdx.x / 64][warp * ROWS + lane] = gate_rounded(own);
+    }
+    __syncthreads();
+    if (threadIdx.x < WARPS * ROWS) {
+      y[(size_t)pair * out + blockIdx.x * WARPS * ROWS + threadIdx.x] = __float2bfloat16(gate_of(GATE, sums[0][threadIdx.x], sums[1][threadIdx.x]));
+    }
+  } else if (lane < ROWS) {
+    y[(size_t)pair * out + row0 + lane] = __float2bfloat16(own);
   }
 )";
 

@@ -72,15 +72,17 @@ template <bool WHOLE, class T> __device__ __forceinline__ uint4 few_rows_groups(
 )";
 
 // TILES of 8 tokens each. Unless rows are WHOLE, in multiples of 512 columns, their
-// last groups of 64 are fewer than 8.
+// last groups of 64 are fewer than 8. Unless GATE is 0, the first half of the rows of w is
+// a gate of the second (row_kernels.h), and a block has 8 rows of each: y [tokens, out/2].
 static const char *const few_rows_source = R"(
   __shared__ float partial[8][TILES][16 * 8];
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int tokens = x_shape[0], in = x_shape[1], out = w_shape[0];
-  const size_t row = (size_t)blockIdx.x * 16 + g;
-  const uint2 *w0 = reinterpret_cast<const uint2 *>(w + row * (in / 8)) + t, *w1 = w0 + 8 * (in / 16);
-  const auto *s0 = scales + row * (in / 64), *s1 = s0 + 8 * (in / 64);
-  const auto *b0 = biases + row * (in / 64), *b1 = b0 + 8 * (in / 64);
+  constexpr int OWN = GATE ? 8 : 16;
+  const size_t row = (size_t)blockIdx.x * OWN + g, other = GATE ? out / 2 : 8;
+  const uint2 *w0 = reinterpret_cast<const uint2 *>(w + row * (in / 8)) + t, *w1 = w0 + other * (in / 16);
+  const auto *s0 = scales + row * (in / 64), *s1 = s0 + other * (in / 64);
+  const auto *b0 = biases + row * (in / 64), *b1 = b0 + other * (in / 64);
   const unsigned one = 0x3f803f80u;
 
   float total[TILES][4] = {};
@@ -146,12 +148,17 @@ static const char *const few_rows_source = R"(
     partial[warp][n][(2 * t + 1) * 16 + g + 8] = total[n][3];
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < tokens * 16; i += blockDim.x) {
+  auto sum_of = [&](int i) {
     float all = 0;
     for (int from = 0; from < warps; from++) {
       all += partial[from][i / 128][i % 128];
     }
-    y[(size_t)(i / 16) * out + blockIdx.x * 16 + i % 16] = __float2bfloat16(all);
+    return all;
+  };
+  for (int i = threadIdx.x; i < tokens * OWN; i += blockDim.x) {
+    const int at = i / OWN * 16 + i % OWN;
+    const float value = GATE ? gate_of(GATE, gate_rounded(sum_of(at)), gate_rounded(sum_of(at + OWN))) : sum_of(at);
+    y[(size_t)(i / OWN) * (GATE ? out / 2 : out) + blockIdx.x * OWN + i % OWN] = __float2bfloat16(value);
   }
 )";
 

@@ -14,10 +14,11 @@ func TestFewRowsKernelOnTheProcessor(t *testing.T) {
 		name  string
 		cases int
 		limit float64
-	}{{"few_rows", 30, 0.016}, {"some_rows", 16, 0.02}} {
+		more  []string
+	}{{"few_rows", 32, 0.016, []string{"gate.inc=gate_numbers"}}, {"some_rows", 16, 0.02, nil}} {
 		t.Run(kernel.name, func(t *testing.T) {
 			t.Parallel()
-			lines := runKernel(t, kernel.name, fewRowsHeader, kernel.name+"_numbers", kernel.name+"_source")
+			lines := runKernel(t, kernel.name, fewRowsHeader+rowKernelsHeader, kernel.name+"_numbers", kernel.name+"_source", kernel.more...)
 			if len(lines) != kernel.cases {
 				t.Errorf("%d cases were run, want %d: %q", len(lines), kernel.cases, lines)
 			}

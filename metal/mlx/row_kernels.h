@@ -6,6 +6,8 @@
 //
 // geglu is GELU, by tanh, of gate times up, both [rows, width] at any strides:
 // y. Numbers are bfloat16, rounded after each operation, as those of the framework are.
+// Products whose halves are a gate and what it lets through do that themselves (few_rows.h
+// and experts.h).
 //
 // TestRowKernelsOnTheProcessor runs both without a GPU.
 
@@ -26,8 +28,22 @@ static const char *const join_runs_source = R"(
                                                      : at(p2, (size_t)row * W2 + column - W0 - W1);
 )";
 
-static const char *const geglu_numbers = R"(
-__device__ __forceinline__ float geglu_rounded(float v) { return __uint_as_float((unsigned)__bfloat16_as_ushort(__float2bfloat16(v)) << 16); }
+// Which unit gates.
+static constexpr int gate_none = 0, gate_silu = 1, gate_gelu = 2;
+
+static const char *const gate_numbers = R"(
+__device__ __forceinline__ float gate_rounded(float v) { return __uint_as_float((unsigned)__bfloat16_as_ushort(__float2bfloat16(v)) << 16); }
+
+// By SiLU, which is 1, or GELU.
+__device__ __forceinline__ float gate_of(int by, float x, float up) {
+  auto r = [](float v) { return gate_rounded(v); };
+  if (by == 1) {
+    return r(x * r(1.0f / (1.0f + expf(-x)))) * up;
+  }
+  const float inner = r(x + r(r(0.044715f) * r(x * x * x)));
+  const float t = r(tanhf(r(r(0.7978845608028654f) * inner)));
+  return r(r(0.5f * x) * r(1.0f + t)) * up;
+}
 )";
 
 static const char *const geglu_source = R"(
@@ -35,11 +51,7 @@ static const char *const geglu_source = R"(
   if (row >= gate_shape[0]) {
     return;
   }
-  auto r = [](float v) { return geglu_rounded(v); };
-  const float x = (float)gate[(size_t)row * gate_strides[0] + column * gate_strides[1]], by = (float)up[(size_t)row * up_strides[0] + column * up_strides[1]];
-  const float inner = r(x + r(r(0.044715f) * r(x * x * x)));
-  const float t = r(tanhf(r(r(0.7978845608028654f) * inner)));
-  y[i] = __float2bfloat16(r(r(0.5f * x) * r(1.0f + t)) * by);
+  y[i] = __float2bfloat16(gate_of(2, (float)gate[(size_t)row * gate_strides[0] + column * gate_strides[1]], (float)up[(size_t)row * up_strides[0] + column * up_strides[1]]));
 )";
 
 #endif

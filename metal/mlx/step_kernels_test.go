@@ -22,7 +22,7 @@ func TestAddNormKernelOnTheProcessor(t *testing.T) {
 }
 
 func TestRowKernelsOnTheProcessor(t *testing.T) {
-	lines := runKernel(t, "join_runs", rowKernelsHeader, "geglu_numbers", "join_runs_source", "geglu.inc=geglu_source")
+	lines := runKernel(t, "join_runs", rowKernelsHeader, "gate_numbers", "join_runs_source", "geglu.inc=geglu_source")
 	if len(lines) != 4 || !slices.Equal(lines[:3], []string{"0", "0", "0"}) {
 		t.Fatalf("joined rows have wrong numbers: %q, want 0 in three cases", lines)
 	}

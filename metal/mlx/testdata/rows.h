@@ -18,6 +18,16 @@ struct product {
 // What is outside of the results must stay as it is.
 constexpr bfloat16 untouched = 0x7fff;
 
+// What a number gates by SiLU, which is 1, or by GELU, rounded after each operation.
+inline double gated_of(int by, double x, double up) {
+  auto r = [](double v) { return static_cast<double>(wide(__float2bfloat16(static_cast<float>(v)))); };
+  if (by == 1) {
+    return r(x * r(1 / (1 + std::exp(-x)))) * up;
+  }
+  const double inner = r(x + r(r(0.044715) * r(x * x * x)));
+  return r(r(0.5 * x) * r(1 + r(std::tanh(r(r(0.7978845608028654) * inner))))) * up;
+}
+
 // The largest error of what run leaves in y, as a part of the root of the sum of
 // squares that a result is made of. What is still skipped is no result.
 inline double worst_of(int tokens, int in, int out, const std::function<void(product &)> &run, std::optional<bfloat16> skipped = std::nullopt) {
