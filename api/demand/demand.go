@@ -36,7 +36,6 @@ const OperatorName = "operator.metalfleet.dev"
 
 // Limits of a report: no gateway can have counted more.
 const (
-	maxModels   = 20_000
 	maxReplicas = 100_000
 	maxRequests = 10_000_000
 	maxMacs     = 20_000
@@ -58,6 +57,8 @@ type Report struct {
 	Last bool `json:"last,omitempty"`
 	// Models are the models that clients have requested.
 	Models []Model `json:"models,omitempty"`
+	// CutRunning is how many running requests belong to models that Cut removed.
+	CutRunning int `json:"cutRunning,omitempty"`
 	// Replicas is the number of unfinished requests that this gateway has sent
 	// to each replica, by UID.
 	Replicas map[string]int `json:"replicas,omitempty"`
@@ -91,7 +92,7 @@ type Model struct {
 	Begun uint64 `json:"begun,omitempty"`
 }
 
-// Check rejects a report that cannot be true. A gateway counts requests at
+// Check rejects a report that cannot be true, after Cut. A gateway counts requests at
 // replicas and for models in one place, so both sums must be equal.
 func (r *Report) Check() error {
 	if r.Gateway == "" || len(r.Gateway) > maxName {
@@ -108,7 +109,10 @@ func (r *Report) Check() error {
 			return fmt.Errorf("%w: an error of %d bytes", ErrInvalid, len(text))
 		}
 	}
-	running, sent := 0, 0
+	if r.CutRunning < 0 || r.CutRunning > maxRequests {
+		return fmt.Errorf("%w: %d requests of models that are left out", ErrInvalid, r.CutRunning)
+	}
+	running, sent := r.CutRunning, 0
 	seen := make(map[[2]string]bool, len(r.Models))
 	for _, m := range r.Models {
 		key := [2]string{m.Namespace, m.Name}

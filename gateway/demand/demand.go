@@ -118,6 +118,7 @@ func (p *Publisher) try(ctx context.Context, last bool) error {
 	}
 	report := demand.Report{Gateway: p.id, UpMillis: time.Since(p.began).Milliseconds(), Last: last}
 	p.Fill(&report)
+	report.Cut()
 	body, err := json.Marshal(report)
 	if err != nil {
 		return fmt.Errorf("encode a report: %w", err)

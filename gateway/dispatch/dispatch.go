@@ -77,7 +77,7 @@ func New(c Config) *Dispatcher {
 func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 	if r.model == nil {
 		r.begin(time.Now())
-		d.queue.began(r.model.Key)
+		d.queue.began(r.model)
 	}
 	for {
 		lease, err := d.acquire(ctx, r)
@@ -92,14 +92,14 @@ func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 		d.metrics.passed.WithLabelValues(why).Inc()
 		r.Log().V(1).Info("Deployment cannot answer; trying the next one", "reason", why, "ModelDeployment", r.model.Key.String())
 		r.passOn(time.Now())
-		d.queue.began(r.model.Key)
+		d.queue.began(r.model)
 	}
 }
 
 // acquire returns a slot at the current deployment of a request, at once or after a wait,
 // while request and deployment may be tried.
 func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
-	if r.last == nil || r.tries < maxTries && d.queue.mayRetry(r.model.Key) {
+	if r.last == nil || r.tries < maxTries && d.queue.mayRetry(r.model) {
 		if lease, ok := d.queue.take(r); ok {
 			return lease, nil
 		}

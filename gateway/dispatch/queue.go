@@ -55,9 +55,14 @@ func (q *queue) take(r *Request) (lease *Lease, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	q.slots.prune(now, func(key route.Key) bool { return q.entries.Len(key.String()) > 0 })
+	q.prune(now)
 	q.serve(r.model, now)
 	return q.takeSlot(r, now)
+}
+
+// prune drops what is not used any more. The lock is held.
+func (q *queue) prune(now time.Time) {
+	q.slots.prune(now, func(key route.Key) bool { return q.entries.Len(key.String()) > 0 })
 }
 
 // takeSlot is take regardless of the queue. The lock is held.
@@ -198,17 +203,20 @@ func (q *queue) leave(w *waiter) (lease *Lease, granted bool) {
 }
 
 // began counts a request's first attempt at a deployment.
-func (q *queue) began(key route.Key) {
+func (q *queue) began(m *route.Model) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.slots.began(key, q.now())
+	now := q.now()
+	q.prune(now)
+	q.slots.began(m, now)
 }
 
 // mayRetry counts another attempt, or returns false if the retry budget is used up.
-func (q *queue) mayRetry(key route.Key) bool {
+func (q *queue) mayRetry(m *route.Model) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.slots.model(key).budget.Retry(q.now())
+	now := q.now()
+	return q.slots.model(m, now).budget.Retry(now)
 }
 
 // ended records the outcome of a request at a replica. It returns true if this ejects the
@@ -233,11 +241,13 @@ func (q *queue) trust(mac string) {
 	delete(q.slots.macs, mac)
 }
 
-// demand fills in a report for the operator.
+// demand fills in a report for the operator. It names the models that have requests, or had
+// one recently and exist.
 func (q *queue) demand(r *demand.Report) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
+	q.prune(now)
 	waits := map[string]struct {
 		count  int
 		oldest time.Duration
@@ -250,6 +260,9 @@ func (q *queue) demand(r *demand.Report) {
 	r.Models, r.Replicas = nil, map[string]int{}
 	for _, key := range slices.SortedFunc(maps.Keys(q.slots.models), route.Key.Compare) {
 		l, w := q.slots.models[key], waits[key.String()]
+		if l.inFlight == 0 && w.count == 0 && (l.of.Gone() || now.Sub(l.used) > reportModel) {
+			continue
+		}
 		r.Models = append(r.Models, demand.Model{Namespace: key.Namespace, Name: key.Name, Running: l.inFlight, Waiting: w.count,
 			OldestMillis: max(0, w.oldest.Milliseconds()), Begun: l.begun})
 	}
@@ -266,13 +279,18 @@ type figures struct {
 	oldest           time.Duration
 }
 
-// figures returns the counts of every model that this gateway received a request for.
+// figures returns the counts of every model that exists and that this gateway received a
+// request for.
 func (q *queue) figures() map[string]figures {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
+	q.prune(now)
 	out := map[string]figures{}
 	for key, l := range q.slots.models {
+		if l.of.Gone() && l.inFlight == 0 {
+			continue
+		}
 		out[key.String()] = figures{running: l.inFlight}
 	}
 	for _, of := range q.entries.Lengths() {

@@ -18,10 +18,13 @@ const (
 	// the queue is fair. A tenant without a request at a model may exceed that by one per
 	// sequence: the engine shares its sequences between the tenants that wait there.
 	slotsPerSequence = 2
-	// minReplicas is how many replicas are remembered before old ones are dropped.
-	minReplicas = 1024
+	// pruneEvery is how often what is not used any more is dropped.
+	pruneEvery = 10 * time.Second
 	// forgetAfter is how long an unused replica is remembered.
 	forgetAfter = 10 * time.Minute
+	// reportModel is how long a deployment without requests is named in reports. Its metric
+	// series stay while it exists: autoscalers need the zeros.
+	reportModel = time.Minute
 )
 
 // slots is this gateway's knowledge of replicas and Macs: the requests in flight at each,
@@ -38,7 +41,7 @@ type slots struct {
 	macs     map[string]avoidance
 	outliers health.Outliers
 	recent   pick.Recent // recently used prompt prefixes of all models
-	pruneAt  int
+	pruned   time.Time
 }
 
 // replicaLoad counts the requests that this gateway sent to a replica.
@@ -52,6 +55,8 @@ type replicaLoad struct {
 
 // modelLoad counts the requests that this gateway received for a deployment.
 type modelLoad struct {
+	of       *route.Model
+	used     time.Time // when a request last arrived or received a slot
 	inFlight int
 	begun    uint64         // in total
 	prefixes map[uint64]int // in flight, by prompt prefix
@@ -81,7 +86,7 @@ type avoidance struct {
 
 func newSlots(c Config) *slots {
 	s := &slots{pick: c.Pick, canReach: c.CanReach, perSequence: slotsPerSequence,
-		replicas: map[string]*replicaLoad{}, models: map[route.Key]*modelLoad{}, macs: map[string]avoidance{}, pruneAt: minReplicas}
+		replicas: map[string]*replicaLoad{}, models: map[route.Key]*modelLoad{}, macs: map[string]avoidance{}}
 	if s.pick == nil {
 		s.pick = pick.Choose
 	}
@@ -97,7 +102,7 @@ func newSlots(c Config) *slots {
 // take chooses a replica and counts the request there until free is called. ok is false if
 // every replica is excluded or busy.
 func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(), ok bool) {
-	model := s.model(r.model.Key)
+	model := s.model(r.model, now)
 	endpoints := r.model.Endpoints()
 	candidates := make([]pick.Candidate, len(endpoints))
 	loads := s.loads(endpoints, now)
@@ -115,6 +120,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	}
 	model.seq++
 	l, weight := loads[i], max(1, r.Sequences)
+	model.used = now
 	asGuest := 0
 	if limit := s.limit(endpoints[i], l, false); limit > 0 && l.inFlight >= limit {
 		asGuest = 1
@@ -145,7 +151,12 @@ func (s *slots) limit(e route.Endpoint, l *replicaLoad, guest bool) int {
 }
 
 // runs returns how many slots of a model the tenant of a request has.
-func (s *slots) runs(r *Request) int { return s.model(r.model.Key).tenants[r.Tenant] }
+func (s *slots) runs(r *Request) int {
+	if l := s.models[r.model.Key]; l != nil {
+		return l.tenants[r.Tenant]
+	}
+	return 0
+}
 
 // guest reports whether the tenant of a request has no slot of the model.
 func (s *slots) guest(r *Request) bool { return r.Tenant != "" && s.runs(r) == 0 }
@@ -164,18 +175,20 @@ func (s *slots) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Ca
 	}
 }
 
-func (s *slots) model(key route.Key) *modelLoad {
-	l := s.models[key]
+func (s *slots) model(m *route.Model, now time.Time) *modelLoad {
+	l := s.models[m.Key]
 	if l == nil {
-		l = &modelLoad{prefixes: map[uint64]int{}, tenants: map[string]int{}}
-		s.models[key] = l
+		l = &modelLoad{used: now, prefixes: map[uint64]int{}, tenants: map[string]int{}}
+		s.models[m.Key] = l
 	}
+	l.of = m // the deployment may have been created again
 	return l
 }
 
 // began counts a request for a model.
-func (s *slots) began(key route.Key, now time.Time) {
-	l := s.model(key)
+func (s *slots) began(m *route.Model, now time.Time) {
+	l := s.model(m, now)
+	l.used = now
 	l.begun++
 	l.budget.Request(now)
 }
@@ -199,24 +212,29 @@ func (s *slots) loads(endpoints []route.Endpoint, now time.Time) []*replicaLoad 
 	return out
 }
 
-// prune drops replicas that have not been used for long, and models without requests; never
-// one with a request.
+// prune drops, from time to time, replicas and Macs that have not been used for long, and
+// models that are deleted; never one with a request.
 func (s *slots) prune(now time.Time, waits func(route.Key) bool) {
-	if len(s.replicas) < s.pruneAt {
+	if now.Sub(s.pruned) < pruneEvery {
 		return
 	}
+	s.pruned = now
 	for uid, l := range s.replicas {
 		if l.inFlight == 0 && now.Sub(l.used) > forgetAfter {
 			delete(s.replicas, uid)
 		}
 	}
 	for key, l := range s.models {
-		if l.inFlight == 0 && !waits(key) {
+		if l.inFlight == 0 && !waits(key) && l.of.Gone() {
 			delete(s.models, key)
 		}
 	}
+	for mac, a := range s.macs {
+		if now.Sub(a.until) > forgetAfter {
+			delete(s.macs, mac)
+		}
+	}
 	s.outliers.Prune(now)
-	s.pruneAt = max(minReplicas, 2*len(s.replicas))
 }
 
 // avoid avoids a Mac for a while. It returns false if it was avoided already.

@@ -2,12 +2,15 @@ package dispatch
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/pick"
@@ -60,7 +63,6 @@ func TestASilentRequestStaysCounted(t *testing.T) {
 		return l
 	}
 	prune := func() {
-		q.slots.pruneAt = 0
 		q.slots.prune(now, func(route.Key) bool { return false })
 	}
 	silent := only("silent")
@@ -76,8 +78,8 @@ func TestASilentRequestStaysCounted(t *testing.T) {
 	silent.Release()
 	now = now.Add(time.Hour)
 	prune()
-	if len(q.slots.replicas) != 0 || len(q.slots.models) != 0 {
-		t.Errorf("%d replicas and %d models are remembered", len(q.slots.replicas), len(q.slots.models))
+	if len(q.slots.replicas) != 0 {
+		t.Errorf("%d replicas are remembered", len(q.slots.replicas))
 	}
 }
 
@@ -267,5 +269,58 @@ func TestAttackManyRequestsWaitForOneReplica(t *testing.T) {
 	}
 	if len(elsewhere.granted) != 0 {
 		t.Error("a request for another Mac was served")
+	}
+}
+
+// TestAttackDeploymentsThatComeAndGo: a tenant that creates deployments, sends one request to
+// each and deletes them fills neither the gateway's memory nor its reports and metrics.
+func TestAttackDeploymentsThatComeAndGo(t *testing.T) {
+	d := New(Config{Registry: prometheus.NewRegistry()})
+	now := time.Now()
+	d.queue.now = func() time.Time { return now }
+	table := route.NewTable()
+	table.MarkSynced()
+	create := func(name string) *route.Model {
+		key := route.Key{Namespace: "ns", Name: name}
+		table.SetDeployment(route.Deployment{Key: key, UID: name})
+		m, _ := table.Lookup(key.String())
+		return m
+	}
+	ask := func(m *route.Model) {
+		r := &Request{Candidates: []*route.Model{m}, Log: logr.Discard}
+		if _, err := d.Acquire(t.Context(), r); err == nil {
+			t.Fatal("a deployment without replicas serves")
+		}
+	}
+	reported := func() (names []string) {
+		var r demand.Report
+		d.Demand(&r)
+		for _, m := range r.Models {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	ask(create("idle"))
+	for i := range 2010 {
+		name := fmt.Sprint("d", i)
+		ask(create(name))
+		table.DeleteDeployment(route.Key{Namespace: "ns", Name: name}, name)
+		now = now.Add(20 * time.Millisecond)
+		if n := len(d.queue.slots.models); n > int(pruneEvery/(20*time.Millisecond))+2 {
+			t.Fatalf("%d models are remembered", n)
+		}
+	}
+	if n := len(d.queue.figures()); n != 1 {
+		t.Errorf("%d models have metrics, want only the one that exists", n)
+	}
+	if got := reported(); !slices.Equal(got, []string{"idle"}) {
+		t.Errorf("the report names %d models: %.5v", len(got), got)
+	}
+	now = now.Add(2 * reportModel)
+	if got := reported(); got != nil {
+		t.Errorf("a model without requests is reported: %v", got)
+	}
+	if got := d.queue.figures(); len(got) != 1 {
+		t.Errorf("%d models have metrics, want only the one that exists", len(got))
 	}
 }

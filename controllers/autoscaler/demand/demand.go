@@ -76,6 +76,7 @@ func (l *Ledger) Listen() {
 // Take stores a report. It returns the deployments with waiting requests that had none
 // before at any gateway: they are to be evaluated now.
 func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err error) {
+	r.Cut() // a gateway does, if it is not an old one
 	if err := r.Check(); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package demand_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -226,4 +227,18 @@ func TestAMacIsReachableIfAGatewayReachesIt(t *testing.T) {
 	if _, err := r.l.Take(&api.Report{Gateway: "c", Unreached: map[string]string{"m": strings.Repeat("x", 400)}}); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("a long error: %v", err)
 	}
+}
+
+// TestAttackADeploymentTooManyInAReport: the report is not refused.
+func TestAttackADeploymentTooManyInAReport(t *testing.T) {
+	r := newRoom(t)
+	report := &api.Report{Gateway: "old", Models: []api.Model{{Namespace: "ns", Name: "chat", Waiting: 5, OldestMillis: 1500}}}
+	for i := range 20_000 {
+		report.Models = append(report.Models, api.Model{Namespace: "evil", Name: fmt.Sprint(i), Begun: 1})
+	}
+	urgent, err := r.l.Take(report)
+	if err != nil || !slices.Contains(urgent, key) {
+		t.Errorf("%v, %v", urgent, err)
+	}
+	r.sum(0, 5)
 }
