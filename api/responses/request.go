@@ -92,14 +92,16 @@ func DecodeCount(d *openai.Decoder, body []byte) (*Request, error) {
 	return decode(d, body, false)
 }
 
-// maxSettings is the maximum size of what DecodeSettings reads.
-const maxSettings = 1 << 20
+// maxSettings is the maximum size of what DecodeSettings reads: each stream that
+// waits holds it, decoded and in events.
+const maxSettings = 16 << 10
 
 // DecodeSettings reads the fields of a request that its response shows: all but the
 // input, which takes many times its bytes when it is decoded, and of which only the
 // type is checked. The body must be valid JSON. A request that shows very much is an
-// error.
-func DecodeSettings(body []byte) (*Request, error) {
+// error, and so is one for which reserve returns one: it is called with the size of
+// these fields, in bytes, before they are decoded.
+func DecodeSettings(body []byte, reserve func(bytes int) error) (*Request, error) {
 	rest, given := []byte{'{'}, false
 	for name, value := range openai.Members(body) {
 		if string(name) == "input" {
@@ -121,6 +123,9 @@ func DecodeSettings(body []byte) (*Request, error) {
 	}
 	if !given {
 		return nil, openai.Required("input")
+	}
+	if err := reserve(len(rest)); err != nil {
+		return nil, err
 	}
 	return DecodeCount(&openai.Decoder{}, append(rest, '}'))
 }

@@ -283,7 +283,7 @@ func TestSettingsAreReadWithoutTheInput(t *testing.T) {
 	body := []byte(`{"input":[{"role":"user","content":"` + strings.Repeat("a", 8<<20) + `"}],` + settings + `}`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	got, err := DecodeSettings(body)
+	got, err := DecodeSettings(body, func(int) error { return nil })
 	runtime.ReadMemStats(&after)
 	if err != nil {
 		t.Fatal(err)
@@ -305,7 +305,7 @@ func TestSettingsAreReadWithoutTheInput(t *testing.T) {
 		"an input that is none":  `{"model":"m","input":7}`,
 		"a member twice":         `{"model":"m","input":"x","user":"a","user":"b"}`,
 	} {
-		if r, err := DecodeSettings([]byte(refused)); err == nil {
+		if r, err := DecodeSettings([]byte(refused), func(int) error { return nil }); err == nil {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
@@ -25,15 +26,16 @@ const eventCreated = "response.created"
 type background struct {
 	writeTimeout time.Duration
 	metrics      *metrics
+	bodies       *intake.Bodies
 
 	ctx  context.Context // cancels all of them
 	end  context.CancelCauseFunc
 	runs sync.WaitGroup
 }
 
-func newBackground(writeTimeout time.Duration, m *metrics) *background {
+func newBackground(writeTimeout time.Duration, m *metrics, bodies *intake.Bodies) *background {
 	ctx, end := context.WithCancelCause(context.Background())
-	return &background{writeTimeout: writeTimeout, metrics: m, ctx: ctx, end: end}
+	return &background{writeTimeout: writeTimeout, metrics: m, bodies: bodies, ctx: ctx, end: end}
 }
 
 // drain waits until no background response runs. Those that still run when ctx ends are
@@ -56,11 +58,13 @@ type detached struct {
 	events bool
 }
 
-// part is the output of one write to a response. The first part includes the head.
+// part is the output of one write to a response. The first part includes the head. The write
+// ends when done is closed: data is the writer's memory, which counts as held until then.
 type part struct {
 	head   http.Header
 	status int
 	data   []byte
+	done   chan struct{}
 }
 
 func (d *detached) Header() http.Header { return d.head }
@@ -68,12 +72,17 @@ func (d *detached) Header() http.Header { return d.head }
 func (d *detached) WriteHeader(status int) { d.status = status }
 
 func (d *detached) Write(b []byte) (int, error) {
-	next := part{data: bytes.Clone(b)}
+	next := part{data: b, done: make(chan struct{})}
 	if !d.begun {
 		d.begun, next.head, next.status = true, d.head.Clone(), d.status
 	}
 	select {
 	case d.parts <- next:
+	case <-d.left:
+		return len(b), nil
+	}
+	select {
+	case <-next.done:
 	case <-d.left:
 	}
 	return len(b), nil
@@ -86,8 +95,8 @@ func (d *detached) FlushError() error { return nil }
 
 // detach starts a response that continues without its client. The client receives the
 // response in progress, with the id it needs to retrieve the rest, or the stream for as
-// long as it stays connected.
-func (b *background) detach(ctx context.Context, w *reply, stream bool, run func(context.Context, *reply) error) error {
+// long as it stays connected. share is the owner of its memory.
+func (b *background) detach(ctx context.Context, share string, w *reply, stream bool, run func(context.Context, *reply) error) error {
 	about := *scopeOf(ctx) // of its own: the client's request may end while the response begins
 	running, cancel := context.WithCancelCause(about.in(context.WithoutCancel(ctx)))
 	stop := context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })
@@ -116,9 +125,11 @@ func (b *background) detach(ctx context.Context, w *reply, stream bool, run func
 		select {
 		case next := <-d.parts:
 			scopeOf(ctx).model = about.model // which is known by now
-			if done, err := d.relay(w, next, stream); done || err != nil {
+			done, err := d.relay(w, next, stream, func(n int64) (func(), error) { return b.bodies.Hold(share, n) })
+			if done || err != nil {
 				return err
 			}
+			close(next.done)
 		case err := <-over:
 			scopeOf(ctx).model = about.model
 			if !w.begun() {
@@ -159,13 +170,18 @@ func runDetached(ctx context.Context, w *reply, run func(context.Context, *reply
 
 // relay writes a part of a detached response to the client. It returns true when the client
 // needs no more: without stream, the client receives only the response object of the first
-// event.
-func (d *detached) relay(w *reply, next part, stream bool) (done bool, err error) {
+// event. Its copies are held in memory until the client has it.
+func (d *detached) relay(w *reply, next part, stream bool, hold func(int64) (func(), error)) (done bool, err error) {
 	if next.head != nil {
 		maps.Copy(w.Header(), next.head)
 		d.events = isEvents(next.head.Get("Content-Type"))
 	}
 	if d.events && !stream {
+		release, err := hold(createdCopies * int64(len(next.data)))
+		if err != nil {
+			return false, err
+		}
+		defer release()
 		response, ok := createdIn(next.data)
 		if !ok {
 			return false, nil
@@ -183,6 +199,10 @@ func (d *detached) relay(w *reply, next part, stream bool) (done bool, err error
 	}
 	return false, nil
 }
+
+// createdCopies is how many copies of an event createdIn and the encoding of the response
+// object make.
+const createdCopies = 4
 
 // createdIn returns the response object of the first event of a stream; comments may
 // precede it.

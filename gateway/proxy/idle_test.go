@@ -84,7 +84,7 @@ func TestClientsWithAnIdleTimerSurviveQueueAndLoad(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newClock()
 				w := newReply(c, time.Second, dialect.Of(path), newMetrics(prometheus.NewRegistry(), route.NewTable()))
-				w.keepAlives = newKeepAlives(path, "m", []byte(body))
+				w.keepAlives = newKeepAlives(path, "m", []byte(body), freely)
 				_, cancel := context.WithCancelCause(t.Context())
 				s := w.keepOpen(agentapi.KeepAlive, cancel)
 				time.Sleep(long)

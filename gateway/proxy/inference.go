@@ -40,7 +40,8 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	answer := func(ctx context.Context, w *reply, r *http.Request) error {
 		defer release()
 		if envelope.Stream {
-			w.keepAlives = newKeepAlives(r.URL.Path, envelope.Model, body)
+			w.keepAlives = newKeepAlives(r.URL.Path, envelope.Model, body, func(n int64) (func(), error) { return i.limits.bodies.Hold(c.share(), n) })
+			defer w.keepAlives.leaveBody()
 		}
 		return i.forward(ctx, c, w, r, envelope, body, release)
 	}
@@ -48,7 +49,7 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 		return answer(ctx, w, r)
 	}
 	outliving := r.Clone(context.WithoutCancel(ctx))
-	return i.background.detach(ctx, w, envelope.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
+	return i.background.detach(ctx, c.share(), w, envelope.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
 }
 
 func runsInBackground(e openai.Envelope, r *http.Request) bool {

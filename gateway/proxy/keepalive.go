@@ -21,8 +21,12 @@ import (
 // the agent's events are renumbered to follow those already sent.
 type keepAlives struct {
 	path, model string
-	body        []byte
-	created     int64
+	// body of the request, until the answer is made or refused.
+	body    []byte
+	created int64
+	// hold counts memory against the share of the caller until release is called.
+	hold    func(bytes int64) (release func(), err error)
+	release func() // of the answer; nil without one
 	// home is the only Mac that the request may be sent to; empty for any.
 	home string
 	// id of the response; empty while unknown, and for APIs without one.
@@ -35,11 +39,15 @@ type keepAlives struct {
 	answer *responses.Answer
 }
 
+// The settings of a request, decoded and in the events that are being written, take at most
+// heldPerByte for each of their bytes (short tools; measured: 24) and heldLeast besides.
+const heldPerByte, heldLeast = 32, 4 << 10
+
 // newKeepAlives returns nil for a route that has no streams.
-func newKeepAlives(path, model string, body []byte) *keepAlives {
+func newKeepAlives(path, model string, body []byte, hold func(int64) (func(), error)) *keepAlives {
 	switch path {
 	case dialect.PathChat, dialect.PathCompletions, dialect.PathMessages, dialect.PathResponses:
-		return &keepAlives{path: path, model: model, body: body, created: time.Now().Unix()}
+		return &keepAlives{path: path, model: model, body: body, hold: hold, created: time.Now().Unix()}
 	}
 	return nil
 }
@@ -69,11 +77,27 @@ func (k *keepAlives) displace() {
 	}
 }
 
-// forget drops what is not needed after the response has begun.
+// forget drops what is not needed after the response has begun, or ended.
 func (k *keepAlives) forget() {
-	if k != nil {
-		k.body, k.answer = nil, nil
+	if k == nil {
+		return
 	}
+	k.body, k.answer = nil, nil
+	if k.release != nil {
+		k.release()
+		k.release = nil
+	}
+}
+
+// leaveBody drops the body, which is not counted from then on, and keeps what failed needs.
+func (k *keepAlives) leaveBody() {
+	if k == nil {
+		return
+	}
+	if k.path == dialect.PathResponses && k.opened > 0 && !k.answered {
+		k.begin()
+	}
+	k.body = nil
 }
 
 // next returns the next event, or the end of a comment if the API has no event that clients
@@ -105,15 +129,29 @@ func (k *keepAlives) nextOfResponse() (string, error) {
 	return k.events(k.answer.KeepAlive(nil))
 }
 
-// begin makes the response object from the request. It returns false for a request that it
-// cannot represent, in most cases because an agent will refuse it.
+// begin makes the response object from the request. It returns false while there is no memory
+// for it, and for a request that it cannot represent, in most cases because an agent will
+// refuse it.
 func (k *keepAlives) begin() bool {
 	if k.answer != nil {
 		k.answer.Response.Model = k.model
 		return true
 	}
-	r, err := responses.DecodeSettings(k.body)
+	if k.body == nil {
+		return false
+	}
+	crowded := false
+	r, err := responses.DecodeSettings(k.body, func(bytes int) (err error) {
+		k.release, err = k.hold(heldLeast + heldPerByte*int64(bytes))
+		crowded = err != nil
+		return err
+	})
+	if crowded {
+		return false
+	}
+	k.body = nil // which is not decoded again, also if it was refused
 	if err != nil {
+		k.forget()
 		return false
 	}
 	switch {

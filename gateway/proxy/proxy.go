@@ -118,7 +118,7 @@ func New(c Config) *Proxy {
 	m := newMetrics(c.Registry, c.Table)
 	bodies := &intake.Bodies{Max: c.MaxHeldBytes}
 	c.Registry.MustRegister(bodies)
-	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m),
+	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
 		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
 	p.dispatcher = dispatch.New(dispatch.Config{Queue: c.Waiting, Pick: c.Pick, KeepAlive: c.KeepAlive, Registry: c.Registry,
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})

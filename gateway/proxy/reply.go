@@ -126,6 +126,7 @@ func (w *reply) countTokens(h http.Header) {
 
 // finish counts the finished request for its key and its model.
 func (w *reply) finish() {
+	w.keepAlives.forget()
 	w.meter.settle(w.Status())
 	w.metrics.models.finished(w)
 }
