@@ -96,7 +96,7 @@ func (w *reply) begin(resp *http.Response, mac string) {
 		return
 	}
 	for _, name := range headersOfMacs {
-		if values := resp.Header[name]; len(values) > 0 && w.Header()[name] == nil {
+		if values := resp.Header[name]; len(values) > 0 && w.Header()[name] == nil && (name != "Content-Length" || isLength(values)) {
 			w.Header()[name] = values // the values are not shared with another response
 		}
 	}
@@ -105,6 +105,16 @@ func (w *reply) begin(resp *http.Response, mac string) {
 		w.Header().Set(agentapi.HeaderModel, w.model)
 	}
 	w.WriteHeader(resp.StatusCode)
+}
+
+// isLength reports whether a header is one plain number: clients and proxies would read
+// another one in different ways. Without it the response is sent in chunks.
+func isLength(values []string) bool {
+	if len(values) != 1 {
+		return false
+	}
+	n, err := strconv.ParseInt(values[0], 10, 64)
+	return err == nil && n >= 0 && values[0] == strconv.FormatInt(n, 10)
 }
 
 // allow sets how many tokens the request can use.
