@@ -77,7 +77,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
 	w.allow(allowanceOf(r.URL.Path, envelope, body, req.Candidates))
-	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, envelope, req.Candidates); err != nil {
+	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, c, envelope, req.Candidates); err != nil {
 		return err
 	}
 	if w.keepAlives != nil {

@@ -37,12 +37,12 @@ type stored struct {
 // storedAt returns the Mac that a request has to be sent to, because it stores the response
 // that the request continues, and the candidates that run there. The id contains the Mac's
 // name; the gateway stores nothing about it, so its restart loses nothing.
-func (s *stored) storedAt(ctx context.Context, envelope openai.Envelope, candidates []*route.Model) (mac string, there []*route.Model, err error) {
+func (s *stored) storedAt(ctx context.Context, c caller, envelope openai.Envelope, candidates []*route.Model) (mac string, there []*route.Model, err error) {
 	id := cmp.Or(envelope.Previous, envelope.Reference)
 	if id == "" {
 		return "", candidates, nil
 	}
-	mac, ok, err := s.macOf(ctx, id)
+	mac, ok, err := s.macOf(ctx, c, id)
 	if err != nil {
 		return "", nil, err
 	}
@@ -91,7 +91,7 @@ func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request)
 		return dispatch.Ended(ctx)
 	}
 	defer end()
-	name, ok, err := s.macOf(ctx, id)
+	name, ok, err := s.macOf(ctx, c, id)
 	if err != nil {
 		return err
 	}
@@ -122,9 +122,9 @@ func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request)
 }
 
 // macOf returns the Mac that stores a response.
-func (s *stored) macOf(ctx context.Context, id string) (mac string, known bool, err error) {
+func (s *stored) macOf(ctx context.Context, c caller, id string) (mac string, known bool, err error) {
 	if responses.IsAnywhere(id) {
-		return s.find(ctx, id)
+		return s.find(ctx, c, id)
 	}
 	mac, known = responses.MacOf(id)
 	return mac, known, nil
@@ -175,8 +175,8 @@ const (
 
 // find asks all Macs which one stores a response whose id names none: its client received
 // the id while the request waited for a replica. If several claim it, none is believed.
-func (s *stored) find(ctx context.Context, id string) (mac string, found bool, err error) {
-	end, err := s.searches.begin(ctx, tenantOf(ctx))
+func (s *stored) find(ctx context.Context, c caller, id string) (mac string, found bool, err error) {
+	end, err := s.searches.begin(ctx, c.share())
 	switch {
 	case errors.Is(err, errTurns):
 		return "", false, openai.RateLimited(searchTime)

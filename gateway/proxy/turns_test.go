@@ -5,6 +5,9 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 // A key that requests many nonexistent responses must not make another one wait for all of
@@ -74,4 +77,23 @@ func TestSearchesOfOneTenantThatWait(t *testing.T) {
 		stop()
 		synctest.Wait()
 	})
+}
+
+// Without keys, each address has turns of its own: else one client that searches has all others
+// refused.
+func TestSearchesOfOneAddressHoldUpNoOther(t *testing.T) {
+	s := &stored{searches: newTurns(2, 1), table: route.NewTable()}
+	hog, victim := caller{address: "10.0.0.1:1"}, caller{address: "10.0.0.2:1"}
+	end, err := s.searches.begin(t.Context(), hog.share())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	id := responses.NewIDAnywhere()
+	if _, _, err := s.find(t.Context(), hog, id); err == nil {
+		t.Error("an address has more searches than it may")
+	}
+	if _, _, err := s.find(t.Context(), victim, id); err != nil {
+		t.Errorf("another one: %v", err)
+	}
 }
