@@ -81,6 +81,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
+	logs.TakeStandard(slog.New(logr.ToSlogHandler(log.WithName("standard"))))
 	c, err := f.config(log, launched)
 	if err != nil {
 		return err

@@ -156,6 +156,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	log := newLogger(stderr, f.verbose, f.format)
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
+	logs.TakeStandard(slog.New(logr.ToSlogHandler(log.WithName("standard"))))
 	config, err := restConfig(f.kubeconfig)
 	if err != nil {
 		return err

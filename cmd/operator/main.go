@@ -187,6 +187,7 @@ func logger(verbose bool, format logs.Format) logr.Logger {
 	log := newLogger(os.Stderr, verbose, format)
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
+	logs.TakeStandard(slog.New(logr.ToSlogHandler(log.WithName("standard"))))
 	return log
 }
 
