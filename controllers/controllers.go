@@ -273,7 +273,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	}
 	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock, Life: c.CertificateLife}
 	secrets := &hubsecret.Reader{Live: mgr.GetAPIReader(), Clock: c.Clock}
-	inspectors := &fleet.Inspectors{}
+	inspectors := &fleet.Inspectors{Now: c.Clock.Now}
 	scaler, err := setupDemand(mgr, c, issuer, metrics)
 	if err != nil {
 		return err

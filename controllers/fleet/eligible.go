@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -100,6 +101,24 @@ func (e *Eligibility) Preferred(mac *v1alpha1.MacNode) float64 {
 		}
 	}
 	return float64(score) / float64(e.weights)
+}
+
+// SameStanding reports whether a change of a Mac leaves all that decides for which sources it may
+// be asked.
+func SameStanding(before, now *v1alpha1.MacNode) bool {
+	return before.UID == now.UID && before.Status.Chip == now.Status.Chip && sameBesidesChip(before, now)
+}
+
+func sameBesidesChip(before, now *v1alpha1.MacNode) bool {
+	return StateOf(before) == StateOf(now) && maps.Equal(before.Labels, now.Labels) && equalTaints(before.Spec.Taints, now.Spec.Taints)
+}
+
+// Concerns reports whether a change of a Mac's standing may change who is asked for a
+// deployment's source. A Mac's agent reports its chip, as often as it likes: another one matters
+// only to a placement that names one of both.
+func Concerns(before, now *v1alpha1.MacNode, d *v1alpha1.ModelDeployment) bool {
+	chips := d.Spec.Placement.Chips
+	return !sameBesidesChip(before, now) || slices.Contains(chips, before.Status.Chip) != slices.Contains(chips, now.Status.Chip)
 }
 
 // Eligible reports whether a Mac satisfies the fixed part of a placement.

@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,7 +32,7 @@ func InspectionID(d *v1alpha1.ModelDeployment) string {
 // Asked returns the Macs that are to inspect a deployment's source, sorted by name. For
 // file:// that is every Mac the deployment may be placed on, because each has files of its
 // own. A downloaded source is inspected by ready Macs in the order of a rendezvous hash,
-// until two of them agree: usually two.
+// until two of them agree: usually two. If the first cannot reach it, the others take turns.
 func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {
 	return (*Inspectors)(nil).Asked(d, macs)
 }
@@ -43,44 +42,27 @@ func (s *Inspectors) Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode)
 	if s == nil {
 		s = new(Inspectors)
 	}
-	_, asked := s.asked(d, s.candidates(macs), "")
+	_, asked := s.asked(d, s.list(macs), nil)
 	return asked
 }
 
-// asked returns the request of a deployment and the Macs that are asked; of a local source only
-// the one Mac, if it is set.
-func (s *Inspectors) asked(d *v1alpha1.ModelDeployment, macs []candidate, only string) (*request, []*v1alpha1.MacNode) {
-	r, eligible := s.admitted(d, macs, only)
-	byName := func(a, b *v1alpha1.MacNode) int { return cmp.Compare(a.Name, b.Name) }
-	if r.local {
-		slices.SortFunc(eligible, byName)
-		return r, eligible
-	}
-	eligible = slices.DeleteFunc(eligible, func(m *v1alpha1.MacNode) bool { return StateOf(m) != MacReady })
+// asked returns what is known of the Macs that are asked for a downloaded source, and the Macs
+// that are asked, sorted by name.
+func (s *Inspectors) asked(d *v1alpha1.ModelDeployment, l *listing, rules *v1alpha1.NamespaceRules) (*decision, []*v1alpha1.MacNode) {
+	r, decision := s.decide(d, l, rules)
 	var asked []*v1alpha1.MacNode
-	var found testimony
-	for from := spreadFrom(r.inspection.ID); len(eligible) > 0 && !found.mayAgree(); { // usually twice
-		first := foremost(from, eligible)
-		mac := eligible[first]
-		asked = append(asked, mac)
-		found.add(d, mac.Name, inspectionOf(mac, r.inspection.ID))
-		eligible = slices.Delete(eligible, first, first+1)
-	}
-	slices.SortFunc(asked, byName)
-	return r, asked
-}
-
-// foremost returns the index of the Mac with the lowest hash of an inspection and its name. It
-// is called for each Mac of a fleet, so the hash is a fast one, and begins where that of the
-// inspection ended.
-func foremost(from uint64, macs []*v1alpha1.MacNode) int {
-	first, least := 0, uint64(math.MaxUint64)
-	for i, mac := range macs {
-		if h := spread(from, mac.Name); h < least {
-			first, least = i, h
+	switch {
+	case r.local:
+		asked = s.admitted(d, l.under(rules, d.Namespace))
+	case decision != nil:
+		for _, c := range l.macs {
+			if decision.asks(c.mac.Name) {
+				asked = append(asked, c.mac)
+			}
 		}
 	}
-	return first
+	slices.SortFunc(asked, func(a, b *v1alpha1.MacNode) int { return cmp.Compare(a.Name, b.Name) })
+	return decision, asked
 }
 
 // spreadFrom begins the hash of an inspection's id and the name of a Mac.
@@ -130,24 +112,29 @@ type Finding struct {
 // accepted once two Macs found the same. If only one can reach the source, its record is
 // accepted with that Mac alone in vouchedBy, and no other Mac acts on it.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
-	return (*Inspectors)(nil).Inspect(d, macs)
+	return (*Inspectors)(nil).Inspect(d, macs, nil)
 }
 
-// Inspect is the function of that name.
-func (s *Inspectors) Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
+// Inspect is the function of that name, under the rules, which may be nil.
+func (s *Inspectors) Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) Finding {
 	if s == nil {
 		s = new(Inspectors)
 	}
 	var found testimony
-	r, asked := s.asked(d, s.candidates(macs), "")
+	id := InspectionID(d)
+	decision, asked := s.asked(d, s.list(macs), rules)
 	for _, mac := range asked {
 		if StateOf(mac) == MacReady {
-			found.add(d, mac.Name, inspectionOf(mac, r.inspection.ID))
+			found.add(d, mac.Name, inspectionOf(mac, id))
 		}
 	}
 	found.validate()
 	source := d.Spec.Model.Resolved().Source
 	best, local := found.best(), strings.HasPrefix(source, FileScheme)
+	if best == nil && decision != nil && decision.rotates { // the same in every round
+		found.waiting = nil
+		found.failures = slices.DeleteFunc(found.failures, func(f macFailure) bool { return !slices.Contains(decision.kept, f.mac) })
+	}
 	switch {
 	case best != nil && (len(best.macs) >= vouchersNeeded || local && found.settled()):
 		return Finding{Record: best.accepted()}
@@ -160,7 +147,11 @@ func (s *Inspectors) Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNod
 	case len(found.groups) > 1:
 		return Finding{Refusal: found.disputed(source)}
 	case len(found.failures) > 0:
-		return Finding{Refusal: worst(found.failures)}
+		refusal := worst(found.failures)
+		if decision != nil && decision.rotates {
+			refusal.Message += "; the other Macs try in turns"
+		}
+		return Finding{Refusal: refusal}
 	default:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonNoMacs,
 			"no ready Mac that matches spec.placement and the rules of the namespace can inspect the source; `kubectl get mac` lists the Macs"}}

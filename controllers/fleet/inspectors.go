@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,15 +19,27 @@ import (
 // It keeps, for each generation of a deployment, the request for its inspection and which Macs
 // its placement admits; the latter for each state of a Mac's labels, taints and chip. Nothing
 // else decides that, so that nothing has to be invalidated: another generation or another state
-// is not found, and computed. Deployments and Macs that are gone are dropped when all are
+// is not found, and computed. It also keeps which Macs are asked (decision), until a Mac reports
+// another result about that source. Deployments and Macs that are gone are dropped when all are
 // listed. The zero value is ready; it is safe for concurrent use. A deployment without a UID is
 // not kept, and a nil Inspectors keeps nothing.
 type Inspectors struct {
-	mu      sync.Mutex
-	macs    map[string]*macEntry   // by name
-	states  uint64                 // the number of states that were numbered
-	tenants map[string]*requestsOf // by namespace
-	bytes   int                    // of all tenants
+	// Now returns the time, by which Macs take turns at a source that few can reach; nil: they
+	// do not.
+	Now func() time.Time
+
+	mu       sync.Mutex
+	macs     map[string]*macEntry   // by name
+	states   uint64                 // the number of states that were numbered
+	tenants  map[string]*requestsOf // by namespace
+	bytes    int                    // of all tenants
+	subjects map[string]*subject    // by inspection
+	// epoch counts the changes of reports, since is that of the last Mac that joined: until then
+	// its slot may have been another's.
+	epoch, since uint64
+	// standing is that of the Macs that were listed last, by slot; stamp numbers it.
+	standing []uint64
+	stamp    uint64
 }
 
 // maxInspectorBytes bounds the memory of what is kept. The namespace that uses the most gives
@@ -36,12 +49,14 @@ const maxInspectorBytes = 32 << 20
 // macEntry numbers the current state of a Mac: all that a placement reads of it. A number is
 // never used again; the slot is, once the Mac is gone.
 type macEntry struct {
-	slot   int
-	state  uint64
-	uid    types.UID
-	labels map[string]string
-	taints []v1alpha1.Taint
-	chip   string
+	slot    int
+	state   uint64
+	uid     types.UID
+	version string // of the object; empty if it has none
+	labels  map[string]string
+	taints  []v1alpha1.Taint
+	chip    string
+	reports map[string]report
 }
 
 // candidate is a Mac in a numbered state.
@@ -49,6 +64,16 @@ type candidate struct {
 	mac   *v1alpha1.MacNode
 	slot  int
 	state uint64
+	// ready to inspect; leaving Macs are not asked for anything.
+	ready, leaving bool
+}
+
+// listing is a list of all Macs, as it was numbered.
+type listing struct {
+	macs []candidate
+	// stamp numbers the Macs with their states, epoch their reports, round the time.
+	stamp, epoch uint64
+	round        int64
 }
 
 // requestsOf holds the requests of a namespace.
@@ -69,6 +94,11 @@ type request struct {
 	bytes, memory int
 	// verdicts by slot: twice the state of the Mac that was judged, plus one if it is admitted.
 	verdicts []uint64
+	// members are the ready Macs that it admits, as bits by slot, within a scope; decision is
+	// the last one for them.
+	members  []uint64
+	within   scope
+	decision *decision
 }
 
 // newRequest returns the request for a deployment's source. An affinity that is too large to be
@@ -78,16 +108,22 @@ func newRequest(d *v1alpha1.ModelDeployment, slots int) *request {
 	if d.Spec.Placement.Affinity != nil {
 		r.refused = Oversized(&d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil
 	}
-	if !r.refused {
+	if r.refused {
+		r.inspection.ID = InspectionID(d)
+	} else {
 		m := d.Spec.Model.Resolved()
 		r.local = strings.HasPrefix(m.Source, FileScheme)
 		r.inspection = v1alpha1.Inspection{ID: InspectionID(d), Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d), Adapters: d.Spec.Adapters}
 		r.bytes = jsonBytes(r.inspection)
 		r.verdicts = make([]uint64, slots)
 	}
-	r.memory = 512 + r.bytes + 8*slots
+	r.memory = 1024 + r.bytes + perSlot*slots
 	return r
 }
+
+// perSlot is how many bytes a request takes for each Mac: a verdict, and its bit among the
+// members and in a decision.
+const perSlot = 9
 
 // request returns that of a deployment. Inspectors must be locked.
 func (s *Inspectors) request(d *v1alpha1.ModelDeployment) *request {
@@ -135,14 +171,20 @@ func (s *Inspectors) makeRoom() {
 
 // widen makes room for the verdicts of more Macs.
 func (s *Inspectors) widen(d *v1alpha1.ModelDeployment, r *request, slots int) {
-	more := 8 * (slots - len(r.verdicts))
+	more := perSlot * (slots - len(r.verdicts))
 	r.verdicts = append(r.verdicts, make([]uint64, slots-len(r.verdicts))...)
 	r.memory += more
-	if t := s.tenants[d.Namespace]; t != nil && t.requests[d.UID] == r {
-		t.bytes += more
+	if s.keeps(d, r) {
+		s.tenants[d.Namespace].bytes += more
 		s.bytes += more
 		s.makeRoom()
 	}
+}
+
+// keeps reports whether the request of a deployment is kept.
+func (s *Inspectors) keeps(d *v1alpha1.ModelDeployment, r *request) bool {
+	t := s.tenants[d.Namespace]
+	return t != nil && t.requests[d.UID] == r
 }
 
 // forget drops a request, if it is kept.
@@ -151,6 +193,7 @@ func (s *Inspectors) forget(namespace string, uid types.UID) {
 	if t == nil || t.requests[uid] == nil {
 		return
 	}
+	delete(s.subjects, t.requests[uid].inspection.ID)
 	t.bytes -= t.requests[uid].memory
 	s.bytes -= t.requests[uid].memory
 	if delete(t.requests, uid); len(t.requests) == 0 {
@@ -159,41 +202,72 @@ func (s *Inspectors) forget(namespace string, uid types.UID) {
 }
 
 // AskedNames returns the names of the Macs that are asked for the source of any of the
-// deployments, under the rules, which may be nil.
-func (s *Inspectors) AskedNames(deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) map[string]bool {
+// deployments, under the rules, which may be nil, and the ids of the inspections.
+func (s *Inspectors) AskedNames(deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) (names, ids map[string]bool) {
 	if s == nil {
 		s = new(Inspectors)
 	}
-	names, all, usable := map[string]bool{}, s.candidates(macs), map[string][]candidate{}
+	names, ids = map[string]bool{}, map[string]bool{}
+	l, done := s.list(macs), map[*decision]bool{}
 	for i := range deployments {
-		d := &deployments[i]
-		if _, known := usable[d.Namespace]; !known {
-			usable[d.Namespace] = candidatesFor(rules, d.Namespace, all)
+		r, decision := s.decide(&deployments[i], l, rules)
+		ids[r.inspection.ID] = true
+		if r.local {
+			for _, mac := range s.admitted(&deployments[i], l.under(rules, deployments[i].Namespace)) {
+				names[mac.Name] = true
+			}
 		}
-		_, asked := s.asked(d, usable[d.Namespace], "")
-		for _, mac := range asked {
-			names[mac.Name] = true
+		if decision == nil || done[decision] {
+			continue
+		}
+		done[decision] = true
+		for _, name := range decision.asked {
+			names[name] = true
 		}
 	}
-	return names
+	return names, ids
 }
 
-// candidates numbers the states of Macs.
-func (s *Inspectors) candidates(macs []v1alpha1.MacNode) []candidate {
+// list numbers the states of Macs, of which there must be no others.
+func (s *Inspectors) list(macs []v1alpha1.MacNode) *listing {
+	l := &listing{macs: make([]candidate, len(macs))}
+	if s.Now != nil {
+		l.round = s.Now().Unix() / int64(roundTime.Seconds())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]candidate, len(macs))
+	standing := make([]uint64, 0, len(macs))
 	for i := range macs {
-		e := s.entry(&macs[i])
-		out[i] = candidate{&macs[i], e.slot, e.state}
+		mac, e := &macs[i], s.entry(&macs[i])
+		c := candidate{mac, e.slot, e.state, StateOf(mac) == MacReady, !mac.DeletionTimestamp.IsZero()}
+		l.macs[i] = c
+		for len(standing) <= c.slot {
+			standing = append(standing, 0)
+		}
+		if standing[c.slot] = c.state << 2; c.ready {
+			standing[c.slot] |= 1
+		}
+		if c.leaving {
+			standing[c.slot] |= 2
+		}
 	}
-	return out
+	if s.stamp == 0 || !slices.Equal(standing, s.standing) {
+		s.stamp++
+		s.standing = standing
+	}
+	l.stamp, l.epoch = s.stamp, s.epoch
+	return l
+}
+
+// under returns the Macs that the rules let a namespace use.
+func (l *listing) under(rules *v1alpha1.NamespaceRules, namespace string) []candidate {
+	return candidatesFor(rules, namespace, l.macs)
 }
 
 // entry returns that of a Mac in its current state. Inspectors must be locked.
 func (s *Inspectors) entry(mac *v1alpha1.MacNode) *macEntry {
 	e := s.macs[mac.Name]
-	if e != nil && e.uid == mac.UID && e.chip == mac.Status.Chip && maps.Equal(e.labels, mac.Labels) && slices.EqualFunc(e.taints, mac.Spec.Taints, sameTaint) {
+	if e != nil && e.uid == mac.UID && e.version == mac.ResourceVersion && e.version != "" {
 		return e
 	}
 	if e == nil {
@@ -202,11 +276,36 @@ func (s *Inspectors) entry(mac *v1alpha1.MacNode) *macEntry {
 		}
 		e = &macEntry{slot: s.freeSlot()}
 		s.macs[mac.Name] = e
+		s.epoch++
+		s.since = s.epoch
+	}
+	s.noteReports(e, mac)
+	e.version = mac.ResourceVersion
+	if e.state > 0 && e.uid == mac.UID && e.chip == mac.Status.Chip && maps.Equal(e.labels, mac.Labels) && equalTaints(e.taints, mac.Spec.Taints) {
+		return e
 	}
 	s.states++
 	e.state, e.uid, e.chip, e.labels, e.taints = s.states, mac.UID, mac.Status.Chip, mac.Labels, mac.Spec.Taints
 	return e
 }
+
+// noteReports ends the decisions about sources on which a Mac reports another result.
+func (s *Inspectors) noteReports(e *macEntry, mac *v1alpha1.MacNode) {
+	now := reportsOf(mac)
+	changed := differing(e.reports, now)
+	e.reports = now
+	if len(changed) == 0 {
+		return
+	}
+	s.epoch++
+	for _, id := range changed {
+		if about := s.subjects[id]; about != nil {
+			about.since = s.epoch
+		}
+	}
+}
+
+func equalTaints(a, b []v1alpha1.Taint) bool { return slices.EqualFunc(a, b, sameTaint) }
 
 func sameTaint(a, b v1alpha1.Taint) bool {
 	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect
@@ -253,20 +352,28 @@ func (s *Inspectors) keep(deployments []v1alpha1.ModelDeployment, macs []v1alpha
 	}
 }
 
-// admitted returns the request of a deployment, and the Macs of these that its placement admits
-// and that are not being deleted, in their order. A local source is asked of all of them: only,
-// if it is set, is then the one Mac that is considered.
-func (s *Inspectors) admitted(d *v1alpha1.ModelDeployment, macs []candidate, only string) (*request, []*v1alpha1.MacNode) {
+// admitted returns the Macs of these that a deployment's placement admits and that are not being
+// deleted, in their order.
+func (s *Inspectors) admitted(d *v1alpha1.ModelDeployment, macs []candidate) []*v1alpha1.MacNode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.request(d)
 	if r.refused {
-		return r, nil
+		return nil
 	}
-	var placement *Eligibility // once for all Macs that were not judged yet
 	var out []*v1alpha1.MacNode
+	for _, c := range s.judge(d, r, macs) {
+		out = append(out, c.mac)
+	}
+	return out
+}
+
+// judge returns the candidates that a deployment's placement admits. Inspectors must be locked.
+func (s *Inspectors) judge(d *v1alpha1.ModelDeployment, r *request, macs []candidate) []candidate {
+	var placement *Eligibility // once for all Macs that were not judged yet
+	var out []candidate
 	for _, c := range macs {
-		if r.local && only != "" && c.mac.Name != only || !c.mac.DeletionTimestamp.IsZero() {
+		if c.leaving {
 			continue
 		}
 		if c.slot >= len(r.verdicts) { // Macs have joined
@@ -282,8 +389,8 @@ func (s *Inspectors) admitted(d *v1alpha1.ModelDeployment, macs []candidate, onl
 			}
 		}
 		if r.verdicts[c.slot]&1 == 1 {
-			out = append(out, c.mac)
+			out = append(out, c)
 		}
 	}
-	return r, out
+	return out
 }

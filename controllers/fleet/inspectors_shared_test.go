@@ -36,7 +36,7 @@ func TestWhatIsKeptIsShared(t *testing.T) {
 				if got, want := len(s.Asked(&deployments[1], macs)), len(Asked(&deployments[1], macs)); got != want {
 					t.Errorf("%d Macs are asked, want %d", got, want)
 				}
-				if got, want := s.Inspect(&deployments[0], macs), Inspect(&deployments[0], macs); !reflect.DeepEqual(got, want) {
+				if got, want := s.Inspect(&deployments[0], macs, nil), Inspect(&deployments[0], macs); !reflect.DeepEqual(got, want) {
 					t.Errorf("%+v, want %+v", got, want)
 				}
 				if got, want := s.Inspections("m0", deployments, macs, nil), Inspections("m0", deployments, macs, nil); !reflect.DeepEqual(got, want) {

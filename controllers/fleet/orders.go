@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -104,25 +105,47 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 // Inspections is the function of that name. The lists have all deployments and Macs: what is
 // kept of others is dropped.
 func (s *Inspectors) Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
+	out, _ := s.InspectionsFor(mac, deployments, macs, rules)
+	return out
+}
+
+// InspectionsFor is Inspections, with how long they last if nothing changes; 0 means for ever.
+func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) ([]v1alpha1.Inspection, time.Duration) {
 	if s == nil {
 		s = new(Inspectors)
 	}
-	isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
-	seen, namespaces := map[string]bool{}, map[string]bool{}
-	all, usable := s.candidates(macs), map[string][]candidate{} // by namespace
-	var asked []sizedInspection
-	for _, d := range byTurns(deployments) {
-		if _, known := usable[d.Namespace]; !known {
-			usable[d.Namespace] = candidatesFor(rules, d.Namespace, all)
+	l := s.list(macs)
+	own := l.macs[:0:0]
+	if i := slices.IndexFunc(l.macs, func(c candidate) bool { return c.mac.Name == mac }); i >= 0 {
+		own = l.macs[i : i+1]
+	}
+	rotates, requests := false, map[*v1alpha1.ModelDeployment]*request{}
+	var asking []*v1alpha1.ModelDeployment
+	for i := range deployments {
+		d := &deployments[i]
+		if !d.DeletionTimestamp.IsZero() || len(own) == 0 {
+			continue
 		}
-		r, of := s.asked(d, usable[d.Namespace], mac)
-		if id := r.inspection.ID; !seen[id] && slices.ContainsFunc(of, isMac) {
-			seen[id], namespaces[d.Namespace] = true, true
-			asked = append(asked, sizedInspection{r.inspection, r.bytes})
+		r, decision := s.decide(d, l, rules)
+		rotates = rotates || decision != nil && decision.rotates && decision.of(own[0].slot)
+		if decision.asks(mac) || r.local && len(s.admitted(d, candidatesFor(rules, d.Namespace, own))) == 1 {
+			asking, requests[d] = append(asking, d), r
 		}
 	}
 	s.keep(deployments, macs)
-	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces)))
+	seen, namespaces := map[string]bool{}, map[string]bool{}
+	var asked []sizedInspection
+	for _, d := range byTurns(asking) {
+		if r := requests[d]; !seen[r.inspection.ID] {
+			seen[r.inspection.ID], namespaces[d.Namespace] = true, true
+			asked = append(asked, sizedInspection{r.inspection, r.bytes})
+		}
+	}
+	var lasts time.Duration
+	if rotates && s.Now != nil {
+		lasts = roundTime - time.Duration(s.Now().UnixNano()%int64(roundTime))
+	}
+	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces))), lasts
 }
 
 // sizedInspection is an inspection with its size as JSON.
@@ -154,27 +177,21 @@ func withinBytes(asked []sizedInspection, share int) []v1alpha1.Inspection {
 	return out
 }
 
-// byTurns sorts the deployments that are not being deleted: the oldest of every namespace
-// come first, then the second oldest of every namespace, and so on.
-func byTurns(deployments []v1alpha1.ModelDeployment) []*v1alpha1.ModelDeployment {
-	var living []*v1alpha1.ModelDeployment
-	for i := range deployments {
-		if deployments[i].DeletionTimestamp.IsZero() {
-			living = append(living, &deployments[i])
-		}
-	}
+// byTurns sorts deployments: the oldest of every namespace come first, then the second oldest of
+// every namespace, and so on.
+func byTurns(deployments []*v1alpha1.ModelDeployment) []*v1alpha1.ModelDeployment {
 	older := func(a, b *v1alpha1.ModelDeployment) int {
 		if Older(a, b) {
 			return -1
 		}
 		return 1
 	}
-	slices.SortFunc(living, older)
+	slices.SortFunc(deployments, older)
 	turn, turns := map[*v1alpha1.ModelDeployment]int{}, map[string]int{}
-	for _, d := range living {
+	for _, d := range deployments {
 		turn[d] = turns[d.Namespace]
 		turns[d.Namespace]++
 	}
-	slices.SortFunc(living, func(a, b *v1alpha1.ModelDeployment) int { return cmp.Or(turn[a]-turn[b], older(a, b)) })
-	return living
+	slices.SortStableFunc(deployments, func(a, b *v1alpha1.ModelDeployment) int { return turn[a] - turn[b] })
+	return deployments
 }

@@ -99,6 +99,9 @@ func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.Ins
 	t.groups = append(t.groups, &agreement{record, []string{mac}, slices.Clone(record.Features)})
 }
 
+// unable counts the Macs that could not reach the source, or report on it.
+func (t *testimony) unable() int { return len(t.failures) - t.verdicts }
+
 // mayAgree reports whether enough Macs were asked: including those without a report, enough
 // of them may come to one result. One of these may never
 // report, as a Mac that was taken over: it is not waited for alone.

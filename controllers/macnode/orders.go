@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -83,8 +85,8 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		Watches(&v1alpha1.MacAssignment{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(assignmentChanged())).
 		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
-		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.peers), builder.WithPredicates(askableChanged())).
-		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectors), builder.WithPredicates(verdictsChanged())).
+		Watches(&v1alpha1.MacNode{}, changes(r.peers)).
+		Watches(&v1alpha1.MacNode{}, changes(r.inspectors)).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.site), builder.WithPredicates(siteChanged())).
 		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
@@ -112,32 +114,36 @@ func namesChanged() predicate.Predicate {
 	}}
 }
 
+// askableChanged passes a Mac for which other sources may be asked.
 func askableChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return askable(e.ObjectOld) != askable(e.ObjectNew) }}
-}
-
-// askable returns what decides whether a Mac is asked to inspect, as one string.
-func askable(o client.Object) string {
-	m := o.(*v1alpha1.MacNode)
-	var b strings.Builder
-	fmt.Fprint(&b, fleet.StateOf(m), m.Labels, m.Spec.Taints, m.Status.Chip)
-	return b.String()
-}
-
-// verdictsChanged passes a Mac whose inspection reports changed: they decide whether
-// another Mac is asked.
-func verdictsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !status.Equal(e.ObjectOld.(*v1alpha1.MacNode).Status.Inspections, e.ObjectNew.(*v1alpha1.MacNode).Status.Inspections)
+		return !fleet.SameStanding(e.ObjectOld.(*v1alpha1.MacNode), e.ObjectNew.(*v1alpha1.MacNode))
 	}}
 }
 
-// inspectors returns the Macs that are asked for a source that this one reports on.
-func (r *Orders) inspectors(ctx context.Context, o client.Object) []reconcile.Request {
+// changes triggers what a change of a Mac concerns: of one that came or left, without what it was
+// before or is now.
+func changes(concerned func(ctx context.Context, before, now *v1alpha1.MacNode) []reconcile.Request) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(ctx context.Context, before, now client.Object, q queue) {
+		for _, request := range concerned(ctx, before.(*v1alpha1.MacNode), now.(*v1alpha1.MacNode)) {
+			q.Add(request)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, &v1alpha1.MacNode{}, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectOld, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, &v1alpha1.MacNode{}, q) },
+	}
+}
+
+// inspectors returns the Macs that are asked for a source on which this one reports another
+// result.
+func (r *Orders) inspectors(ctx context.Context, before, now *v1alpha1.MacNode) []reconcile.Request {
 	var about []v1alpha1.ModelDeployment // of the cache's own objects: read only
-	for _, i := range o.(*v1alpha1.MacNode).Status.Inspections {
+	for _, id := range fleet.ChangedReports(before, now) {
 		var deployments v1alpha1.ModelDeploymentList
-		if err := r.Client.List(ctx, &deployments, client.MatchingFields{fleet.IndexInspection: i.ID}, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.Client.List(ctx, &deployments, client.MatchingFields{fleet.IndexInspection: id}, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 			continue
 		}
@@ -182,13 +188,17 @@ func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Req
 }
 
 // peers: if one Mac is asked on behalf of all, a change of one may change which one.
-func (r *Orders) peers(ctx context.Context, _ client.Object) []reconcile.Request {
+func (r *Orders) peers(ctx context.Context, before, now *v1alpha1.MacNode) []reconcile.Request {
+	if fleet.SameStanding(before, now) {
+		return nil
+	}
 	var deployments v1alpha1.ModelDeploymentList // of the cache's own objects: read only
 	if err := r.Client.List(ctx, &deployments, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 		return nil
 	}
-	return requests(r.askedNames(ctx, downloaded(deployments.Items)))
+	concerned := slices.DeleteFunc(deployments.Items, func(d v1alpha1.ModelDeployment) bool { return !fleet.Concerns(before, now, &d) })
+	return requests(r.askedNames(ctx, downloaded(concerned)))
 }
 
 func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
@@ -212,10 +222,10 @@ func (r *Orders) askedNames(ctx context.Context, deployments []v1alpha1.ModelDep
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot read the NamespaceRules")
 	}
-	names := r.Inspectors.AskedNames(deployments, macs, rules)
-	for i := range deployments {
+	names, ids := r.Inspectors.AskedNames(deployments, macs, rules)
+	for id := range ids {
 		var asked v1alpha1.MacAssignmentList
-		byID := client.MatchingFields{fleet.IndexAsked: fleet.InspectionID(&deployments[i])}
+		byID := client.MatchingFields{fleet.IndexAsked: id}
 		if err := r.Client.List(ctx, &asked, byID, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Cannot list MacAssignments")
 		}
@@ -247,13 +257,13 @@ func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	wanted, macs, err := r.derive(ctx, &mac)
+	wanted, macs, lasts, err := r.derive(ctx, &mac)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	copies, ungranted := r.introduce(ctx, &mac, wanted.Assignments, before.Spec.Assignments, macs)
-	var again reconcile.Result
-	if copies { // a grant is due after half its validity
+	again := reconcile.Result{RequeueAfter: lasts}    // other Macs are asked then
+	if copies && (lasts == 0 || lasts > renewGrant) { // a grant is due after half its validity
 		again.RequeueAfter = renewGrant
 	}
 	return again, errors.Join(client.IgnoreNotFound(r.write(ctx, &mac, before, wanted)), ungranted)
@@ -306,30 +316,29 @@ func owner(mac *v1alpha1.MacNode) *metav1ac.OwnerReferenceApplyConfiguration {
 		WithUID(mac.UID).WithController(true).WithBlockOwnerDeletion(false)
 }
 
-// derive returns the orders without peers, and all Macs. The lists are of the cache's own
+// derive returns the orders without peers, all Macs, and how long the orders last if nothing
+// changes; 0 means for ever. The lists are of the cache's own
 // objects, which must not be changed: copying all of them for each Mac would cost more than the
 // orders. Neither must what the orders refer to.
-func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v1alpha1.MacNode, error) {
+func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v1alpha1.MacNode, time.Duration, error) {
 	var replicas v1alpha1.ModelReplicaList
 	var deployments v1alpha1.ModelDeploymentList
 	var macs v1alpha1.MacNodeList
 	if err := r.Client.List(ctx, &replicas, client.MatchingFields{fleet.IndexNode: mac.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return orders{}, nil, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
+		return orders{}, nil, 0, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
 	}
 	if err := r.Client.List(ctx, &deployments, client.UnsafeDisableDeepCopy); err != nil {
-		return orders{}, nil, fmt.Errorf("list deployments: %w", err)
+		return orders{}, nil, 0, fmt.Errorf("list deployments: %w", err)
 	}
 	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {
-		return orders{}, nil, fmt.Errorf("list Macs: %w", err)
+		return orders{}, nil, 0, fmt.Errorf("list Macs: %w", err)
 	}
 	rules, err := r.rules(ctx)
 	if err != nil {
-		return orders{}, nil, err
+		return orders{}, nil, 0, err
 	}
-	return orders{
-		Assignments: fleet.Assignments(mac.Name, replicas.Items, deployments.Items),
-		Inspections: r.Inspectors.Inspections(mac.Name, deployments.Items, macs.Items, rules),
-	}, macs.Items, nil
+	inspections, lasts := r.Inspectors.InspectionsFor(mac.Name, deployments.Items, macs.Items, rules)
+	return orders{fleet.Assignments(mac.Name, replicas.Items, deployments.Items), inspections}, macs.Items, lasts, nil
 }
 
 // rules returns the NamespaceRules; nil if there are none.

@@ -72,15 +72,16 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 	if got := names(local); len(got) != 40 {
 		t.Errorf("a deployment of files of Macs concerns %d Macs, want all 40: each has files of its own", len(got))
 	}
-	if got := r.peers(t.Context(), all[3]); len(got) != 3 {
+	none, mac := &v1alpha1.MacNode{}, all[3].(*v1alpha1.MacNode)
+	if got := r.peers(t.Context(), none, mac); len(got) != 3 {
 		t.Errorf("a Mac that changed concerns %v, want the two that are asked for the hub's model, and the one that was", got)
 	}
-	reporter := all[3].(*v1alpha1.MacNode).DeepCopy()
-	if got := r.inspectors(t.Context(), reporter); len(got) != 0 {
+	reporter := mac.DeepCopy()
+	if got := r.inspectors(t.Context(), mac, reporter); len(got) != 0 {
 		t.Errorf("a Mac that reports nothing concerns %v", got)
 	}
 	reporter.Status.Inspections = []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(hub), State: v1alpha1.InspectionFailed}}
-	if got := r.inspectors(t.Context(), reporter); len(got) != 3 {
+	if got := r.inspectors(t.Context(), mac, reporter); len(got) != 3 {
 		t.Errorf("a report about the hub's model concerns %v, want the two that are asked, and the one that was", got)
 	}
 }
@@ -158,9 +159,10 @@ func TestOrdersChangeNothingOfTheCache(t *testing.T) {
 			if _, err := o.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}); err != nil {
 				t.Error(err)
 			}
-			o.peers(t.Context(), nil)
+			o.peers(t.Context(), &v1alpha1.MacNode{}, all[0].(*v1alpha1.MacNode))
 			o.concerned(t.Context(), all[3])
-			o.inspectors(t.Context(), &v1alpha1.MacNode{Status: v1alpha1.MacNodeStatus{Inspections: []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(all[3].(*v1alpha1.ModelDeployment))}}}})
+			o.inspectors(t.Context(), &v1alpha1.MacNode{}, &v1alpha1.MacNode{Status: v1alpha1.MacNodeStatus{Inspections: []v1alpha1.InspectionStatus{
+				{ID: fleet.InspectionID(all[3].(*v1alpha1.ModelDeployment)), State: v1alpha1.InspectionFailed}}}})
 		})
 	}
 	workers.Wait()

@@ -19,6 +19,8 @@ type verdict struct {
 	engine *fleet.Engine
 	// names that the deployment owns.
 	names []string
+	// uninspected: refused because of what the Macs reported of its source.
+	uninspected bool
 }
 
 // accept decides on the source and the names of a deployment. Only an accepted one gets
@@ -55,7 +57,9 @@ func accept(s *scope) verdict {
 	record, finding := findRecord(s)
 	switch {
 	case finding.Refusal != nil:
-		return no(status.False, *finding.Refusal)
+		refused := no(status.False, *finding.Refusal)
+		refused.uninspected = true
+		return refused
 	case record == nil:
 		return no(status.Unknown, finding.Waiting)
 	}
@@ -81,7 +85,7 @@ func findRecord(s *scope) (*model.Record, fleet.Finding) {
 			return &r.engine.Model, fleet.Finding{}
 		}
 	}
-	f := s.inspectors.Inspect(s.deployment, s.macs)
+	f := s.inspectors.Inspect(s.deployment, s.macs, s.rules)
 	return f.Record, f
 }
 

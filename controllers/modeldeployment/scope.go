@@ -29,9 +29,10 @@ type scope struct {
 	ending bool
 	// holders of names that the deployment claims.
 	holders []fleet.NameHolder
-	// macs that the namespace may use are read only if the source still has to be found. They are
-	// the cache's own objects, which must not be changed.
-	macs []v1alpha1.MacNode
+	// macs and rules, which say which of them the namespace may use, are read only if the source
+	// still has to be found. They are the cache's own objects, which must not be changed.
+	macs  []v1alpha1.MacNode
+	rules *v1alpha1.NamespaceRules
 	// inspectors decides which Macs are asked; nil keeps nothing between passes.
 	inspectors *fleet.Inspectors
 	// replicas serve, or will; prefetchers only keep weights on their Macs.
@@ -181,13 +182,20 @@ func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
 	return p
 }
 
-// again returns when to look again at what no watch reports: the deployment's Secret, and
-// the progress deadline of a rollout.
+// repeatInspected is how old the message of a failed inspection gets: another one triggers nothing,
+// because the server of the source writes it.
+const repeatInspected = 5 * time.Minute
+
+// again returns when to look again at what no watch reports: the deployment's Secret, the progress
+// deadline of a rollout, and the message of a failed inspection.
 func (s *scope) again() time.Duration {
 	if !s.deployment.DeletionTimestamp.IsZero() {
 		return 0
 	}
 	out := s.untilOverdue()
+	if s.verdict.uninspected && (out == 0 || out > repeatInspected) {
+		out = repeatInspected
+	}
 	if s.deployment.Spec.Model.SecretRef == nil {
 		return out
 	}
@@ -233,7 +241,7 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 	case err != nil:
 		return fmt.Errorf("read the NamespaceRules: %w", err)
 	}
-	s.macs = fleet.Usable(rules, s.deployment.Namespace, macs.Items)
+	s.macs, s.rules = macs.Items, rules
 	return nil
 }
 

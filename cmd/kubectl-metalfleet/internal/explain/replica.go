@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,7 +117,8 @@ func candidates(r *v1alpha1.ModelReplica, w World) (about string, macs []Mac) {
 // looking returns what every Mac found at the source.
 func looking(d *v1alpha1.ModelDeployment, w World) (about string, macs []Mac) {
 	id := fleet.InspectionID(d)
-	asked := fleet.Asked(d, w.Macs)
+	now := fleet.Inspectors{Now: func() time.Time { return w.Now }}
+	asked := now.Asked(d, w.Macs)
 	macs = []Mac{}
 	for i := range w.Macs {
 		mac := &w.Macs[i]
