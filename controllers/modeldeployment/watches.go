@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,7 +32,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(claimsChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.routers), builder.WithPredicates(comesOrGoes())).
-		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectedBy), builder.WithPredicates(inspectionChanged())).
+		Watches(&v1alpha1.MacNode{}, r.macChanges()).
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
 		Watches(&v1alpha1.ModelProfile{}, handler.EnqueueRequestsFromMapFunc(r.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
@@ -104,31 +105,40 @@ func (r *Reconciler) ofProfile(ctx context.Context, o client.Object) []reconcile
 	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.Spec.ProfileName == o.GetName() })
 }
 
-// inspectionChanged passes what affects the result for a source: a Mac's reports, and
-// whether it may be asked.
-func inspectionChanged() predicate.Predicate {
-	view := func(o client.Object) any {
-		m := o.(*v1alpha1.MacNode)
-		return struct {
-			State       fleet.MacState
-			Labels      map[string]string
-			Taints      any
-			Chip        string
-			Inspections []v1alpha1.InspectionStatus
-		}{fleet.StateOf(m), m.Labels, m.Spec.Taints, m.Status.Chip, m.Status.Inspections}
+// macChanges triggers the deployments that a change of a Mac may help. One that came or left is
+// compared with none.
+func (r *Reconciler) macChanges() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(ctx context.Context, before, now client.Object, q queue) {
+		for _, request := range r.inspectedBy(ctx, before.(*v1alpha1.MacNode), now.(*v1alpha1.MacNode)) {
+			q.Add(request)
+		}
 	}
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !status.Equal(view(e.ObjectOld), view(e.ObjectNew))
-	}}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, &v1alpha1.MacNode{}, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectOld, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, &v1alpha1.MacNode{}, q) },
+	}
 }
 
 // inspectedBy returns the deployments that a change of a Mac may help: those that are not
-// accepted.
-func (r *Reconciler) inspectedBy(ctx context.Context, _ client.Object) []reconcile.Request {
-	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool {
-		c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionAccepted)
-		return c == nil || c.Status != "True" || c.ObservedGeneration != d.Generation
-	})
+// accepted, and for whose source other Macs may be asked, or on whose source it reports another
+// result.
+func (r *Reconciler) inspectedBy(ctx context.Context, before, now *v1alpha1.MacNode) []reconcile.Request {
+	var out []reconcile.Request
+	if !fleet.SameStanding(before, now) {
+		out = r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return !accepted(d) && fleet.Concerns(before, now, d) })
+	}
+	for _, id := range fleet.ChangedReports(before, now) {
+		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return !accepted(d) }, client.MatchingFields{fleet.IndexInspection: id})...)
+	}
+	return out
+}
+
+// accepted reports whether the spec of a deployment was accepted.
+func accepted(d *v1alpha1.ModelDeployment) bool {
+	c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionAccepted)
+	return c != nil && c.Status == "True" && c.ObservedGeneration == d.Generation
 }
 
 // find returns the deployments that are wanted. They are not copied from the cache: wanted
