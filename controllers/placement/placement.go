@@ -94,12 +94,14 @@ func replicaMatters() predicate.Predicate {
 func macMatters() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return !status.Equal(view(e.ObjectOld.(*v1alpha1.MacNode)), view(e.ObjectNew.(*v1alpha1.MacNode)))
+			old, now := e.ObjectOld.(*v1alpha1.MacNode), e.ObjectNew.(*v1alpha1.MacNode)
+			return !status.Equal(view(old), view(now)) || len(fleet.ChangedReports(old, now)) > 0
 		},
 	}
 }
 
-// view returns what the plan reads of a Mac, without figures that change while a Mac idles.
+// view returns what the plan reads of a Mac besides its reports on sources, without figures that
+// change while a Mac idles.
 func view(m *v1alpha1.MacNode) any {
 	return struct {
 		State         fleet.MacState
@@ -115,9 +117,8 @@ func view(m *v1alpha1.MacNode) any {
 		Chip          string
 		Weights       []v1alpha1.StoredWeights
 		Pinned        []string
-		Inspections   []v1alpha1.InspectionStatus
 	}{fleet.StateOf(m), fleet.Unreachable(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Skewed(m), plan.Stranded(m), m.Labels, m.Spec.Taints,
-		m.Spec.Unschedulable || fleet.Leaving(m), m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Spec.PinnedWeights, m.Status.Inspections}
+		m.Spec.Unschedulable || fleet.Leaving(m), m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Spec.PinnedWeights}
 }
 
 func placedTrue(r *v1alpha1.ModelReplica) bool {
