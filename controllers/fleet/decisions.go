@@ -16,9 +16,9 @@ const (
 	// askedInTurns is how many of the others are asked in one round. Which, follows from the
 	// time alone, so that all operators agree, also after a restart.
 	askedInTurns = 4
-	// roundTime is how long a Mac has to find out that it can reach the source. A Mac that did
-	// stays asked.
-	roundTime = 2 * time.Minute
+	// roundTime is how long a Mac has to find out that it can reach the source: more than the 2
+	// minutes that an agent reads a header. A Mac that did stays asked.
+	roundTime = 3 * time.Minute
 )
 
 // decision is which Macs are asked for a downloaded source.

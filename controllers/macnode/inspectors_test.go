@@ -72,7 +72,7 @@ func TestReportsTriggerFewOrders(t *testing.T) {
 		t.Errorf("the orders of %d Macs are derived for a chip that no placement names", n)
 	}
 	got, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "mac-03"}})
-	if err != nil || got.RequeueAfter != 2*time.Minute {
+	if err != nil || got.RequeueAfter != 3*time.Minute {
 		t.Errorf("%+v (%v), want orders of the next round", got, err)
 	}
 }
