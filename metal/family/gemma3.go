@@ -43,7 +43,7 @@ func readGemma(c *Config, d *Dimensions) {
 	d.Window = c.integer(1, 1<<30, "sliding_window") // the references' defaults differ
 	d.Everywhere = readGemmaLayers(c, d.Layers)
 	readGemmaRope(c, d)
-	c.tower(d, siglipTower)
+	c.tower(d, siglipTower, nil)
 }
 
 // gemmaScale is the square root of the width in bfloat16, in which Gemma was

@@ -109,7 +109,7 @@ func (c *Config) gatedTower(d *Dimensions) {
 		t := gatedTower(v)
 		t.Mutual, t.Blank = mutual, int32(blank)
 		return t
-	})
+	}, nil)
 }
 
 // borrowed sets which layers read the keys and values of another: the last of them,

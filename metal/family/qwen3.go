@@ -7,7 +7,7 @@ func qwen3() Family {
 		Name: "qwen3", Models: "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker; Qwen3-VL dense, text only", Types: []string{"qwen3", "qwen3_vl_text"}, Context: 1 << 15,
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = readWindow(c, *d)
-			c.tower(d, qwenTower)
+			c.tower(d, qwenTower, []int{24, 20, 20})
 		},
 		Block:  qwen3Block,
 		Layout: Layout{Ignored: []string{"model.visual.", "visual."}},
@@ -24,7 +24,7 @@ func qwen3MoE() Family {
 		Read: func(c *Config, d *Dimensions) {
 			d.Window = readWindow(c, *d)
 			d.Experts = c.experts(d.Layers)
-			c.tower(d, qwenTower)
+			c.tower(d, qwenTower, []int{24, 20, 20})
 		},
 		Block:  qwen3Block,
 		Layout: Layout{Ignored: []string{"model.visual.", "visual."}},

@@ -149,7 +149,7 @@ func readHybrid(c *Config, d *Dimensions) {
 	}
 	d.Hybrid = h
 	d.Experts = hybridExperts(c, d)
-	c.tower(d, qwenTower)
+	c.tower(d, qwenTower, []int{11, 11, 10})
 }
 
 // hybridLayers requires at least one attention layer, and a layer_types that

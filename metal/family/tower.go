@@ -213,9 +213,10 @@ func (t Tower) Slots() []Slot {
 // visionSection is where a wrapper keeps the configuration of its tower.
 const visionSection = "vision_config"
 
-// tower reads the vision tower with read, of a model that has one. A tower that
-// is not supported leaves the model to text: the fault says why.
-func (c *Config) tower(d *Dimensions, read func(c *Config) Tower) {
+// tower reads the vision tower with read, of a model that has one. sections are those of a
+// decoder whose rotation has axes and whose file has no mrope_section, else nil. A tower
+// that is not supported leaves the model to text: the fault says why.
+func (c *Config) tower(d *Dimensions, read func(c *Config) Tower, sections []int) {
 	section, ok := c.values[visionSection].(map[string]any)
 	if !ok {
 		return
@@ -223,8 +224,8 @@ func (c *Config) tower(d *Dimensions, read func(c *Config) Tower) {
 	v := &Config{values: c.values, section: newSection(section, visionSection+".")}
 	t := read(v)
 	t.Out = d.Hidden
-	if t.Merger == MergeMLP {
-		t.Axes = readAxes(c, v, d.Rope.Size/2)
+	if sections != nil {
+		t.Axes = readAxes(c, v, d.Rope.Size/2, sections)
 	}
 	if v.err == nil {
 		v.fail(t.consistent(*d))
@@ -321,26 +322,28 @@ func siglipTower(c *Config) Tower {
 	return t
 }
 
+// maxSection bounds the pairs that turn by one axis.
+const maxSection = 1 << 16
+
 // readAxes reads mrope_section: how many pairs turn by time, row and column. They take turns,
 // as in transformers' Qwen3VLTextRotaryEmbedding (5.23): of each three pairs the second turns
-// by row and the third by column, up to as many as there are. Faults are those of the
-// tower.
-func readAxes(c *Config, tower *Config, pairs int) []int {
-	sections := []int{pairs - 2*(pairs/3), pairs / 3, pairs / 3}
+// by row and the third by column, up to as many as there are. Sections may have more than
+// all pairs. Faults are those of the tower.
+func readAxes(c *Config, tower *Config, pairs int, sections []int) []int {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		params, _ := c.value(key).(map[string]any)
 		list, ok := params["mrope_section"].([]any)
 		if !ok {
 			continue
 		}
-		if len(list) != len(sections) {
+		if sections = make([]int, len(sections)); len(list) != len(sections) {
 			tower.fail(Invalidf("%s%s.mrope_section has %d numbers, want %d", c.inside, key, len(list), len(sections)))
 			return nil
 		}
 		for i, v := range list {
 			n, ok := WholeNumber(v)
-			if !ok || n < 0 || n > int64(pairs) {
-				tower.fail(Invalidf("%s%s.mrope_section contains %s, want whole numbers up to %d", c.inside, key, Shown(v), pairs))
+			if !ok || n < 0 || n > maxSection {
+				tower.fail(Invalidf("%s%s.mrope_section contains %s, want whole numbers up to %d", c.inside, key, Shown(v), maxSection))
 				return nil
 			}
 			sections[i] = int(n)

@@ -47,3 +47,45 @@ func TestGemma4ReadsWhatImagesSee(t *testing.T) {
 		}
 	}
 }
+
+// The pairs of a decoder's heads turn by time, row and column in sections: those of the file,
+// which may be longer than all pairs, or those that transformers takes in their place
+// (Qwen3VLTextRotaryEmbedding, Qwen3_5TextRotaryEmbedding).
+func TestSectionsOfARotation(t *testing.T) {
+	for name, c := range map[string]struct {
+		model    string
+		size     int // of what is rotated, in elements
+		sections any
+		want     [3]int // pairs by time, row and column
+	}{
+		"those of Qwen3-VL":           {model: "qwen3_vl", size: 128, want: [3]int{24, 20, 20}},
+		"all pairs of a smaller head": {model: "qwen3_vl", size: 28, want: [3]int{5, 5, 4}},
+		"those of Qwen3.5":            {model: "qwen3_5", size: 64, want: [3]int{11, 11, 10}},
+		"those of the file":           {model: "qwen3_vl", size: 32, sections: []any{json.Number("12"), json.Number("3"), json.Number("1")}, want: [3]int{12, 3, 1}},
+		"more than all pairs":         {model: "qwen3_vl", size: 28, sections: []any{json.Number("24"), json.Number("20"), json.Number("3")}, want: [3]int{6, 5, 3}},
+	} {
+		config := seeing(t, c.model)
+		text := config["text_config"].(map[string]any)
+		text["head_dim"] = json.Number(fmt.Sprint(c.size))
+		for _, key := range []string{"rope_scaling", "rope_parameters"} {
+			if p, ok := text[key].(map[string]any); ok {
+				p["mrope_section"] = c.sections
+				if p["partial_rotary_factor"] != nil {
+					p["partial_rotary_factor"] = json.Number("1.0")
+				}
+			}
+		}
+		d, err := family.NewConfig(config).Dimensions()
+		if err != nil || d.Tower == nil {
+			t.Errorf("%s: %v, %v", name, err, d.TowerFault)
+			continue
+		}
+		var got [3]int
+		for _, axis := range d.Tower.Axes {
+			got[axis]++
+		}
+		if got != c.want {
+			t.Errorf("%s: %v pairs by time, row and column, want %v", name, got, c.want)
+		}
+	}
+}
