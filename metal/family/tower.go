@@ -3,6 +3,7 @@ package family
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Tower describes a vision tower: an encoder that turns the patches of an image
@@ -41,7 +42,8 @@ type Tower struct {
 	Merger   Merger
 	Standard bool
 	// Deep are the layers whose merged states are added to the image's tokens after the
-	// first layers of the decoder, one after another (DeepStack).
+	// first layers of the decoder, one after another (DeepStack). Those for which the
+	// decoder has no layer change nothing.
 	Deep []int
 	// Out is the width of the decoder.
 	Out int
@@ -153,12 +155,12 @@ func (t Tower) consistent(d Dimensions) error {
 	case !t.Interpolated && !t.Crossed && t.Side%t.Merge != 0:
 		return Invalidf("vision_config: %d patches on a side in blocks of %d", t.Side, t.Merge)
 	}
-	if len(t.Deep) > 0 && len(t.Deep) >= d.Layers {
-		return Invalidf("vision_config.deepstack_visual_indexes has %d layers, but the decoder has %d", len(t.Deep), d.Layers)
-	}
-	for _, n := range t.Deep {
+	for i, n := range t.Deep {
 		if n < 0 || n >= t.Layers {
 			return Invalidf("vision_config.deepstack_visual_indexes contains %d, but there are %d layers", n, t.Layers)
+		}
+		if slices.Contains(t.Deep[:i], n) {
+			return Invalidf("vision_config.deepstack_visual_indexes contains layer %d twice", n)
 		}
 	}
 	return nil

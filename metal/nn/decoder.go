@@ -3,6 +3,7 @@ package nn
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/family"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -212,9 +213,11 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 	if m.streams != nil {
 		x = m.streams.spread(s, x)
 	}
+	// States of images that the last block's output is changed by need all of its rows.
+	late := len(rows) > 0 && slices.ContainsFunc(sight.Images, func(image Sighted) bool { return len(image.Deep) >= len(m.blocks) })
 	for i, b := range m.blocks {
 		var want []int
-		if i == len(m.blocks)-1 {
+		if i == len(m.blocks)-1 && !late {
 			want = rows
 		}
 		inner := s.Child()
@@ -225,7 +228,7 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 		inner.Close()
 		s.Release(x)
 		x = next
-		if s.Err() != nil {
+		if s.Err() != nil || x == nil {
 			break
 		}
 		for _, m := range sight.Images {
@@ -233,6 +236,11 @@ func (m *Decoder) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 				x = replaced(s, x, m.Rows, s.Add(s.Rows(x, m.Rows), m.Deep[i]))
 			}
 		}
+	}
+	if late && s.Err() == nil {
+		all := x
+		x = s.Rows(all, rows)
+		s.Release(all)
 	}
 	if m.streams != nil && x != nil && s.Err() == nil {
 		return m.streams.gather(only(s, rows), x)

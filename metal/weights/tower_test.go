@@ -125,7 +125,7 @@ func TestUnsupportedTowersLeaveTheText(t *testing.T) {
 		"odd heads":               {old: `"num_heads":2`, now: `"num_heads":3`, want: ErrInvalid, says: "3 heads"},
 		"heads of two":            {old: `"num_heads":2`, now: `"num_heads":4`, want: ErrInvalid, says: "rotated"},
 		"a layer that is not":     {old: `indexes":[0]`, now: `indexes":[1]`, want: ErrInvalid, says: "deepstack_visual_indexes"},
-		"as many as the decoder":  {old: `indexes":[0]`, now: `indexes":[0,0]`, want: ErrInvalid, says: "deepstack_visual_indexes"},
+		"a layer twice":           {old: `indexes":[0]`, now: `indexes":[0,0]`, want: ErrInvalid, says: "deepstack_visual_indexes"},
 		"another rotation":        {old: `"depth":1`, now: `"depth":1,"rope_parameters":{"rope_type":"yarn"}`, want: ErrUnsupported, says: "rope_parameters"},
 		"a section below none":    {old: `[2,2,2]`, now: `[2,-1,2]`, want: ErrInvalid, says: "mrope_section"},
 		"two sections":            {old: `[2,2,2]`, now: `[4,2]`, want: ErrInvalid, says: "mrope_section"},

@@ -55,6 +55,7 @@ CASES = {
         "text_config": {**GEMMA, "attention_k_eq_v": False, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "use_double_wide_mlp": True},
         "vision_config": {**SIGHT, "use_clipped_linears": True}}},
 }
+CASES["qwen3_vl, few layers"] = {**json.loads(json.dumps(CASES["qwen3_vl"]).replace('layers": 4, "head_dim": 32', 'layers": 2, "head_dim": 28').replace('"mrope_section": [6, 5, 5], ', "").replace("[0, 2]", "[2, 1, 0]")), "without": {"mlx-vlm": "it refuses a rotation without mrope_section"}}
 
 
 def geometry(config):
@@ -77,8 +78,7 @@ def patches(case):
 def picture(a, grid, patch, merge):
     """The pixels [3, height, width] of patches of one frame."""
     h, w = grid
-    a = a.reshape(h // merge, w // merge, merge, merge, 3, patch, patch)
-    return a.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, h * patch, w * patch)
+    return a.reshape(h // merge, w // merge, merge, merge, 3, patch, patch).transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, h * patch, w * patch)
 
 
 def padded(case):
