@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"image"
+	"image/color"
 	"image/gif"
 	"image/jpeg"
 	"image/png"
 	"runtime"
+	"slices"
 
 	"golang.org/x/image/webp"
 )
@@ -148,14 +150,13 @@ func (c cancellable) Read(p []byte) (int, error) {
 }
 
 // toRGB converts decoded pixels. A GIF's first frame may cover a part of the
-// image; the rest is transparent.
+// image; the rest has the transparent color of its palette or, as in Pillow, the first.
 func toRGB(m image.Image, f Format, width, height int) *RGB {
 	out := newRGB(width, height)
 	b := m.Bounds()
-	if b.Dx() < width || b.Dy() < height {
-		for i := range out.Pix {
-			out.Pix[i] = 255
-		}
+	if p, ok := m.(*image.Paletted); ok && (b.Dx() < width || b.Dy() < height) {
+		rest := max(0, slices.IndexFunc(p.Palette, func(c color.Color) bool { _, _, _, alpha := c.RGBA(); return alpha == 0 }))
+		paletteRow(out.Pix, bytes.Repeat([]byte{byte(rest)}, width*height), p.Palette)
 	}
 	switch m := m.(type) {
 	case *image.YCbCr:

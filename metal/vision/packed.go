@@ -7,8 +7,8 @@ import (
 )
 
 // packed is how an image has its pixels next to one another: the size of a pixel in bytes,
-// and where in it the channels are. Of 16 bits the upper 8 are read, as Pillow does. An
-// opaque image has no alpha, which is -1.
+// and where in it the channels are. Of 16 bits the upper 8 are read, as Pillow does but
+// in grey, of which it makes white from 255 on. An opaque image has no alpha, which is -1.
 type packed struct{ size, red, green, blue, alpha int }
 
 // packedOf returns the pixels of what the decoders return besides planes and palettes. They

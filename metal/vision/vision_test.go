@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"image"
+	"image/color"
+	"image/gif"
 	"image/png"
 	"math"
 	"os"
@@ -271,6 +273,34 @@ func TestImagesBeyondTheLimitsAreRefusedByTheirHeaders(t *testing.T) {
 				t.Errorf("reading the header made %v allocations", allocated)
 			}
 		})
+	}
+}
+
+// Pillow (12.0) shows the transparent color of the palette, or its first, around a frame.
+func TestAroundASmallFrameIsTheFirstColor(t *testing.T) {
+	red, green := color.RGBA{R: 200, G: 10, B: 20, A: 255}, color.RGBA{R: 5, G: 220, B: 30, A: 255}
+	for name, c := range map[string]struct {
+		palette color.Palette
+		want    [3]byte
+	}{
+		"opaque":      {palette: color.Palette{red, green}, want: [3]byte{200, 10, 20}},
+		"transparent": {palette: color.Palette{red, green, color.RGBA{}}, want: [3]byte{255, 255, 255}},
+	} {
+		frame := image.NewPaletted(image.Rect(1, 1, 3, 2), c.palette)
+		frame.Pix[0], frame.Pix[1] = 1, 1
+		var data bytes.Buffer
+		if err := gif.EncodeAll(&data, &gif.GIF{Image: []*image.Paletted{frame}, Delay: []int{0}, Config: image.Config{ColorModel: c.palette, Width: 4, Height: 3}}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := vision.Decode(t.Context(), data.Bytes(), vision.DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := bytes.Repeat(c.want[:], 4*3)
+		copy(want[3*(4+1):], []byte{5, 220, 30, 5, 220, 30})
+		if !bytes.Equal(m.Pix, want) {
+			t.Errorf("%s: pixels %v, want %v", name, m.Pix, want)
+		}
 	}
 }
 
