@@ -161,6 +161,9 @@ func factorPairs(config *AdapterConfig, tensors []shardTensor) (map[string]*[2]s
 				}
 			}
 		}
+		if module == "" && config.peft && strings.Contains(t.name, ".base_layer.") {
+			return nil, family.Unsupported("matrix of the model in an adapter", clipped(t.name), []string{"an adapter that was saved with save_embedding_layers=False"})
+		}
 		if module == "" {
 			return nil, family.Unsupported("tensor of an adapter", clipped(t.name[strings.LastIndex(t.name, ".layers.")+1:]), []string{"names that end in " + ends[0][0] + " and " + ends[1][0]})
 		}

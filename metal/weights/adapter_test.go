@@ -156,6 +156,7 @@ func TestAdaptersAreRefusedByName(t *testing.T) {
 		"a name that is too long":       {config: peft + `}`, tensors: map[string][]int{strings.Repeat("a.", 300) + a: {2, in}, strings.Repeat("a.", 300) + b: {out, 2}}, err: weights.ErrUnsupported, names: "at most 512 bytes"},
 		"no rank":                       {config: `{"peft_type":"LORA","lora_alpha":4}`, tensors: good, err: weights.ErrInvalid, names: "r is"},
 		"a magnitude":                   {config: peft + `}`, tensors: with("base_model.model.model.layers.1.mlp.down_proj.lora_magnitude_vector", out), err: weights.ErrUnsupported, names: "lora_magnitude_vector"},
+		"a matrix of the model":         {config: peft + `}`, tensors: with("base_model.model.lm_head.base_layer.weight", out, in), err: weights.ErrUnsupported, names: "save_embedding_layers=False"},
 		"one factor":                    {config: peft + `}`, tensors: map[string][]int{a: {2, in}}, err: weights.ErrMissing, names: "down_proj"},
 		"another shape":                 {config: peft + `}`, tensors: map[string][]int{a: {2, in + 1}, b: {out, 2}}, err: weights.ErrInvalid, names: "down_proj"},
 		"a layer that is not there":     {config: peft + `}`, tensors: map[string][]int{strings.Replace(a, ".1.", ".7.", 1): {2, in}, strings.Replace(b, ".1.", ".7.", 1): {out, 2}}, err: weights.ErrUnsupported, names: "layers.7.mlp"},
