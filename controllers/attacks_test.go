@@ -208,7 +208,7 @@ func TestAttackRequestsThatPolicyRefuses(t *testing.T) {
 		"under another's join name":   func(r *csr) { r.Name = "metalfleet-join-mac-ab" },
 		"under any name":              func(r *csr) { r.Name = "mine" },
 		"under a name that is chosen": func(r *csr) { r.Name, r.GenerateName = "", "metalfleet-mac-" },
-		"that nobody can delete":      func(r *csr) { r.Finalizers = []string{"example.com/kept"} },
+		"with a finalizer":            func(r *csr) { r.Finalizers = []string{"example.com/kept"} },
 		"that a ConfigMap owns": func(r *csr) {
 			r.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "x"}}
 		},

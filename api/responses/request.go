@@ -94,7 +94,7 @@ func DecodeCount(d *openai.Decoder, body []byte) (*Request, error) {
 
 // maxSettings is the maximum size of what DecodeSettings reads: each stream that
 // waits holds it, decoded and in events.
-const maxSettings = 16 << 10
+const maxSettings = 96 << 10
 
 // DecodeSettings reads the fields of a request that its response shows: all but the
 // input, which takes many times its bytes when it is decoded, and of which only the
