@@ -2,6 +2,7 @@ package weights
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -170,10 +171,18 @@ func (p *shardParser) header() error {
 	return p.json.end()
 }
 
-// metadata is texts by key, and not used.
+// metadata is texts by key, and not used. MLX writes null where a program gives none, as
+// mlx-lm does when it saves an adapter.
 func (p *shardParser) metadata() error {
+	t, err := p.json.token()
+	switch {
+	case err != nil || t == nil:
+		return err
+	case t != json.Delim('{'):
+		return p.json.invalid("__metadata__ is not an object")
+	}
 	keys := 0
-	return p.json.object(func(key string) error {
+	return p.json.fields(func(key string) error {
 		if keys++; keys > maxKeys {
 			return p.json.invalid(fmt.Sprintf("__metadata__ has more than %d keys", maxKeys))
 		}
