@@ -124,11 +124,13 @@ func TestAttackPatternsOfAnAdapter(t *testing.T) {
 func TestAdaptersAreRefusedByName(t *testing.T) {
 	f := plainModel(t)
 	down, _ := f.Entry("model.layers.1.mlp.down_proj.weight")
+	embed, _ := f.Entry("model.embed_tokens.weight")
 	out, in := int(down.Shape[0]), int(down.Shape[1])
 	const peft, mlx = `{"peft_type":"LORA","r":2,"lora_alpha":4`, `{"lora_parameters":{"rank":2,"scale":4`
 	a, b := "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight", "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
 	good := map[string][]int{a: {2, in}, b: {out, 2}}
 	ours := map[string][]int{"model.layers.1.mlp.down_proj.lora_a": {in, 2}, "model.layers.1.mlp.down_proj.lora_b": {2, out}}
+	first := map[string][]int{"model.layers.0.mlp.down_proj.lora_a": {in, 2}, "model.layers.0.mlp.down_proj.lora_b": {2, out}}
 	with := func(name string, shape ...int) map[string][]int {
 		m := maps.Clone(good)
 		m[name] = shape
@@ -163,7 +165,11 @@ func TestAdaptersAreRefusedByName(t *testing.T) {
 		"mlx-lm":                        {config: mlx + `}}`, tensors: ours},
 		"DoRA of mlx-lm":                {config: mlx + `},"fine_tune_type":"dora"}`, tensors: ours, err: weights.ErrUnsupported, names: "dora"},
 		"alpha of an old mlx-lm":        {config: mlx + `,"alpha":16}}`, tensors: ours, err: weights.ErrUnsupported, names: "alpha"},
-		"a layer before the last":       {config: mlx + `},"num_layers":0}`, tensors: ours, err: weights.ErrInvalid, names: "num_layers is 0"},
+		"a layer before the last":       {config: mlx + `},"num_layers":1}`, tensors: first, err: weights.ErrInvalid, names: "num_layers is 1"},
+		"the last layer":                {config: mlx + `},"num_layers":1}`, tensors: ours},
+		"the last none, which are all":  {config: mlx + `},"num_layers":0}`, tensors: first},
+		"a whole name before the last":  {config: mlx + `,"keys":["model.layers.0.mlp.down_proj"]},"num_layers":1}`, tensors: first},
+		"an embedding":                  {config: mlx + `}}`, tensors: map[string][]int{"model.embed_tokens.lora_a": {int(embed.Shape[0]), 2}, "model.embed_tokens.lora_b": {2, int(embed.Shape[1])}}, err: weights.ErrUnsupported, names: "embed_tokens"},
 		"another key":                   {config: mlx + `,"keys":["self_attn.q_proj"]}}`, tensors: ours, err: weights.ErrInvalid, names: "keys does not list"},
 		"neither":                       {config: `{"r":2}`, tensors: good, err: weights.ErrInvalid, names: "peft_type"},
 	} {

@@ -187,7 +187,8 @@ func (c Change) fits(of *File) error {
 		layer = c.Layer
 	}
 	e, found := of.Entry(layer + ".weight")
-	if !found || single && len(e.Shape) != 3 {
+	// The factors of an embedding are turned, and a head may share its matrix.
+	if !found || strings.HasSuffix(layer, ".embed_tokens") || single && len(e.Shape) != 3 {
 		return family.Unsupported("layer with an adapter", clipped(layer), []string{"linear layers that the model has as a matrix of their own"})
 	}
 	want, has := []int64{int64(c.Out), int64(c.In)}, e.Shape

@@ -37,8 +37,8 @@ type AdapterConfig struct {
 	stable   bool
 	patterns patternSet
 
-	// scale, layers and keys are mlx-lm's: layers counts from the last, and a negative
-	// number means all; keys is nil for every module.
+	// scale, layers and keys are mlx-lm's: layers counts from the last, and a number
+	// under 1 means all; keys is nil for every module.
 	scale  float64
 	layers int64
 	keys   map[string]bool
@@ -226,19 +226,19 @@ func (c *AdapterConfig) scaleOf(module string, rank int64) (float32, error) {
 
 // covers refuses a module that mlx-lm would leave as it is.
 func (c *AdapterConfig) covers(module string, layers int) error {
-	if c.peft {
+	if c.peft || c.keys[module] { // a whole name counts in any layer
 		return nil
 	}
 	inner := module
 	if _, rest, found := strings.Cut(module, ".layers."); found {
 		text, after, _ := strings.Cut(rest, ".")
 		var n int
-		if _, err := fmt.Sscanf(text, "%d", &n); err == nil && c.layers >= 0 && int64(n) < int64(layers)-c.layers {
+		if _, err := fmt.Sscanf(text, "%d", &n); err == nil && c.layers > 0 && int64(n) < int64(layers)-c.layers {
 			return family.Invalidf("layer %s has factors, but num_layers is %d of %d layers", family.Quoted(module), c.layers, layers)
 		}
 		inner = after
 	}
-	if c.keys != nil && !c.keys[inner] && !c.keys[module] {
+	if c.keys != nil && !c.keys[inner] {
 		return family.Invalidf("layer %s has factors, but lora_parameters.keys does not list %s", family.Quoted(module), family.Quoted(inner))
 	}
 	return nil
