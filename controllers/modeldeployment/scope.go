@@ -29,7 +29,7 @@ type scope struct {
 	ending bool
 	// holders of names that the deployment claims.
 	holders []fleet.NameHolder
-	// macs and rules, which say which of them the namespace may use, are read only if the source
+	// macs, and the rules for which of them the namespace may use, are read only if the source
 	// still has to be found. They are the cache's own objects, which must not be changed.
 	macs  []v1alpha1.MacNode
 	rules *v1alpha1.NamespaceRules
