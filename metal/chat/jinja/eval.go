@@ -26,11 +26,11 @@ func (r *run) evalExpr(e expr) (any, error) {
 	case *constExpr:
 		return e.value, nil
 	case *captureExpr:
-		v, _ := r.scope.find(capturedName)
-		return v, nil
+		v, _, err := r.lookup(capturedName)
+		return v, err
 	case *nameExpr:
-		if v, ok := r.scope.find(e.name); ok {
-			return v, nil
+		if v, ok, err := r.lookup(e.name); ok || err != nil {
+			return v, err
 		}
 		return undefined{name: e.name}, nil
 	case *listExpr:

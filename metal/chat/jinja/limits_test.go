@@ -69,6 +69,7 @@ func attacks() map[string]attack {
 		"remainders of large integers":      {"{% set a = 7 ** 5000 %}{% set b = 3 ** 4000 %}{% for i in range(9999) %}{% for j in range(9999) %}{% set t = a % b %}{% endfor %}{% endfor %}", BoundSteps},
 		"quotients of large integers":       {"{% set a = 7 ** 100 %}{% set b = 3 ** 90 %}{% for i in range(9999) %}{% for j in range(9999) %}{% set t = a / b %}{% endfor %}{% endfor %}", BoundSteps},
 		"a list as JSON again and again":    {"{% set l = range(9999) | list %}{% for i in range(99999) %}{% set t = l | tojson %}{% endfor %}", BoundSteps},
+		"a name beyond many scopes":         {strings.Repeat("{% with "+strings.Repeat("n", 1000)+"a=1 %}", 180) + "{% for i in range(9999) %}{{ " + strings.Repeat("n", 1000) + "b }}{% endfor %}" + strings.Repeat("{% endwith %}", 180), BoundSteps},
 		"a power again and again":           {"{% for i in range(99999) %}{% set t = 3 ** 9000 %}{% endfor %}", BoundSteps},
 		"a long fraction again and again":   {"{% for i in range(99999) %}{% set t = '%.1000f' % 1e300 %}{% endfor %}", BoundBytes},
 		"sorting":                           {"{{ range(99999) | reverse | list | sort | sort(true) }}", BoundBytes},
@@ -397,4 +398,16 @@ func FuzzJSON(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestAttackLargeIntegersAreComparedInPlace: a comparison is one step, however large they are.
+func TestAttackLargeIntegersAreComparedInPlace(t *testing.T) {
+	a := new(big.Int).Lsh(big.NewInt(1), maxBits-1)
+	b := new(big.Int).Add(a, big.NewInt(1))
+	if c, ordered := compareNumbers(a, b); c != -1 || !ordered {
+		t.Errorf("compared as %d, %t", c, ordered)
+	}
+	if n := testing.AllocsPerRun(10, func() { compareNumbers(a, b) }); n != 0 {
+		t.Errorf("a comparison allocates %v times", n)
+	}
 }

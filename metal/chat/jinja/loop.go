@@ -25,7 +25,10 @@ func (r statements) assign(t target, v any) error {
 }
 
 func (r statements) assignMember(t target, v any) error {
-	found, _ := r.scope.find(t.name)
+	found, _, err := r.lookup(t.name)
+	if err != nil {
+		return err
+	}
 	ns, ok := found.(*namespace)
 	if !ok {
 		return failf("%s is %s; only attributes of a namespace can be set", t.name, typeName(found))

@@ -275,6 +275,11 @@ func isNumber(v any) bool {
 
 // compareNumbers orders two numbers exactly; ordered is false for NaN.
 func compareNumbers(a, b any) (c int, ordered bool) {
+	if x, ok := a.(*big.Int); ok {
+		if y, ok := b.(*big.Int); ok {
+			return x.Cmp(y), true
+		}
+	}
 	ai, af, aInt, _ := number(a)
 	bi, bf, bInt, _ := number(b)
 	const exact = 1 << 53

@@ -101,18 +101,27 @@ type binding struct {
 	v    any
 }
 
-func (s *scope) find(name string) (any, bool) {
+// find returns the value of a name, and how many scopes it looked in.
+func (s *scope) find(name string) (v any, looked int, found bool) {
 	for ; s != nil; s = s.parent {
+		looked++
 		for i := range s.n {
 			if s.few[i].name == name {
-				return s.few[i].v, true
+				return s.few[i].v, looked, true
 			}
 		}
 		if v, ok := s.vars[name]; ok {
-			return v, true
+			return v, looked, true
 		}
 	}
-	return nil, false
+	return nil, looked, false
+}
+
+// lookup returns the value of a name. Scopes and what a long name takes to compare count as
+// steps.
+func (r *run) lookup(name string) (v any, found bool, err error) {
+	v, looked, found := r.scope.find(name)
+	return v, found, r.spend(looked * (len(name) + 8) / 64)
 }
 
 // depth counts the scopes from s to the outermost.
