@@ -57,7 +57,7 @@ func (d *Dispatcher) awaitTurn(ctx context.Context, w *waiter) (*Lease, error) {
 		if w.request.suspended() {
 			return d.quit(w, errSuspended)
 		}
-		d.queue.notifyFor(w, changed)
+		d.queue.notify(w.request.model)
 		now := time.Now()
 		next := w.Deadline
 		for _, other := range []time.Time{w.NotBefore, later(idle.Add(d.keepAlive), now.Add(soon))} {
