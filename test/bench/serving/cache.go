@@ -203,13 +203,13 @@ func (k *knownPrompts) fromDisk(ctx context.Context, v scenario.Values) (err err
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	owner, err := cold.Open(cold.Options{FS: disk.OS{}, Dir: dir})
-	if err != nil {
-		return err
-	}
 	o := k.Options
 	o.DiskQueue, o.ModelDigest = k.room.queue, "bench"
 	o.CacheDir = blocks.ModelFolder(dir, o.ModelDigest)
+	owner, err := cold.Open(cold.Options{FS: disk.OS{}, Dir: dir})
+	if err := errors.Join(err, os.MkdirAll(o.CacheDir, 0o700)); err != nil { // a confined engine cannot make it
+		return err
+	}
 	o.Disk = func(origin kv.Origin) (stream.Lease, error) { return owner.Lease(origin, nil) }
 	for end, cached := range []int64{0, known} {
 		e, err := served.Start(ctx, o)
