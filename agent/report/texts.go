@@ -14,7 +14,7 @@ const (
 	// policy metalfleet-agent-size admits them with those of the inspections, which have
 	// a budget of their own.
 	maxTextBytes = 192 << 10
-	// leastMessage is how short messages are made at most, in bytes.
+	// leastMessage is the least length that messages are cut to, in bytes.
 	leastMessage = 64
 )
 
