@@ -111,6 +111,7 @@ func (w *world) writerAs(mac string) func(s v1alpha1.MacNodeStatus, manager stri
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + system, "system:authenticated"}}
 	c, err := client.New(as, client.Options{Scheme: controllers.Scheme()})
 	w.must(err)
+	w.eventually("its agent has its rights", func() error { return c.Get(w.ctx, client.ObjectKey{Name: mac}, &v1alpha1.MacNode{}) })
 	return func(s v1alpha1.MacNodeStatus, manager string) error {
 		return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			var now v1alpha1.MacNode
