@@ -42,6 +42,8 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 			// A gateway that disappeared must not hold engines for long.
 			SendPingTimeout: 5 * time.Second,
 			PingTimeout:     5 * time.Second,
+			// One that sends, and reads nothing, would hold them too.
+			WriteByteTimeout: 10 * time.Second,
 			// IDs and dates differ in each response: see gateway/upstream.
 			MaxEncoderHeaderTableSize: 1,
 		},

@@ -149,7 +149,8 @@ func (p *Publisher) connect() {
 	p.closeIdle()
 	p.used = id
 	p.client = &http.Client{Transport: &http.Transport{TLSClientConfig: id.OperatorTLS(), ForceAttemptHTTP2: true,
-		TLSHandshakeTimeout: timeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1}}
+		TLSHandshakeTimeout: timeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: timeout, PingTimeout: timeout, WriteByteTimeout: timeout}}} // an operator that hangs is dialled again
 }
 
 func (p *Publisher) closeIdle() {

@@ -59,6 +59,9 @@ type Handler struct {
 	To func(route.Mac) http.RoundTripper
 
 	running sync.Mutex // one scrape at a time
+
+	mu    sync.Mutex      // guards asked
+	asked map[string]bool // Macs that are being asked
 }
 
 // ServeHTTP implements http.Handler.
@@ -80,35 +83,94 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// collect asks all Macs, some at once, and joins their series by name.
+// answer is what one Mac contributes.
+type answer struct {
+	mac     string
+	metrics map[string][]*dto.Metric
+	err     error
+}
+
+// collect asks all Macs, some at once, and joins the series by name of those that answer until
+// ctx ends.
 func (h *Handler) collect(ctx context.Context) map[string]*dto.MetricFamily {
-	var (
-		mu   sync.Mutex
-		all  = map[string]*dto.MetricFamily{}
-		wg   sync.WaitGroup
-		room = make(chan struct{}, parallel)
-	)
-	for _, mac := range h.Macs() {
-		room <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-room }()
-			metrics, err := ask(ctx, h.To(mac), mac)
-			mu.Lock()
-			defer mu.Unlock()
-			ok := 1.0
-			if err != nil {
-				ok = 0
-			}
-			add(all, scraped, mac.Name, &dto.Metric{Untyped: &dto.Untyped{Value: &ok}})
-			for name, list := range metrics {
+	macs := h.Macs()
+	answers := make(chan answer, len(macs))
+	go h.askAll(ctx, macs, answers)
+	all, unheard := map[string]*dto.MetricFamily{}, map[string]bool{}
+	for _, mac := range macs {
+		unheard[mac.Name] = true
+	}
+	for len(unheard) > 0 {
+		select {
+		case a := <-answers:
+			delete(unheard, a.mac)
+			addScraped(all, a.mac, a.err == nil)
+			for name, list := range a.metrics {
 				for _, m := range list {
-					add(all, name, mac.Name, m)
+					add(all, name, a.mac, m)
 				}
 			}
-		})
+		case <-ctx.Done():
+			for mac := range unheard {
+				addScraped(all, mac, false)
+			}
+			return all
+		}
 	}
-	wg.Wait()
 	return all
+}
+
+// askAll sends one answer of each Mac, but for those that are not asked when ctx ends. A Mac
+// whose last question has not ended is not asked again: it fails.
+func (h *Handler) askAll(ctx context.Context, macs []route.Mac, answers chan<- answer) {
+	room := make(chan struct{}, parallel)
+	for _, mac := range macs {
+		if !h.begin(mac.Name) {
+			answers <- answer{mac: mac.Name, err: errBusy}
+			continue
+		}
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+			h.end(mac.Name)
+			return
+		}
+		go func() { // not awaited: it ends with the connection, if the Mac lets it read nothing
+			defer func() { <-room }()
+			metrics, err := askSafely(ctx, h.To(mac), mac)
+			h.end(mac.Name)
+			answers <- answer{mac.Name, metrics, err}
+		}()
+	}
+}
+
+// begin marks a Mac as being asked. It returns false if it is already.
+func (h *Handler) begin(mac string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.asked[mac] {
+		return false
+	}
+	if h.asked == nil {
+		h.asked = map[string]bool{}
+	}
+	h.asked[mac] = true
+	return true
+}
+
+func (h *Handler) end(mac string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.asked, mac)
+}
+
+// addScraped adds whether a Mac answered.
+func addScraped(all map[string]*dto.MetricFamily, mac string, answered bool) {
+	value := 0.0
+	if answered {
+		value = 1
+	}
+	add(all, scraped, mac, &dto.Metric{Untyped: &dto.Untyped{Value: &value}})
 }
 
 // add adds a series with the label of its Mac.
@@ -121,7 +183,21 @@ func add(all map[string]*dto.MetricFamily, name, mac string, m *dto.Metric) {
 	all[name].Metric = append(all[name].Metric, m)
 }
 
-var errTooMuch = errors.New("the Mac sent more than an agent has")
+var (
+	errTooMuch = errors.New("the Mac sent more than an agent has")
+	errBusy    = errors.New("the Mac has not ended its last answer")
+)
+
+// askSafely converts a panic over what a Mac sent into an error: it would end the gateway with
+// all its requests.
+func askSafely(ctx context.Context, to http.RoundTripper, mac route.Mac) (metrics map[string][]*dto.Metric, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			metrics, err = nil, fmt.Errorf("its answer cannot be parsed: %v", v)
+		}
+	}()
+	return ask(ctx, to, mac)
+}
 
 // ask returns the series of one Mac by name. They are untyped: Macs could disagree about a
 // type, and Prometheus uses none.

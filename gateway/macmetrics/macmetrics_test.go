@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -30,12 +32,20 @@ func says(status int, text string) agent {
 // scrape returns the lines of an answer, without comments.
 func scrape(t *testing.T, agents map[string]agent) map[string]bool {
 	t.Helper()
-	h := &Handler{To: func(m route.Mac) http.RoundTripper { return agents[m.Name] }, Macs: func() (all []route.Mac) {
+	return scrapeOf(t, handlerOf(agents))
+}
+
+func handlerOf(agents map[string]agent) *Handler {
+	return &Handler{To: func(m route.Mac) http.RoundTripper { return agents[m.Name] }, Macs: func() (all []route.Mac) {
 		for name := range agents {
 			all = append(all, route.Mac{Name: name, Address: name + ":8443"})
 		}
 		return all
 	}}
+}
+
+func scrapeOf(t *testing.T, h *Handler) map[string]bool {
+	t.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics/macs", nil))
 	if w.Code != http.StatusOK {
@@ -104,5 +114,47 @@ func TestAttackAMacInventsSeries(t *testing.T) {
 		if len(got) > 4 {
 			t.Errorf("%s: %d lines", name, len(got))
 		}
+	}
+}
+
+// endless is an answer that neither ends nor lets itself be closed.
+type endless struct{ ended chan struct{} }
+
+func (e endless) Read([]byte) (int, error) {
+	<-e.ended
+	return 0, io.ErrUnexpectedEOF
+}
+
+func (e endless) Close() error { <-e.ended; return nil }
+
+// TestAttackAMacThatNeverEndsItsAnswer: the metrics of other Macs are served, each time, and
+// the Mac is not asked again and again.
+func TestAttackAMacThatNeverEndsItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		body := endless{make(chan struct{})}
+		defer close(body.ended)
+		agents := map[string]agent{"good": says(200, "metalfleet_agent_x 5\n"), "evil": func(*http.Request) (*http.Response, error) {
+			asked.Add(1)
+			return &http.Response{StatusCode: 200, Body: body}, nil
+		}}
+		h := handlerOf(agents)
+		for range 3 {
+			got := scrapeOf(t, h)
+			if !got[`metalfleet_agent_x{mac="good"} 5`] || !got[`metalfleet_gateway_mac_scraped{mac="evil"} 0`] {
+				t.Error(got)
+			}
+		}
+		if asked.Load() != 1 {
+			t.Errorf("the Mac was asked %d times", asked.Load())
+		}
+	})
+}
+
+// TestAttackAnAnswerOverWhichTheParserPanics: it fails, and no other one does.
+func TestAttackAnAnswerOverWhichTheParserPanics(t *testing.T) {
+	got := scrape(t, map[string]agent{"good": says(200, "metalfleet_agent_x 5\n"), "evil": func(*http.Request) (*http.Response, error) { panic("a defect") }})
+	if !got[`metalfleet_agent_x{mac="good"} 5`] || !got[`metalfleet_gateway_mac_scraped{mac="evil"} 0`] {
+		t.Error(got)
 	}
 }

@@ -32,9 +32,10 @@ const (
 	// is new, is probed at each tick.
 	every = 5 * time.Second
 	tick  = time.Second
-	// patience is how long a probe may take, and parallel how many run at once.
+	// patience is how long a probe may take, and parallel how many run at once: more than a
+	// tenant has Macs that are slow at the same time, because those do not delay the others.
 	patience = 3 * time.Second
-	parallel = 16
+	parallel = 64
 	// tries and lasting are how many probes must fail in a row, and for how long, before a
 	// Mac is reported as unreachable. lasting is enough for as many tries that time out, at
 	// 2 s each (upstream), so that they are reported no later than those that are refused.
@@ -53,8 +54,9 @@ type Prober struct {
 	// NotReached reports whether a request failed because no connection could be opened.
 	NotReached func(error) bool
 
-	mu    sync.Mutex          // guards found
-	found map[string]*finding // by the UID of the MacNode
+	mu      sync.Mutex          // guards the fields after it
+	found   map[string]*finding // by the UID of the MacNode
+	probing map[string]bool     // UIDs of Macs whose probe has not ended
 }
 
 // finding is what the probes of one Mac found.
@@ -71,32 +73,56 @@ type finding struct {
 func (p *Prober) Run(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
+	var running sync.WaitGroup
+	defer running.Wait()
+	room := make(chan struct{}, parallel)
+	late := make(chan struct{}, 1) // a probe ended that took longer than a tick: the next one is due
 	for {
-		p.round(ctx)
+		p.round(ctx, &running, room, late)
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		case <-late:
 		}
 	}
 }
 
-// round probes the Macs that are due, and waits for the results.
-func (p *Prober) round(ctx context.Context) {
-	var wg sync.WaitGroup
-	room := make(chan struct{}, parallel)
+// round starts to probe the Macs that are due. It does not wait for the results: a Mac that
+// takes long would delay the probes of others.
+func (p *Prober) round(ctx context.Context, running *sync.WaitGroup, room, late chan struct{}) {
 	for _, mac := range p.due(time.Now()) {
 		room <- struct{}{}
-		wg.Go(func() {
+		p.begins(mac)
+		running.Go(func() {
 			defer func() { <-room }()
 			began := time.Now()
 			err := p.probe(ctx, mac)
-			if ctx.Err() == nil {
-				p.record(mac, err, began, time.Now())
+			p.ended(ctx, mac, err, began)
+			if time.Since(began) < tick {
+				return
+			}
+			select {
+			case late <- struct{}{}:
+			default:
 			}
 		})
 	}
-	wg.Wait()
+}
+
+func (p *Prober) begins(mac route.Mac) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.probing[mac.UID] = true
+}
+
+func (p *Prober) ended(ctx context.Context, mac route.Mac, err error, began time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.probing, mac.UID)
+	if ctx.Err() == nil {
+		p.record(mac, err, began, time.Now())
+	}
 }
 
 // due returns the Macs to probe now, and forgets those that are no longer in the fleet.
@@ -104,10 +130,16 @@ func (p *Prober) due(now time.Time) (out []route.Mac) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	kept := map[string]*finding{}
+	if p.probing == nil {
+		p.probing = map[string]bool{}
+	}
 	for _, mac := range p.Macs() {
 		f := p.found[mac.UID]
 		if f != nil && f.address == mac.Address {
 			kept[mac.UID] = f
+		}
+		if p.probing[mac.UID] {
+			continue
 		}
 		if f == nil || f.address != mac.Address || !f.reached || now.Sub(f.probed) >= every {
 			out = append(out, mac)
@@ -130,9 +162,8 @@ func (p *Prober) probe(ctx context.Context, mac route.Mac) error {
 	return resp.Body.Close()
 }
 
+// record keeps the result of a probe. The lock is held.
 func (p *Prober) record(mac route.Mac, err error, began, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	f := p.found[mac.UID]
 	if f == nil {
 		f = &finding{address: mac.Address}

@@ -149,6 +149,45 @@ func TestAttackAMacScansTheNetworkOfGateways(t *testing.T) {
 	}
 }
 
+// unclosable is a response that cannot be closed.
+type unclosable struct {
+	io.Reader
+	ended chan struct{}
+}
+
+func (u unclosable) Close() error { <-u.ended; return nil }
+
+// TestAttackAMacThatNeverEndsItsProbe: others are probed meanwhile.
+func TestAttackAMacThatNeverEndsItsProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{macs: []route.Mac{mac("a"), mac("b")}, errs: map[string]error{"b": errDial}, probes: map[string]int{}}
+		p, ended := n.prober(), make(chan struct{})
+		defer close(ended)
+		others := p.To
+		p.To = func(m route.Mac) http.RoundTripper {
+			if m.Name != "a" {
+				return others(m)
+			}
+			return transport(func(*http.Request) (*http.Response, error) {
+				n.change(func() { n.probes["a"]++ })
+				return &http.Response{StatusCode: http.StatusOK, Body: unclosable{strings.NewReader("x"), ended}}, nil
+			})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go p.Run(ctx)
+		time.Sleep(lasting + tick)
+		want(t, p, "", "uid-b")
+		n.change(func() {
+			if n.errs["b"] = nil; n.probes["a"] != 1 {
+				t.Errorf("%d probes of one Mac at once", n.probes["a"])
+			}
+		})
+		time.Sleep(2 * tick)
+		want(t, p, "uid-b", "")
+	})
+}
+
 // A new address is a new beginning, for both verdicts.
 func TestANewAddressIsProbedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,8 @@
 // right certificate, and one whose MacNode was deleted. It never resends a request after a
 // part of it was sent, and chooses no Mac.
 //
-// Start reading at Pool.To; conn.go has a connection, write.go how its writes are combined.
+// Start reading at Pool.To; conn.go has a connection, write.go how its writes are combined,
+// close.go how responses are closed.
 package upstream
 
 import (
@@ -61,7 +62,7 @@ type Pool struct {
 	lost     func(mac string, cause error)
 	tunnels  *tunnel.Hub // nil accepts none
 
-	tasks sync.WaitGroup // probes and closings
+	tasks sync.WaitGroup // probes and closings, also of responses
 
 	mu    sync.Mutex // guards conns
 	conns map[string]*conn
@@ -88,8 +89,11 @@ func (p *Pool) CanReach(e route.Endpoint) bool {
 	return e.Reach != v1alpha1.ReachTunnel || p.tunnel(e.Mac) != nil
 }
 
-// To returns the transport for requests to the Mac of an endpoint.
-func (p *Pool) To(e route.Endpoint) http.RoundTripper {
+// To returns the transport for requests to the Mac of an endpoint. Closing a response never
+// waits for the Mac.
+func (p *Pool) To(e route.Endpoint) http.RoundTripper { return prompt{p.to(e), &p.tasks} }
+
+func (p *Pool) to(e route.Endpoint) http.RoundTripper {
 	if e.Reach != v1alpha1.ReachTunnel && e.Reach != v1alpha1.ReachDirectOrTunnel {
 		return p.direct(e)
 	}

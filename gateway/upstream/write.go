@@ -4,6 +4,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"time"
 )
 
 const (
@@ -13,6 +14,10 @@ const (
 	combineBytes = 2 << 10
 	// pendingBytes bounds what may wait to be sent on one connection; further writes block.
 	pendingBytes = 256 << 10
+	// sendTimeout bounds the sending of what was pending. A Mac that reads less than
+	// pendingBytes in this time loses its connection, even if it answers pings: blocked
+	// writes also block net/http where it reads or closes the responses of the Mac.
+	sendTimeout = 5 * time.Second
 )
 
 // combinedConn sends from its own goroutine, so that concurrent writes of several requests
@@ -24,6 +29,7 @@ const (
 type combinedConn struct {
 	net.Conn
 	ended chan struct{} // closed when the goroutine has ended
+	late  *time.Timer   // closes Conn after sendTimeout; runs only during flush
 
 	mu      sync.Mutex // guards the fields after it
 	changed sync.Cond
@@ -35,9 +41,17 @@ type combinedConn struct {
 }
 
 func combineWrites(c net.Conn) *combinedConn {
+	g := newCombined(c)
+	go g.send()
+	return g
+}
+
+func newCombined(c net.Conn) *combinedConn {
 	g := &combinedConn{Conn: c, ended: make(chan struct{})}
 	g.changed.L = &g.mu
-	go g.send()
+	// Not a deadline: TLS and tunnels set their own on the same connection.
+	g.late = time.AfterFunc(sendTimeout, func() { _ = c.Close() })
+	g.late.Stop()
 	return g
 }
 
@@ -92,7 +106,9 @@ func (g *combinedConn) flush() {
 	batch := g.pending
 	g.pending, g.spare, g.sending = g.spare, nil, true
 	g.mu.Unlock()
+	g.late.Reset(sendTimeout)
 	_, err := g.Conn.Write(batch)
+	g.late.Stop()
 	g.mu.Lock()
 	g.sending = false
 	if cap(batch) <= streamWindow {

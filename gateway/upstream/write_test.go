@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // slow is a connection whose writes the test sees and completes one by one.
@@ -14,6 +16,7 @@ type slow struct {
 	wrote  chan []byte
 	let    chan error
 	closed chan struct{}
+	once   sync.Once
 }
 
 func newSlow() *slow {
@@ -34,7 +37,10 @@ func (s *slow) Write(p []byte) (int, error) {
 	}
 }
 
-func (s *slow) Close() error { close(s.closed); return nil }
+func (s *slow) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
 
 func write(t *testing.T, g *combinedConn, text string) {
 	t.Helper()
@@ -68,8 +74,7 @@ func TestPendingWritesAreSentTogetherInOrder(t *testing.T) {
 func TestALargeWriteIsSentByItsWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow()
-		g := &combinedConn{Conn: s, ended: make(chan struct{})} // its goroutine never runs
-		g.changed.L = &g.mu
+		g := newCombined(s) // its goroutine never runs
 		write(t, g, string(make([]byte, combineBytes-2)))
 		write(t, g, "x") // still too little
 		done := make(chan struct{})
@@ -132,6 +137,37 @@ func TestPendingWritesAreBounded(t *testing.T) {
 		}
 		if _, err := g.Write([]byte("z")); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("a write after the end returned %v", err)
+		}
+	})
+}
+
+// A Mac that stops reading, and still answers pings, holds no writer for long.
+func TestAttackAMacThatStopsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlow()
+		g := combineWrites(s)
+		defer g.Close()
+		write(t, g, "x")
+		<-s.wrote // and it does not complete
+		write(t, g, string(make([]byte, pendingBytes)))
+		held := make(chan error, 1)
+		began := time.Now()
+		go func() {
+			_, err := g.Write([]byte("y"))
+			held <- err
+		}()
+		select {
+		case err := <-held:
+			if took := time.Since(began); err == nil || took > sendTimeout {
+				t.Errorf("the blocked writer got %v after %v", err, took)
+			}
+		case <-time.After(time.Hour):
+			t.Fatal("the writer is blocked for ever")
+		}
+		select {
+		case <-s.closed: // so that all its requests fail
+		default:
+			t.Error("the connection is open")
 		}
 	})
 }
