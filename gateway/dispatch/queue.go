@@ -42,11 +42,22 @@ type queue struct {
 	slots    *slots
 	entries  *fairqueue.Queue
 	waiters  map[*fairqueue.Entry]*waiter
+	looks    map[*route.Model]look
 	arrivals chan struct{} // holds at most one value
 }
 
 func newQueue(c Config) *queue {
-	return &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, arrivals: make(chan struct{}, 1)}
+	return &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, looks: map[*route.Model]look{}, arrivals: make(chan struct{}, 1)}
+}
+
+// lookEvery is how often at most the waiting requests of a model are looked at when nothing has
+// changed.
+const lookEvery = time.Second
+
+// look is the last time that a waiter had free slots assigned to all that wait for its model.
+type look struct {
+	at      time.Time
+	changed <-chan struct{} // the model's, see route.Model.Changed
 }
 
 // take takes a slot now. ok is false if every replica is excluded or busy, or if other
@@ -63,6 +74,11 @@ func (q *queue) take(r *Request) (lease *Lease, ok bool) {
 // prune drops what is not used any more. The lock is held.
 func (q *queue) prune(now time.Time) {
 	q.slots.prune(now, func(key route.Key) bool { return q.entries.Len(key.String()) > 0 })
+	for m := range q.looks {
+		if q.entries.Len(m.Key.String()) == 0 {
+			delete(q.looks, m)
+		}
+	}
 }
 
 // takeSlot is take regardless of the queue. The lock is held.
@@ -137,6 +153,21 @@ func (q *queue) notify(m *route.Model) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.serve(m, q.now())
+}
+
+// notifyFor is notify by a waiter that was woken. Many are woken by one change, and the first
+// of them looks for all: a look costs a time for each that waits.
+func (q *queue) notifyFor(w *waiter, changed <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	m, now := w.request.model, q.now()
+	last := q.looks[m]
+	mayTry := !now.Before(w.NotBefore) && last.at.Before(w.NotBefore) // only since the last look
+	if last.changed == changed && !mayTry && now.Sub(last.at) < lookEvery {
+		return
+	}
+	q.looks[m] = look{now, changed}
+	q.serve(m, now)
 }
 
 // notifyAll assigns free slots to all waiting requests.

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -323,4 +326,73 @@ func TestAttackDeploymentsThatComeAndGo(t *testing.T) {
 	if got := d.queue.figures(); len(got) != 1 {
 		t.Errorf("%d models have metrics, want only the one that exists", len(got))
 	}
+}
+
+// patient is a client that waits.
+type patient struct{}
+
+func (patient) Queued(Place)           {}
+func (patient) IdleSince() time.Time   { return time.Now() }
+func (patient) KeepAlive(Place) error  { return nil }
+func (patient) Dequeued(time.Duration) {}
+
+// TestAttackEndpointsThatChangeWhileManyWait: a change, the end of a pause that all have in
+// common, and keep-alives cost one look for all, and each of them is served in time.
+func TestAttackEndpointsThatChangeWhileManyWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := route.NewTable()
+		table.MarkSynced()
+		key := route.Key{Namespace: "ns", Name: "m"}
+		table.SetDeployment(route.Deployment{Key: key, UID: "1"})
+		table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
+		model, _ := table.Lookup(key.String())
+		var looks atomic.Int64
+		var free atomic.Bool
+		d := New(Config{Queue: fairqueue.Limits{Count: 1000, Bytes: 1000, Age: time.Hour}, KeepAlive: 10 * time.Second, Registry: prometheus.NewRegistry(),
+			Pick: func(c []pick.Candidate, p pick.Prefix, turn uint64) (int, bool) {
+				if looks.Add(1); !free.Load() {
+					return 0, false
+				}
+				return pick.Choose(c, p, turn)
+			}})
+		const many, changes = 300, 20
+		var served sync.WaitGroup
+		pause := time.Now().Add(5 * time.Second)
+		for range many {
+			served.Go(func() {
+				r := &Request{Candidates: []*route.Model{model}, Log: logr.Discard, Client: patient{}}
+				r.begin(time.Now())
+				r.entry.NotBefore = pause
+				if _, err := d.wait(t.Context(), r); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		time.Sleep(5*time.Second + time.Millisecond) // none may be tried before
+		if synctest.Wait(); looks.Load() > 5 {
+			t.Errorf("%d looks when the pause of %d ended", looks.Load(), many)
+		}
+		looks.Store(0)
+		for i := range changes {
+			table.SetReplica(route.Replica{UID: fmt.Sprint(i), Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
+			synctest.Wait()
+		}
+		if looks.Load() > 2*changes {
+			t.Errorf("%d looks for %d changes while %d wait", looks.Load(), changes, many)
+		}
+		looks.Store(0)
+		if time.Sleep(20 * time.Second); looks.Load() > 60 {
+			t.Errorf("%d looks for two keep-alives of each", looks.Load())
+		}
+		table.DeleteReplica("0")
+		synctest.Wait() // another look at this moment
+		free.Store(true)
+		table.SetReplica(route.Replica{UID: "last", Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
+		synctest.Wait()
+		if n := len(d.queue.waiters); n != 0 {
+			t.Errorf("%d still wait after a change that serves all", n)
+		}
+		served.Wait()
+	})
 }

@@ -57,7 +57,7 @@ func (d *Dispatcher) awaitTurn(ctx context.Context, w *waiter) (*Lease, error) {
 		if w.request.suspended() {
 			return d.quit(w, errSuspended)
 		}
-		d.queue.notify(w.request.model)
+		d.queue.notifyFor(w, changed)
 		now := time.Now()
 		next := w.Deadline
 		for _, other := range []time.Time{w.NotBefore, later(idle.Add(d.keepAlive), now.Add(soon))} {
