@@ -162,7 +162,16 @@ func Parse(source string) (*Template, error) {
 // Render writes a conversation. Its error is ErrTemplate, ErrMessages or the
 // context's.
 func (t *Template) Render(ctx context.Context, messages []Message, o Options) (string, error) {
-	vars, err := t.variables(messages, o)
+	tools, err := o.tools(messages)
+	if err != nil {
+		return "", err
+	}
+	return t.render(ctx, messages, tools, o)
+}
+
+// render is Render with tools that are read already.
+func (t *Template) render(ctx context.Context, messages []Message, tools *jinja.List, o Options) (string, error) {
+	vars, err := t.variables(messages, tools, o)
 	if err != nil {
 		return "", err
 	}
@@ -203,12 +212,9 @@ func (t *Template) Check(ctx context.Context, o Options) error {
 	return err
 }
 
-func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error) {
+func (t *Template) variables(messages []Message, tools *jinja.List, o Options) (*jinja.Dict, error) {
 	if len(messages) == 0 {
 		return nil, fmt.Errorf("%w: a conversation needs at least one message", ErrMessages)
-	}
-	if err := checkValues(messages, o); err != nil {
-		return nil, err
 	}
 	vars := jinja.NewDict()
 	list := jinja.NewList()
@@ -230,10 +236,6 @@ func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error)
 		if token[1] != "" {
 			vars.Set(token[0], token[1])
 		}
-	}
-	tools, err := o.tools()
-	if err != nil {
-		return nil, err
 	}
 	if tools != nil {
 		vars.Set("tools", tools)
@@ -271,8 +273,12 @@ func objects(l *jinja.List) bool {
 	return true
 }
 
-// tools are the definitions; nil for none.
-func (o Options) tools() (*jinja.List, error) {
+// tools reads the definitions; nil for none. It first checks how many values all JSON of the
+// conversation has: reading them would take far more memory than their bytes.
+func (o Options) tools(messages []Message) (*jinja.List, error) {
+	if err := CheckValues(messages, o); err != nil {
+		return nil, err
+	}
 	if len(o.Tools) == 0 {
 		return nil, nil
 	}

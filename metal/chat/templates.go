@@ -69,7 +69,7 @@ func (t *Templates) Says(text string) bool {
 
 // Render picks a template and renders it, as Template.Render does.
 func (t *Templates) Render(ctx context.Context, messages []Message, o Options) (string, error) {
-	tools, err := o.tools()
+	tools, err := o.tools(messages)
 	if err != nil {
 		return "", err
 	}
@@ -77,7 +77,7 @@ func (t *Templates) Render(ctx context.Context, messages []Message, o Options) (
 	if err != nil {
 		return "", err
 	}
-	return one.Render(ctx, messages, o)
+	return one.render(ctx, messages, tools, o)
 }
 
 // Check renders a short conversation with each template that may be picked.

@@ -7,7 +7,7 @@ import (
 
 // maxValues bounds the JSON values of one conversation. Templates are charged for what they
 // make, not for what they are given: the smallest values take 150 bytes each.
-const maxValues = 1 << 18
+const maxValues = 1 << 17
 
 // Values counts the values in JSON, and the names of members, about: it counts the signs
 // that begin or separate them.
@@ -34,8 +34,8 @@ func Values(raw []byte) (n int) {
 	return n
 }
 
-// checkValues refuses a conversation whose JSON has too many values.
-func checkValues(messages []Message, o Options) error {
+// CheckValues refuses, as ErrMessages, a conversation whose JSON has more than 131,072 values.
+func CheckValues(messages []Message, o Options) error {
 	n := Values(o.Tools) + Values(o.Arguments)
 	for _, m := range messages {
 		n += Values(m.Extra)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/toolcall"
 )
 
 func TestIdsOfCallsAreThoseThatMistralsTemplatesTake(t *testing.T) {
@@ -28,5 +29,18 @@ func TestIdsOfCallsAreThoseThatMistralsTemplatesTake(t *testing.T) {
 	}
 	if _, err := shortIDs([]chat.Message{{Extra: []byte(`{"tool_call_id":5}`)}}); !errors.Is(err, chat.ErrMessages) {
 		t.Errorf("an id of no kind: %v", err)
+	}
+}
+
+// Calls with too many values are refused before they are read to be rewritten.
+func TestAttackCallsOfManyValuesAreNotRead(t *testing.T) {
+	x := templated(t, calling(callsOf[toolcall.Kimi]))
+	for _, x.calls = range []toolcall.Format{toolcall.Mistral, toolcall.Kimi, toolcall.DeepSeekV3} {
+		x.written = x.calls == toolcall.DeepSeekV3
+		extra := `{"tool_calls":7,"x":[` + strings.Repeat("{},", 140_000) + `{}]}`
+		_, err := x.Render(t.Context(), Chat{Messages: []chat.Message{{Role: "user", Content: "a", Extra: []byte(extra)}}})
+		if !errors.Is(err, chat.ErrMessages) || !strings.Contains(err.Error(), "send fewer") {
+			t.Errorf("%s: %v", x.calls, err)
+		}
 	}
 }

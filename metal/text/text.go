@@ -174,7 +174,10 @@ func (t *Text) RenderInTurn(ctx context.Context, c Chat, free int, wait func(con
 		}
 	}
 	messages := t.arranged(c.Messages)
-	var err error
+	err := chat.CheckValues(messages, o) // before calls are read to be rewritten
+	if err != nil {
+		return "", err
+	}
 	switch t.calls {
 	case toolcall.Mistral, toolcall.MistralNamed:
 		messages, err = shortIDs(messages)
