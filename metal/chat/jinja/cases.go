@@ -26,7 +26,7 @@ func (r *texts) letters(s string) error {
 	if isASCII(s) {
 		return nil
 	}
-	return r.spend(len(s) / 2)
+	return r.spend(2 * len(s))
 }
 
 func uppered(s string) string {
@@ -50,6 +50,14 @@ func folded(s string) string {
 	return cases.Fold().String(s)
 }
 
+// by changes the case of one character: ascii is the same for ASCII, and makes nothing.
+func by(caser cases.Caser, ascii func(rune) rune, c rune) string {
+	if c < utf8.RuneSelf {
+		return string(ascii(c))
+	}
+	return caser.String(string(c))
+}
+
 // headed is one character in title case, such as "Ss" for ß.
 func headed(c rune) string {
 	if c < utf8.RuneSelf {
@@ -71,10 +79,10 @@ func capitalized(s string) string {
 // titled begins every run of letters with case in title case.
 func titled(s string) string {
 	var b strings.Builder
-	low := lowered(s)
+	low, lower := lowered(s), cases.Lower(language.Und)
 	inWord := false
 	for _, c := range s {
-		l := lowered(string(c))
+		l := by(lower, unicode.ToLower, c)
 		if !strings.HasPrefix(low, l) { // a final sigma
 			_, n := utf8.DecodeRuneInString(low)
 			l = low[:n]
@@ -92,9 +100,9 @@ func titled(s string) string {
 
 func swapped(s string) string {
 	var b strings.Builder
-	low := lowered(s)
+	low, lower, upper := lowered(s), cases.Lower(language.Und), cases.Upper(language.Und)
 	for _, c := range s {
-		l := lowered(string(c))
+		l := by(lower, unicode.ToLower, c)
 		if !strings.HasPrefix(low, l) { // a final sigma
 			_, n := utf8.DecodeRuneInString(low)
 			l = low[:n]
@@ -104,7 +112,7 @@ func swapped(s string) string {
 		case isUpper(c):
 			b.WriteString(l)
 		case isLower(c):
-			b.WriteString(uppered(string(c)))
+			b.WriteString(by(upper, unicode.ToUpper, c))
 		default:
 			b.WriteRune(c)
 		}

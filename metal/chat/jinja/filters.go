@@ -299,9 +299,15 @@ func parseInt(s string, base int64) (any, bool) {
 	return small(v), true
 }
 
-func filterRound(_ *run, v any, a args) (any, error) {
+// roundSteps is the work of rounding a number, which may have hundreds of digits.
+const roundSteps = 128
+
+func filterRound(r *run, v any, a args) (any, error) {
 	p, err := a.bind("round", 0, "precision", "method")
 	if err != nil {
+		return nil, err
+	}
+	if err := r.spend(roundSteps); err != nil {
 		return nil, err
 	}
 	method, ok := p[1].(string)
@@ -329,6 +335,9 @@ func filterRound(_ *run, v any, a args) (any, error) {
 		return roundTo(v, precision, method)
 	}
 	if i != nil {
+		if err := r.work(i); err != nil {
+			return nil, err
+		}
 		return small(roundInteger(i, precision)), nil
 	}
 	return roundFloat(v.(float64), precision)

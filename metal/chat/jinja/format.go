@@ -237,6 +237,9 @@ func (f *formatter) first(name string) (any, error) {
 		return v, err
 	}
 	if name != "" && !all(name, isDigit) {
+		if err := f.r.spend(len(f.args.names) / 16); err != nil {
+			return nil, err
+		}
 		for i, n := range f.args.names {
 			if n == name {
 				return f.args.named[i], nil

@@ -54,7 +54,7 @@ func attacks() map[string]attack {
 		"a text as a key again and again":   {long("{{ {'b': 1}[s] }}"), BoundSteps},
 		"large integers":                    {"{% set n = 7 ** 2000 %}{% for i in range(99999) %}{% set m = n * n // n %}{% endfor %}", BoundSteps},
 		"large integers printed":            {"{% set n = 7 ** 5000 %}{% for i in range(99999) %}{% if n ~ '' == '' %}{% endif %}{% endfor %}", BoundSteps},
-		"a strip of a long set":             {"{% set s = 'a' * 999999 %}{% set c = 'b' * 99999 ~ 'a' %}{% for i in range(9999) %}{% set t = s.strip(c) %}{% endfor %}", BoundBytes},
+		"a strip of a long set":             {"{% set s = 'a' * 999999 %}{% set c = 'b' * 99999 ~ 'a' %}{% for i in range(9999) %}{% set t = s.strip(c) %}{% endfor %}", BoundSteps},
 		"a replace that finds nothing":      {long("{% set t = s | replace('b', '') %}"), BoundBytes},
 		"a number that is none":             {long("{{ s | int }}"), BoundSteps},
 		"a fraction that is none":           {long("{{ s | float }}"), BoundSteps},
@@ -409,5 +409,30 @@ func TestAttackLargeIntegersAreComparedInPlace(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(10, func() { compareNumbers(a, b) }); n != 0 {
 		t.Errorf("a comparison allocates %v times", n)
+	}
+}
+
+// An operation counts as many steps as it takes time: a hundred times those of the expression.
+func TestAttackOperationsThatTakeLongerThanTheirSteps(t *testing.T) {
+	often := func(use string) string {
+		return "{% set n = 2 ** 14000 %}{% for i in range(999) %}" + use + "{% endfor %}"
+	}
+	for name, source := range map[string]string{
+		"rounding":               often("{% set x = 1e308 | round(300) %}"),
+		"large integers":         often("{% set x = n | round(-300) %}"),
+		"remainders of floats":   often("{% set x = (" + strings.Repeat("1e308 % 5e-324, ", 12) + ") %}"),
+		"quotients of floats":    often("{% set x = (" + strings.Repeat("1e308 // 5e-324, ", 12) + ") %}"),
+		"stripping":              "{% set s = 'a' * 99999 %}{% for i in range(20) %}{% set x = s.strip('ab') %}{% endfor %}",
+		"a name among many":      "{% set d = dict.fromkeys(range(3000) | map('string')) %}{{ ('{a}' * 1500).format(**dict(d, a='')) }}",
+		"letters of other cases": "{% set s = 'é' * 9999 %}{% for i in range(9) %}{% set x = s.swapcase() %}{% endfor %}",
+	} {
+		var e *Error
+		_, err := renderText(t.Context(), source, nil, Limits{Steps: 100_000})
+		if !errors.As(err, &e) || e.Bound != BoundSteps {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := renderText(t.Context(), often("{% set x = i + 1 %}"), nil, Limits{Steps: 100_000}); err != nil {
+		t.Error(err)
 	}
 }

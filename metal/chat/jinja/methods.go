@@ -5,7 +5,6 @@ import (
 	"math/big"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode"
 )
 
@@ -44,9 +43,9 @@ func hidden(v any, name string) bool {
 		case "pop", "popitem", "update", "clear", "setdefault":
 			return true
 		}
-		return strings.HasPrefix(name, "__") && slices.Contains(dunders(), name)
+		return isDunder(name)
 	case undefined:
-		return strings.HasPrefix(name, "__") && slices.Contains(undefinedDunders(), name)
+		return isUndefinedDunder(name)
 	case *List:
 		switch name {
 		case "append", "extend", "insert", "pop", "remove", "reverse", "sort", "clear":
@@ -56,20 +55,31 @@ func hidden(v any, name string) bool {
 	return false
 }
 
-// dunders are the attributes of Python's dict with inner names, which hide keys
+// isDunder reports whether Python's dict has an attribute of this inner name: it hides a key
 // of that name after a dot.
-func dunders() []string {
-	return strings.Fields("__class__ __class_getitem__ __contains__ __delattr__ __delitem__ __dir__ __doc__ __eq__ __format__ __ge__ " +
-		"__getattribute__ __getitem__ __getstate__ __gt__ __hash__ __init__ __init_subclass__ __ior__ __iter__ __le__ __len__ __lt__ " +
-		"__ne__ __new__ __or__ __reduce__ __reduce_ex__ __repr__ __reversed__ __ror__ __setattr__ __setitem__ __sizeof__ __str__ __subclasshook__")
+func isDunder(name string) bool {
+	switch name {
+	case "__class__", "__class_getitem__", "__contains__", "__delattr__", "__delitem__", "__dir__", "__doc__", "__eq__", "__format__",
+		"__ge__", "__getattribute__", "__getitem__", "__getstate__", "__gt__", "__hash__", "__init__", "__init_subclass__", "__ior__", "__iter__",
+		"__le__", "__len__", "__lt__", "__ne__", "__new__", "__or__", "__reduce__", "__reduce_ex__", "__repr__", "__reversed__", "__ror__",
+		"__setattr__", "__setitem__", "__sizeof__", "__str__", "__subclasshook__":
+		return true
+	}
+	return false
 }
 
-// undefinedDunders are the inner names that jinja2's Undefined has.
-func undefinedDunders() []string {
-	return strings.Fields("__add__ __aiter__ __bool__ __call__ __class__ __complex__ __delattr__ __dir__ __div__ __doc__ __eq__ __float__ __floordiv__ " +
-		"__format__ __ge__ __getattr__ __getattribute__ __getitem__ __getstate__ __gt__ __hash__ __init__ __init_subclass__ __int__ __iter__ __le__ " +
-		"__len__ __lt__ __mod__ __module__ __mul__ __ne__ __neg__ __new__ __pos__ __pow__ __radd__ __rdiv__ __reduce__ __reduce_ex__ __repr__ " +
-		"__rfloordiv__ __rmod__ __rmul__ __rpow__ __rsub__ __rtruediv__ __setattr__ __sizeof__ __slots__ __str__ __sub__ __subclasshook__ __truediv__")
+// isUndefinedDunder reports whether jinja2's Undefined has this inner name.
+func isUndefinedDunder(name string) bool {
+	switch name {
+	case "__add__", "__aiter__", "__bool__", "__call__", "__class__", "__complex__", "__delattr__", "__dir__", "__div__", "__doc__", "__eq__",
+		"__float__", "__floordiv__", "__format__", "__ge__", "__getattr__", "__getattribute__", "__getitem__", "__getstate__", "__gt__",
+		"__hash__", "__init__", "__init_subclass__", "__int__", "__iter__", "__le__", "__len__", "__lt__", "__mod__", "__module__", "__mul__",
+		"__ne__", "__neg__", "__new__", "__pos__", "__pow__", "__radd__", "__rdiv__", "__reduce__", "__reduce_ex__", "__repr__", "__rfloordiv__",
+		"__rmod__", "__rmul__", "__rpow__", "__rsub__", "__rtruediv__", "__setattr__", "__sizeof__", "__slots__", "__str__", "__sub__",
+		"__subclasshook__", "__truediv__":
+		return true
+	}
+	return false
 }
 
 // numberMember finds what Python's numbers have.

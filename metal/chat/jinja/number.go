@@ -76,6 +76,10 @@ func tooManyDigits() error {
 	return limitf(BoundDigits, "an integer has more than 4300 digits")
 }
 
+// remainderSteps is the work of a remainder of floats: 2,000 subtractions where one is much
+// larger than the other.
+const remainderSteps = 16
+
 // arithmetic is a op b for two numbers.
 func (r *values) arithmetic(op string, a, b any) (any, error) {
 	ai, af, aInt, _ := number(a)
@@ -83,6 +87,11 @@ func (r *values) arithmetic(op string, a, b any) (any, error) {
 	if !aInt || !bInt {
 		if aInt && math.IsInf(af, 0) || bInt && math.IsInf(bf, 0) {
 			return nil, failf("the integer is too large for a float")
+		}
+		if op == "%" || op == "//" {
+			if err := r.spend(remainderSteps); err != nil {
+				return nil, err
+			}
 		}
 		return floatOp(op, af, bf)
 	}

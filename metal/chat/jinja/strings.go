@@ -28,13 +28,14 @@ func strip(r *run, s, name string, a args) (any, error) {
 	default:
 		return nil, failf("%s requires a str, not %s", name, typeName(chars))
 	}
+	rest := s
 	if name != "rstrip" {
-		s = strings.TrimLeftFunc(s, in)
+		rest = strings.TrimLeftFunc(rest, in)
 	}
 	if name != "lstrip" {
-		s = strings.TrimRightFunc(s, in)
+		rest = strings.TrimRightFunc(rest, in)
 	}
-	return s, nil
+	return rest, r.spend((len(s) - len(rest)) / 8)
 }
 
 func split(r *run, s, name string, a args) (any, error) {
