@@ -78,7 +78,7 @@ func tooManyDigits() error {
 
 // remainderSteps is the work of a remainder of floats: 2,000 subtractions where one is much
 // larger than the other.
-const remainderSteps = 16
+const remainderSteps = 64
 
 // arithmetic is a op b for two numbers.
 func (r *values) arithmetic(op string, a, b any) (any, error) {
