@@ -2,6 +2,7 @@ package macnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -78,17 +79,19 @@ func (r *Alerts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 	before, met := r.last.known(mac.Name)
 	next := alerts(&mac)
+	var failures []error // an Event that cannot be created must not keep the others back
 	for _, kind := range alerted() {
 		c := meta.FindStatusCondition(mac.Status.Conditions, kind)
 		if c == nil || !r.newsworthy(c, before[kind], met, next[kind]) || !r.limits.Allow(mac.Name, r.Clock.Now()) {
 			continue
 		}
 		if _, err := r.notice(&mac, c).Post(ctx, r.Client, r.Clock.Now()); err != nil {
-			return reconcile.Result{}, err
+			failures = append(failures, err)
+			next[kind] = before[kind] // so that it is tried again
 		}
 	}
 	r.last.remember(mac.Name, next)
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, errors.Join(failures...)
 }
 
 // newsworthy reports whether to emit an Event: for a change to or from an alert while the

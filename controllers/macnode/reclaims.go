@@ -2,6 +2,7 @@ package macnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,8 @@ type Reclaims struct {
 	Clock   clock.PassiveClock
 	Metrics *signal.Metrics
 
-	// told are the ids of the reported reclaims.
+	// told are the ids of the reclaims of each Mac: true once reported, false while an Event has
+	// to be tried again.
 	told perMac[map[string]bool]
 	// holders are the replicas that Macs hold or held.
 	holders holders
@@ -64,44 +66,48 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	}
 	known, met := r.told.known(mac.Name)
 	next := map[string]bool{}
+	var failures []error // an Event that one namespace does not accept must not keep the others back
 	for i := range mac.Status.Reclaims {
 		reclaim := &mac.Status.Reclaims[i]
 		outlived := !met && r.Clock.Since(reclaim.Time.Time) > notice.Life
-		if !known[reclaim.ID] && !outlived && r.limits.Allow(mac.Name, r.Clock.Now()) {
-			if err := r.emit(ctx, &mac, reclaim); err != nil {
-				return reconcile.Result{}, err
-			}
-		}
 		next[reclaim.ID] = true
+		reported, tried := known[reclaim.ID]
+		if reported || outlived || !tried && !r.limits.Allow(mac.Name, r.Clock.Now()) {
+			continue
+		}
+		if err := r.emit(ctx, &mac, reclaim); err != nil {
+			failures = append(failures, err)
+			next[reclaim.ID] = false
+		}
 	}
 	r.told.remember(mac.Name, next)
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, errors.Join(failures...)
 }
 
 // emit creates the Events about the replica, if the Mac held it, and about the Mac. If the
-// latter is new, it also counts the reclaim in the metrics.
+// latter is new, it also counts the reclaim in the metrics. A namespace that refuses the Event
+// about its replica, by its quota for example, loses it: it would refuse it again.
 func (r *Reclaims) emit(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim) error {
 	n := notice.Notice{
 		ID: reclaim.ID, Reason: "Reclaimed", Message: describe(mac.Name, reclaim),
 		Warning: alarming(reclaim.Reason) || reclaim.HostCheck == v1alpha1.HostCheckStranded,
 	}
+	var failed error
 	if r.holders.held(mac.Name, reclaim) {
 		n.About = corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelReplica",
 			Namespace: reclaim.Namespace, Name: reclaim.Name, UID: types.UID(reclaim.ReplicaUID)}
-		if _, err := n.Post(ctx, r.Client, r.Clock.Now()); err != nil {
-			return err
+		if _, failed = n.Post(ctx, r.Client, r.Clock.Now()); apierrors.IsForbidden(failed) {
+			ctrl.LoggerFrom(ctx).Error(failed, "Cannot create an Event", "MacNode", mac.Name, "reclaim", reclaim.ID)
+			failed = nil
 		}
 	}
 	n.About = notice.Of("MacNode", mac)
 	fresh, err := n.Post(ctx, r.Client, r.Clock.Now())
-	if err != nil {
-		return err
-	}
 	if fresh {
 		r.Metrics.Reclaimed(reclaim)
 		ctrl.LoggerFrom(ctx).Info("Engine ended", "MacNode", mac.Name, "reclaim", reclaim.ID, "reason", reclaim.Reason, "freedBytes", ptr.Deref(reclaim.FreedBytes, -1))
 	}
-	return nil
+	return errors.Join(failed, err)
 }
 
 // alarming reports whether a person may have to look into a reason; the others are ordered,
