@@ -70,7 +70,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	var classes v1alpha1.MacClassList
 	var macs v1alpha1.MacNodeList
 	var assigned v1alpha1.MacAssignmentList
-	if err := errors.Join(r.Client.List(ctx, &classes), r.Client.List(ctx, &macs), r.Client.List(ctx, &assigned)); err != nil {
+	shared := client.UnsafeDisableDeepCopy // the objects belong to the cache and are only read
+	if err := errors.Join(r.Client.List(ctx, &classes, shared), r.Client.List(ctx, &macs, shared), r.Client.List(ctx, &assigned, shared)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the Macs and their classes: %w", err)
 	}
 	var failed []error

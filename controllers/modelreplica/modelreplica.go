@@ -65,7 +65,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 func (r *Reconciler) ofMac() handler.EventHandler {
 	all := func(ctx context.Context, mac client.Object, changed func(*v1alpha1.ModelReplica) bool) []reconcile.Request {
 		var list v1alpha1.ModelReplicaList
-		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexNode: mac.GetName()}, client.DisableReadYourWritesConsistency); err != nil {
+		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexNode: mac.GetName()}, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Cannot list the replicas of a Mac", "MacNode", mac.GetName())
 			return nil
 		}
@@ -94,7 +94,7 @@ func (r *Reconciler) ofMac() handler.EventHandler {
 // waitingFor returns the replicas that a deployment's accounting, or its end, releases.
 func (r *Reconciler) waitingFor(ctx context.Context, d client.Object) []reconcile.Request {
 	var list v1alpha1.ModelReplicaList
-	if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexOwner: string(d.GetUID())}, client.DisableReadYourWritesConsistency); err != nil {
+	if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexOwner: string(d.GetUID())}, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the replicas of a deployment", "ModelDeployment", client.ObjectKeyFromObject(d))
 		return nil
 	}

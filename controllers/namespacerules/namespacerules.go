@@ -114,7 +114,7 @@ func (r *Reconciler) observe(ctx context.Context) (observed, error) {
 	namespaces := metav1.PartialObjectMetadataList{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	if err := errors.Join(r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy), r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy),
-		r.Client.List(ctx, &namespaces)); err != nil {
+		r.Client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy)); err != nil {
 		return observed{}, fmt.Errorf("read what the NamespaceRules are about: %w", err)
 	}
 	out := observed{namespaces: sets.Set[string]{}, macs: macs.Items, replicas: replicas.Items}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -55,15 +56,20 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 	named := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetName() == Name })
 	return ctrl.NewControllerManagedBy(mgr).Named("uninstall").WithOptions(o).
 		For(&corev1.ConfigMap{}, builder.WithPredicates(named)).
-		// Their names are all that counts, and these never change.
-		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(existence())).
 		Complete(r)
+}
+
+// existence passes the creation and the deletion of an object: the ConfigMap lists names, which
+// never change.
+func existence() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 }
 
 // Reconcile makes the ConfigMap list the ModelDeployments, or deletes it if there are none.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var all v1alpha1.ModelDeploymentList
-	if err := r.Client.List(ctx, &all); err != nil {
+	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list ModelDeployments: %w", err)
 	}
 	var have corev1.ConfigMap

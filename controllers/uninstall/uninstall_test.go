@@ -3,10 +3,12 @@
 package uninstall
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,6 +16,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -27,7 +31,8 @@ func TestTheGuardExistsWhileModelDeploymentsExist(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).Build()
+	c, unchanged := sharing(t, fake.NewClientBuilder().WithScheme(scheme).Build())
+	defer unchanged()
 	r := &Reconciler{Client: c, Namespace: "system"}
 	key := client.ObjectKey{Namespace: "system", Name: Name}
 	want := func(list string) {
@@ -75,4 +80,36 @@ func TestTheGuardExistsWhileModelDeploymentsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("team/m8")
+}
+
+// TestEditsOfATenantCostNothing: only the creation and the deletion of a ModelDeployment matter.
+func TestEditsOfATenantCostNothing(t *testing.T) {
+	old := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m", Generation: 1}}
+	now := old.DeepCopy()
+	now.Generation = 2
+	p := existence()
+	if p.Update(event.UpdateEvent{ObjectOld: old, ObjectNew: now}) {
+		t.Error("an edit makes the operator list all ModelDeployments")
+	}
+	if !p.Create(event.CreateEvent{Object: old}) || !p.Delete(event.DeleteEvent{Object: old}) {
+		t.Error("a creation or a deletion goes unnoticed")
+	}
+}
+
+// sharing returns a client that fails the test for a List with copies: each costs the whole
+// fleet. The returned function reports whether what was listed was changed: it is the cache's.
+func sharing(t *testing.T, c client.WithWatch) (client.WithWatch, func()) {
+	var listed, before []runtime.Object
+	return interceptor.NewClient(c, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+			if o := (&client.ListOptions{}).ApplyOptions(opts); o.UnsafeDisableDeepCopy == nil || !*o.UnsafeDisableDeepCopy {
+				t.Errorf("a List copies every object of a %T", l)
+			}
+			err := c.List(ctx, l, opts...)
+			listed, before = append(listed, l), append(before, l.DeepCopyObject())
+			return err
+		}}), func() {
+			if len(listed) == 0 || !equality.Semantic.DeepEqual(listed, before) {
+				t.Errorf("%d lists; an object of the cache was changed", len(listed))
+			}
+		}
 }
