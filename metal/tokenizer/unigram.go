@@ -36,13 +36,14 @@ func newUnigram(v *vocabulary, scores []float64, unknown int32, fallback bool) (
 	return u, nil
 }
 
-func (u *unigram) newWorker(controls bool, _ *bounds) worker {
-	return &unigramWorker{unigram: u, controls: controls}
+func (u *unigram) newWorker(controls bool, b *bounds) worker {
+	return &unigramWorker{unigram: u, controls: controls, bounds: b}
 }
 
 type unigramWorker struct {
 	*unigram
 	controls bool
+	bounds   *bounds
 	best     []arrival
 	ids      []int32
 }
@@ -56,7 +57,9 @@ type arrival struct {
 }
 
 func (w *unigramWorker) encode(ids []int32, piece string) []int32 {
-	w.search(piece)
+	if w.search(piece); w.bounds.err != nil {
+		return ids
+	}
 	// Backwards: runs of unknown characters are one piece.
 	w.ids = w.ids[:0]
 	for end := int32(len(piece)); end > 0; {
@@ -77,13 +80,15 @@ func (w *unigramWorker) encode(ids []int32, piece string) []int32 {
 	return append(ids, w.ids...)
 }
 
-// search fills best for each place of the piece.
+// search fills best for each place of the piece, unless it is stopped: a text without
+// separators is one piece.
 func (w *unigramWorker) search(piece string) {
 	w.best = slices.Grow(w.best[:0], len(piece)+1)[:len(piece)+1]
 	for i := range w.best {
 		w.best[i] = arrival{from: -1}
 	}
-	for at := 0; at < len(piece); {
+	for at := 0; at < len(piece) && w.bounds.err == nil; {
+		w.bounds.check(0) // how many ids there will be is not known yet
 		_, size := utf8.DecodeRuneInString(piece[at:])
 		alone := false // whether the character by itself is a token
 		score := w.best[at].score

@@ -31,11 +31,14 @@ func newWordPiece(v *vocabulary, unknown int32, prefix string, most int) (*wordP
 	return w, nil
 }
 
-func (w *wordPiece) newWorker(controls bool, _ *bounds) worker { return wordPieceWorker{w, controls} }
+func (w *wordPiece) newWorker(controls bool, b *bounds) worker {
+	return wordPieceWorker{w, controls, b}
+}
 
 type wordPieceWorker struct {
 	*wordPiece
 	controls bool
+	bounds   *bounds
 }
 
 func (w wordPieceWorker) encode(ids []int32, word string) []int32 {
@@ -43,7 +46,8 @@ func (w wordPieceWorker) encode(ids []int32, word string) []int32 {
 		return append(ids, w.unknown)
 	}
 	n := len(ids)
-	for at := 0; at < len(word); {
+	for at := 0; at < len(word) && w.bounds.err == nil; {
+		w.bounds.check(0) // the ids do not count yet: an unknown part replaces them by one
 		id, size := w.longest(word[at:], at > 0)
 		if id == None {
 			return append(ids[:n], w.unknown)
