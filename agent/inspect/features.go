@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/toolcall"
@@ -34,6 +35,10 @@ func (r *Resolver) folderFeatures(ctx context.Context, f *folder.Folder) ([]mode
 	return r.features(ctx, size*templateFileMemory, func() (chat.Configuration, error) { return chat.ReadFolder(f) })
 }
 
+// probeTime bounds the templates of one model, of any source. Those of another namespace wait for
+// perNamespace of them at most, which leaves time within remoteTime.
+const probeTime = 30 * time.Second
+
 // features returns the features of templates while there is memory for them, those of one
 // model at a time.
 func (r *Resolver) features(ctx context.Context, bytes int64, read func() (chat.Configuration, error)) ([]model.Feature, error) {
@@ -43,6 +48,9 @@ func (r *Resolver) features(ctx context.Context, bytes int64, read func() (chat.
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-r.probing() }()
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTime, failure(v1alpha1.ReasonInvalidModel,
+		"checking the chat templates took longer than %v; simplify them, or choose another model", probeTime))
+	defer cancel()
 	release, err := r.budget().Reserve(bytes + templateMemory)
 	if err != nil {
 		return nil, readFault(err)
