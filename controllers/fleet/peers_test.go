@@ -75,13 +75,13 @@ func TestWhoCopiesFromWhom(t *testing.T) {
 			tc.change(&o)
 		}
 		var got []string
-		for _, m := range NewSites(tc.macs, tc.assigned, tc.replicas).Peers(&tc.macs[0], &o) {
+		for _, m := range peersOf(t, nil, &tc.macs[0], o, tc.macs, tc.assigned, tc.replicas) {
 			got = append(got, m.Name)
 		}
 		if name == "three at most" { // each Mac has a stable order of its own
 			slices.Reverse(tc.macs[1:])
 			var again []string
-			for _, m := range NewSites(tc.macs, nil, nil).Peers(&tc.macs[0], &o) {
+			for _, m := range peersOf(t, nil, &tc.macs[0], o, tc.macs, nil, nil) {
 				again = append(again, m.Name)
 			}
 			if len(got) != 3 || !slices.Equal(got, again) {

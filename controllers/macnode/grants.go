@@ -9,8 +9,6 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -38,16 +36,10 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders, p
 	if r.Grants == nil || !slices.ContainsFunc(orders, copies) {
 		return false, nil
 	}
-	// Assignments of other Macs determine which Mac downloads for all.
-	var replicas v1alpha1.ModelReplicaList
-	if err := r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list replicas: %w", err)
+	peers, err := r.Sites.Peers(mac, orders, macs, func() ([]v1alpha1.MacAssignment, []v1alpha1.ModelReplica, error) { return r.others(ctx) })
+	if err != nil {
+		return false, err
 	}
-	var assigned v1alpha1.MacAssignmentList
-	if err := r.Client.List(ctx, &assigned, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list MacAssignments: %w", err)
-	}
-	sites := fleet.NewSites(macs, assigned.Items, replicas.Items)
 	before := map[string]string{} // grants, by replica and peer
 	for _, a := range previous {
 		for _, n := range a.Peers {
@@ -58,7 +50,7 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders, p
 	var failed error // the first one that a retry may solve
 	for i := range orders {
 		a := &orders[i]
-		for _, n := range sites.Peers(mac, a) {
+		for _, n := range peers[i] {
 			want := agentapi.Grant{
 				Server: n.Name, Client: mac.Name, ClientUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source,
 				Issued: now.Unix(), Expires: now.Add(grantLife).Unix(),
@@ -78,17 +70,28 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders, p
 	return any, failed
 }
 
-// siteChanged passes a Mac that others can newly copy from, or no longer.
-func siteChanged() predicate.Predicate {
-	facts := func(o client.Object) string { return fleet.SiteFacts(o.(*v1alpha1.MacNode)) }
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return facts(e.ObjectOld) != facts(e.ObjectNew) }}
+// others returns the assignments of all Macs, which determine the one that downloads for all.
+func (r *Orders) others(ctx context.Context) ([]v1alpha1.MacAssignment, []v1alpha1.ModelReplica, error) {
+	var replicas v1alpha1.ModelReplicaList
+	if err := r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list replicas: %w", err)
+	}
+	var assigned v1alpha1.MacAssignmentList
+	if err := r.Client.List(ctx, &assigned, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list MacAssignments: %w", err)
+	}
+	return assigned.Items, replicas.Items, nil
 }
 
-// site returns the Macs of the same site, including this one, that lack weights.
-func (r *Orders) site(ctx context.Context, o client.Object) []reconcile.Request {
-	site := o.GetLabels()[fleet.LabelSite]
-	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency); err != nil {
+// site returns the Macs whose peers may differ because a Mac gained or lost weights, or can be
+// reached for a copy, or no longer.
+func (r *Orders) site(ctx context.Context, before, now *v1alpha1.MacNode) []reconcile.Request {
+	change := fleet.SupplyChanged(before, now)
+	if change == nil {
+		return nil
+	}
+	macs, err := r.listMacs(ctx)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
 		return nil
 	}
@@ -97,12 +100,9 @@ func (r *Orders) site(ctx context.Context, o client.Object) []reconcile.Request 
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list MacAssignments")
 		return nil
 	}
-	byMac := fleet.ByMac(assigned.Items)
-	out := []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
-	for i := range macs.Items {
-		if m := &macs.Items[i]; m.Name != o.GetName() && m.Labels[fleet.LabelSite] == site && fleet.Lacks(m, byMac[m.Name]) {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: m.Name}})
-		}
+	names := map[string]bool{}
+	for _, name := range change.Concerned(macs, assigned.Items) {
+		names[name] = true
 	}
-	return out
+	return requests(names)
 }

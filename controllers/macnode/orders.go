@@ -40,6 +40,8 @@ type Orders struct {
 	Grants Granter
 	// Inspectors decides which Macs are asked for a source. Nil keeps nothing between passes.
 	Inspectors *fleet.Inspectors
+	// Sites decides which Macs copy from which. Nil keeps nothing between passes.
+	Sites *fleet.Sites
 }
 
 // orders are the fields of a MacAssignment's spec that this reconciler owns.
@@ -87,7 +89,7 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
 		Watches(&v1alpha1.MacNode{}, changes(r.peers)).
 		Watches(&v1alpha1.MacNode{}, changes(r.inspectors)).
-		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.site), builder.WithPredicates(siteChanged())).
+		Watches(&v1alpha1.MacNode{}, changes(r.site)).
 		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }

@@ -152,7 +152,7 @@ func TestOrdersChangeNothingOfTheCache(t *testing.T) {
 		all = append(all, d, r)
 	}
 	c, unchanged := shared(t, objects(t, all...))
-	o := &Orders{Client: c, Clock: testingclock.NewFakePassiveClock(time.Unix(1000, 0)), Grants: granter{}, Inspectors: &fleet.Inspectors{}}
+	o := &Orders{Client: c, Clock: testingclock.NewFakePassiveClock(time.Unix(1000, 0)), Grants: granter{}, Inspectors: &fleet.Inspectors{}, Sites: &fleet.Sites{}}
 	var workers sync.WaitGroup
 	for _, name := range []string{"a", "b", "c"} {
 		workers.Go(func() {
