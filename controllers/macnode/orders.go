@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -87,9 +86,9 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		Watches(&v1alpha1.MacAssignment{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(assignmentChanged())).
 		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
-		Watches(&v1alpha1.MacNode{}, changes(r.peers)).
-		Watches(&v1alpha1.MacNode{}, changes(r.inspectors)).
-		Watches(&v1alpha1.MacNode{}, changes(r.site)).
+		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.peers)).
+		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.inspectors)).
+		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.site)).
 		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
@@ -121,22 +120,6 @@ func askableChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !fleet.SameStanding(e.ObjectOld.(*v1alpha1.MacNode), e.ObjectNew.(*v1alpha1.MacNode))
 	}}
-}
-
-// changes triggers what a change of a Mac concerns: of one that came or left, without what it was
-// before or is now.
-func changes(concerned func(ctx context.Context, before, now *v1alpha1.MacNode) []reconcile.Request) handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	add := func(ctx context.Context, before, now client.Object, q queue) {
-		for _, request := range concerned(ctx, before.(*v1alpha1.MacNode), now.(*v1alpha1.MacNode)) {
-			q.Add(request)
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, &v1alpha1.MacNode{}, e.Object, q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectOld, e.ObjectNew, q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, &v1alpha1.MacNode{}, q) },
-	}
 }
 
 // inspectors returns the Macs that are asked for a source on which this one reports another

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,7 +31,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(claimsChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.routers), builder.WithPredicates(comesOrGoes())).
-		Watches(&v1alpha1.MacNode{}, r.macChanges()).
+		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.inspectedBy)).
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
 		Watches(&v1alpha1.ModelProfile{}, handler.EnqueueRequestsFromMapFunc(r.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
@@ -103,22 +102,6 @@ func (r *Reconciler) ofClass(ctx context.Context, o client.Object) []reconcile.R
 // ofProfile returns the deployments that name a ModelProfile.
 func (r *Reconciler) ofProfile(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.Spec.ProfileName == o.GetName() })
-}
-
-// macChanges triggers the deployments that a change of a Mac may help. One that came or left is
-// compared with none.
-func (r *Reconciler) macChanges() handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	add := func(ctx context.Context, before, now client.Object, q queue) {
-		for _, request := range r.inspectedBy(ctx, before.(*v1alpha1.MacNode), now.(*v1alpha1.MacNode)) {
-			q.Add(request)
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, &v1alpha1.MacNode{}, e.Object, q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, e.ObjectOld, e.ObjectNew, q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, &v1alpha1.MacNode{}, q) },
-	}
 }
 
 // inspectedBy returns the deployments that a change of a Mac may help: those that are not
