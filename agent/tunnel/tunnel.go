@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -164,9 +165,16 @@ func (l *Listener) Run(ctx context.Context) {
 	}
 }
 
-// look finds all addresses. A name that cannot be looked up now changes nothing.
+// look finds the addresses to open tunnels to. A name that cannot be looked up now changes
+// nothing. A name may stand for any number of addresses: at most mostTunnels are used, first
+// those that are in use already, then the first ones of each name.
 func (l *Listener) look(ctx context.Context, before map[string]context.CancelFunc) map[string]bool {
 	out := map[string]bool{}
+	type address struct {
+		at   string
+		rank int // among those of its name
+	}
+	var more []address
 	for _, gateway := range l.Gateways {
 		host, port, err := net.SplitHostPort(gateway)
 		var found []string
@@ -180,9 +188,21 @@ func (l *Listener) look(ctx context.Context, before map[string]context.CancelFun
 			}
 			continue
 		}
-		for _, address := range found {
-			out[net.JoinHostPort(address, port)] = true
+		for rank, ip := range found {
+			if at := net.JoinHostPort(ip, port); before[at] != nil {
+				out[at] = true
+			} else {
+				more = append(more, address{at, rank})
+			}
 		}
+	}
+	slices.SortStableFunc(more, func(a, b address) int { return a.rank - b.rank })
+	for i, a := range more {
+		if len(out) >= mostTunnels {
+			l.Log.V(1).Info("gateways have more addresses than tunnels may be opened; using the first", "tunnels", mostTunnels, "unused", len(more)-i)
+			break
+		}
+		out[a.at] = true
 	}
 	return out
 }
