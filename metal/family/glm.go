@@ -13,11 +13,14 @@ func glm() Family {
 }
 
 // glm4 is GLM-4-0414 and GLM-Z1: GLM's block with additional norms after both
-// halves.
+// halves. A file may state for mlx-lm that its pairs are not interleaved.
 func glm4() Family {
 	return Family{
 		Name: "glm4", Models: "GLM-4-0414, GLM-Z1", Types: []string{"glm4"}, Context: 1 << 15, Theta: 10000, Partial: 0.5, Interleaved: true,
-		Read: func(c *Config, d *Dimensions) { d.Bias = c.must("attention_bias") },
+		Read: func(c *Config, d *Dimensions) {
+			d.Bias = c.must("attention_bias")
+			d.Rope.Interleaved = c.flagOr(true, "rope_traditional")
+		},
 		Block: func(d Dimensions, i int) Block {
 			b := preNorm(d, i)
 			b.After, b.AfterFeed = rms("post_self_attn_layernorm"), rms("post_mlp_layernorm")
