@@ -181,7 +181,7 @@ func meaningful() map[string]string {
 		"embedding_multiplier": "1", "residual_multiplier": "1", "attention_multiplier": "null", "clip_qkv": "null",
 		"use_qk_norm": "false", "qk_layernorm": "false", "use_parallel_residual": "false", "no_rope_layers": "null",
 		"scoring_func": "null", "topk_method": "null", "n_group": "1", "routed_scaling_factor": "1",
-		"partial_rotary_factor": "1",
+		"partial_rotary_factor": "1", "rope_traditional": "false",
 	}
 }
 

@@ -196,7 +196,7 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"biases in a Mistral":                 {text: edited(llamaConfig, "model_type", `"mistral"`, "attention_bias", "true"), want: ErrUnsupported, says: "attention_bias"},
 		"biases in a Qwen3":                   {text: edited(qwenConfig, "mlp_bias", "true"), want: ErrUnsupported, says: "mlp_bias"},
 		"a flag that is a number":             {text: edited(llamaConfig, "mlp_bias", "1"), want: ErrInvalid, says: "mlp_bias"},
-		"interleaved rotary pairs":            {text: edited(llamaConfig, "rope_traditional", "true"), want: ErrUnsupported, says: "rope_traditional"},
+		"interleaved rotary pairs":            {text: edited(llamaConfig, "rope_traditional", "true"), want: ErrUnsupported, says: `"true" is not supported (supported: false)`},
 		"a window":                            {text: edited(qwenConfig, "use_sliding_window", "true"), want: ErrUnsupported, says: "use_sliding_window"},
 		"layers with a window":                {text: edited(llamaConfig, "num_hidden_layers", "2", "layer_types", `["full_attention","sliding_attention"]`), want: ErrUnsupported, says: "sliding_attention"},
 		"other layers than there are":         {text: edited(llamaConfig, "layer_types", `["full_attention"]`), want: ErrInvalid, says: "layer_types"},
