@@ -114,7 +114,9 @@ func Decode(ctx context.Context, data []byte, l Limits) (*RGB, error) {
 	var m image.Image
 	switch f {
 	case PNG:
-		m, err = png.Decode(r)
+		if m, err = png.Decode(r); err == nil && grayOf16(data) {
+			saturate(m)
+		}
 	case JPEG:
 		m, err = jpeg.Decode(r)
 	case WebP:

@@ -7,8 +7,8 @@ import (
 )
 
 // packed is how an image has its pixels next to one another: the size of a pixel in bytes,
-// and where in it the channels are. Of 16 bits the upper 8 are read, as Pillow does but
-// in grey, of which it makes white from 255 on. An opaque image has no alpha, which is -1.
+// and where in it the channels are. Of 16 bits the upper 8 are read, as Pillow does; saturate
+// prepares grey. An opaque image has no alpha, which is -1.
 type packed struct{ size, red, green, blue, alpha int }
 
 // packedOf returns the pixels of what the decoders return besides planes and palettes. They
@@ -32,6 +32,31 @@ func packedOf(m image.Image) (pix []byte, stride int, of packed) {
 	other := image.NewNRGBA(m.Bounds())
 	draw.Draw(other, other.Rect, m, other.Rect.Min, draw.Src)
 	return packedOf(other)
+}
+
+// grayOf16 reports whether a PNG has one channel of 16 bits by its header, which measure checked.
+func grayOf16(data []byte) bool { return data[24] == 16 && data[25] == 0 }
+
+// saturate moves grey values of 16 bits to the upper 8, those above 255 as 255: Pillow does
+// not scale them when it makes colors of them, and the reference processors with it.
+func saturate(m image.Image) {
+	var pix []byte
+	var size, channels int
+	switch m := m.(type) {
+	case *image.Gray16:
+		pix, size, channels = m.Pix, 2, 1
+	case *image.NRGBA64: // one of its values means transparency
+		pix, size, channels = m.Pix, 8, 3
+	}
+	for ; len(pix) > 0; pix = pix[size:] {
+		for i := range channels {
+			if pix[2*i] == 0 {
+				pix[2*i] = pix[2*i+1]
+			} else {
+				pix[2*i] = 255
+			}
+		}
+	}
 }
 
 // row converts a row of pixels.
