@@ -13,6 +13,7 @@ import (
 // stay smaller than that, with their peers and the rest of the MacNode.
 const (
 	maxSpecBytes        = 32 << 10  // of a deployment's spec, which its replicas repeat
+	maxPlacementBytes   = 4 << 10   // of its placement and replicaMetadata, which no bound of a Mac counts
 	maxAssignmentsBytes = 512 << 10 // of a Mac's assignments, without peers
 	maxInspectionsBytes = 128 << 10 // of a Mac's inspections
 )
@@ -21,7 +22,10 @@ const (
 // nil if it does not.
 func Oversized(spec *v1alpha1.ModelDeploymentSpec) *Refusal {
 	if n := jsonBytes(spec); n > maxSpecBytes {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement", n, maxSpecBytes)}
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes or spec.chatTemplate", n, maxSpecBytes)}
+	}
+	if n := jsonBytes(spec.Placement) + jsonBytes(spec.ReplicaMetadata); n > maxPlacementBytes {
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("spec.placement and spec.replicaMetadata take %d bytes as JSON, at most %d are allowed, because each replica repeats them; label the Macs instead of listing them, or remove labels and annotations", n, maxPlacementBytes)}
 	}
 	return nil
 }

@@ -87,6 +87,15 @@ func TestADeploymentThatMakesReplicasTooLargeIsRefused(t *testing.T) {
 		"a list of files": {fill: func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
 			r.Files = filesOf(256, strings.Repeat("x", 500))
 		}, refused: true},
+		"a list of Macs": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
+			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 4000)}
+		}, refused: false},
+		"long placement": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
+			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 4096)}
+		}, refused: true},
+		"metadata": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
+			s.ReplicaMetadata = v1alpha1.ReplicaMetadata{Annotations: map[string]v1alpha1.MetadataValue{"a": v1alpha1.MetadataValue(strings.Repeat("x", 4096))}}
+		}, refused: true},
 		"placement": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
 			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 40<<10)}
 		}, refused: true},

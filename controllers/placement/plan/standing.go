@@ -68,19 +68,12 @@ func (v *view) fitsWeights(i int) (rejection, bool) {
 	no := func(k kind, figure int64) (rejection, bool) {
 		return rejection{mac: st.mac.Name, kind: k, bytes: figure}, false
 	}
-	own, ownBytes, bytes, kin := 0, 0, st.orderBytes, v.siblings[i] > 0
+	bytes, kin := st.orderBytes, v.siblings[i] > 0
 	for _, r := range st.standing {
 		bytes += fleet.OrderBytes(r)
 		kin = kin || r.Spec.DeploymentRef.UID == v.r.Spec.DeploymentRef.UID && r.UID != v.r.UID
 	}
-	for _, list := range [][]*v1alpha1.ModelReplica{st.bound, st.standing} {
-		for _, r := range list {
-			if r.Namespace == v.r.Namespace {
-				own++
-				ownBytes += fleet.OrderBytes(r)
-			}
-		}
-	}
+	own, ownBytes := v.own(st)
 	most := v.s.rules.of(v.r.Namespace).perMac
 	switch {
 	case f.no != nil:

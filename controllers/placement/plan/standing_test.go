@@ -101,3 +101,17 @@ func TestKeptWeightsReserveNoMemory(t *testing.T) {
 		t.Errorf("%s: %s", d.Reason, d.Message)
 	}
 }
+
+// TestServingCountsWhatANamespaceOnlyKeeps: its share of a Mac is for both. Weights that the
+// deployment itself keeps there do not stop it: they are for this.
+func TestServingCountsWhatANamespaceOnlyKeeps(t *testing.T) {
+	rules := rulesOf(v1alpha1.NamespaceRule{PrefetchLimit: ptr.To(resource.MustParse("1Ti")), ReplicasPerMac: 1})
+	for kept, placed := range map[string]bool{"d": true, "e": false} {
+		r := replica("r", gib, of("d"))
+		all := []v1alpha1.ModelReplica{r, replica("k", gib, keeps("a"), of(kept))}
+		d := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, all, now).Under(rules).Pick(&r)
+		if (d.Mac == "a") != placed || !placed && !strings.Contains(d.Message, "replicasPerMac") {
+			t.Errorf("weights of deployment %s are kept: placed on %q, %s", kept, d.Mac, d.Message)
+		}
+	}
+}

@@ -98,20 +98,35 @@ func (v *view) fits(i int) (kind, bool) {
 }
 
 // crowds reports whether the namespace of the replica has used its share of a Mac's
-// assignments. Only a Mac that has as many in total is counted.
+// assignments. Only a Mac that may have as many in total is counted.
 func (v *view) crowds(st *state) bool {
 	most := v.s.rules.of(v.r.Namespace).perMac
-	if most == 0 || st.replicas < most && !fleet.FullOfOrders(st.orderBytes, v.orderBytes, most) {
+	if most == 0 || len(st.standing) == 0 && st.replicas < most && !fleet.FullOfOrders(st.orderBytes, v.orderBytes, most) {
 		return false
 	}
-	n, bytes := 0, 0
+	n, bytes := v.own(st)
+	return n >= most || fleet.FullOfOrders(bytes, v.orderBytes, most)
+}
+
+// own returns how many assignments of a Mac are for the namespace of the replica, and their
+// bytes: those of serving replicas, and those that only keep weights, but for the ones of the
+// same deployment, which end where it serves.
+func (v *view) own(st *state) (n, bytes int) {
+	count := func(r *v1alpha1.ModelReplica) {
+		n++
+		bytes += fleet.OrderBytes(r)
+	}
 	for _, r := range st.bound {
 		if r.Namespace == v.r.Namespace {
-			n++
-			bytes += fleet.OrderBytes(r)
+			count(r)
 		}
 	}
-	return n >= most || fleet.FullOfOrders(bytes, v.orderBytes, most)
+	for _, r := range st.standing {
+		if r.Namespace == v.r.Namespace && r.Spec.DeploymentRef.UID != v.r.Spec.DeploymentRef.UID {
+			count(r)
+		}
+	}
+	return n, bytes
 }
 
 // filter returns why a Mac cannot hold the replica.
