@@ -22,7 +22,12 @@ func (l *loop) deliver(s *sequence, f *inflightStep, tokens []sampled, row int) 
 		return
 	}
 	if t.err == nil && f.argmax {
-		fits, err := s.constraint.Fits(t.token)
+		var fits bool
+		err := contained(l.log, "next token", func() (err error) { fits, err = s.constraint.Fits(t.token); return err })
+		if p, ok := err.(panicked); ok {
+			l.finish(s, Finished{Err: internal(p)})
+			return
+		}
 		if !fits && !s.constraint.GiveUp(err) { // or it is not known: the host waits for it
 			if err := l.resample(s); err != nil {
 				l.finish(s, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})

@@ -53,10 +53,11 @@ func (l *loop) pipeline() error {
 // canPipeline reports whether the next step can be built before this one completes: the set
 // of decoding sequences will not change by anything but their tokens, and nothing needs the
 // result on the host. A sequence that ends with this step is computed once more for
-// nothing. A cancelled request, a prefix to restore, a prompt that waits for room and a
-// state to save need the step completed first.
+// nothing. One that ended meanwhile is still in the scheduler: it needs the step completed
+// first, as do a cancelled request, a prefix to restore, a prompt that waits for room and a
+// state to save.
 func (l *loop) canPipeline(f *inflightStep) bool {
-	if !l.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(f.resampled) > 0 ||
+	if !l.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(f.ended) > 0 || len(f.resampled) > 0 ||
 		len(l.blocks.pending) > 0 || l.planner.waiting != nil || !l.sched.CanPipeline(f.step) || l.blocks.savesState(f.step) {
 		return false
 	}

@@ -107,7 +107,7 @@ func (t *Tower) rotateApart(s tensor.Scope, x tensor.Array, r *turns) tensor.Arr
 // columns.
 func (t *Tower) scaled(s tensor.Scope, m *merger, x tensor.Array) tensor.Array {
 	x = s.Map(x, tensor.ScaleShift{Scale: float32(math.Sqrt(float64(t.dims.Hidden)))})
-	if m.factor == nil {
+	if m.factor == nil || s.Err() != nil {
 		return x
 	}
 	offset := s.Embed(m.offset, s.IDs(make([]int32, x.Shape()[0])))

@@ -285,6 +285,9 @@ func (t *Tower) layer(s tensor.Scope, l *towerLayer, x tensor.Array, r *turns) t
 // attend lets every patch see all patches. Heads are filled with zeros up to a size that
 // kernels have.
 func (t *Tower) attend(s tensor.Scope, q, k, v tensor.Array) tensor.Array {
+	if s.Err() != nil { // what failed has no shape
+		return nil
+	}
 	d, rows := t.dims, q.Shape()[0]
 	size := d.HeadSize()
 	more := d.AttendedSize() - size
@@ -314,6 +317,9 @@ func (t *Tower) project(s tensor.Scope, l *towerLayer, x tensor.Array) []tensor.
 // merge makes tokens of blocks of patches: [T/block, out]. Deep states are normed after
 // they are joined.
 func (t *Tower) merge(s tensor.Scope, m *merger, x tensor.Array, deep bool) tensor.Array {
+	if s.Err() != nil {
+		return nil
+	}
 	block := t.dims.Block()
 	tokens := x.Shape()[0] / block
 	if t.dims.Merger != family.MergeMLP {
