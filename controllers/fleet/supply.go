@@ -70,19 +70,19 @@ func (c *SupplyChange) Concerned(macs []v1alpha1.MacNode, assigned []v1alpha1.Ma
 	for i := range assigned {
 		byName[assigned[i].Name] = &assigned[i]
 	}
-	givers := c.givers(macs)
+	sources := c.sources(macs)
 	for i := range macs {
 		m := &macs[i]
 		a, site := byName[m.Name], m.Labels[LabelSite]
-		if m.Name != c.mac && a != nil && site != "" && slices.Contains(c.sites, site) && c.concerns(m, a, givers) {
+		if m.Name != c.mac && a != nil && site != "" && slices.Contains(c.sites, site) && c.concerns(m, a, sources) {
 			out = append(out, m.Name)
 		}
 	}
 	return out
 }
 
-// givers returns the names of the other Macs of the site that have the digests, by digest.
-func (c *SupplyChange) givers(macs []v1alpha1.MacNode) map[string][]string {
+// sources returns the names of the other Macs of the site that have the digests, by digest.
+func (c *SupplyChange) sources(macs []v1alpha1.MacNode) map[string][]string {
 	if c.digests == nil {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (c *SupplyChange) givers(macs []v1alpha1.MacNode) map[string][]string {
 	return out
 }
 
-func (c *SupplyChange) concerns(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssignment, givers map[string][]string) bool {
+func (c *SupplyChange) concerns(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssignment, sources map[string][]string) bool {
 	return slices.ContainsFunc(assigned.Spec.Assignments, func(a v1alpha1.Assignment) bool {
 		switch digest := a.Model.Digest; {
 		case a.Desired == v1alpha1.DesiredDrained || HasWeights(m, digest):
@@ -109,7 +109,7 @@ func (c *SupplyChange) concerns(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssig
 		case c.digests == nil:
 			return true
 		default:
-			return c.digests[digest] && c.among(m.Name, givers[digest])
+			return c.digests[digest] && c.among(m.Name, sources[digest])
 		}
 	})
 }
@@ -117,9 +117,9 @@ func (c *SupplyChange) concerns(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssig
 // among reports whether the changed Mac is among the peers of another one, if it has the weights
 // as well as others. If it is not, it makes no difference whether it has them: what else
 // changes then is a change of a Mac that is nearer.
-func (c *SupplyChange) among(mac string, givers []string) bool {
+func (c *SupplyChange) among(mac string, sources []string) bool {
 	nearer, own := 0, distance(mac, c.mac)
-	for _, name := range givers {
+	for _, name := range sources {
 		if d := distance(mac, name); d < own || d == own && name < c.mac {
 			if nearer++; nearer == maxPeers {
 				return false

@@ -92,7 +92,7 @@ func TestEditsOfATenantCostNothing(t *testing.T) {
 		t.Error("an edit makes the operator list all ModelDeployments")
 	}
 	if !p.Create(event.CreateEvent{Object: old}) || !p.Delete(event.DeleteEvent{Object: old}) {
-		t.Error("a creation or a deletion goes unnoticed")
+		t.Error("a creation or a deletion is not noticed")
 	}
 }
 

@@ -53,16 +53,21 @@ func (l *loop) pipeline() error {
 // canPipeline reports whether the next step can be built before this one completes: the set
 // of decoding sequences will not change by anything but their tokens, and nothing needs the
 // result on the host. A sequence that ends with this step is computed once more for
-// nothing. One that ended meanwhile is still in the scheduler: it needs the step completed
+// nothing. One that ended meanwhile, before its prompt was computed, needs the step completed
 // first, as do a cancelled request, a prefix to restore, a prompt that waits for room and a
 // state to save.
 func (l *loop) canPipeline(f *inflightStep) bool {
-	if !l.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(f.ended) > 0 || len(f.resampled) > 0 ||
+	if !l.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(f.resampled) > 0 ||
 		len(l.blocks.pending) > 0 || l.planner.waiting != nil || !l.sched.CanPipeline(f.step) || l.blocks.savesState(f.step) {
 		return false
 	}
 	for _, r := range f.step.Rows {
 		if l.byID[r.ID] == nil { // it ended while this step was in flight
+			return false
+		}
+	}
+	for _, s := range f.ended {
+		if l.sched.InKV(s.id) < len(s.tokens)-1 { // the scheduler has it still
 			return false
 		}
 	}
