@@ -37,8 +37,9 @@ const (
 	longBytes  = 1 << 20
 	valueBytes = 150
 	retryAfter = time.Second
-	// grammarBytes bounds the compiled grammars that are kept for later requests.
-	grammarBytes = 64 << 20
+	// grammarBytes bounds the compiled grammars that are kept for later requests, with the
+	// vocabulary.
+	grammarBytes = 48 << 20
 )
 
 // inputProcessor checks requests by themselves and turns them into sequences and

@@ -33,7 +33,9 @@ type backend struct {
 	// What Metal takes on a Mac is not measured yet: its share is a guess on the
 	// safe side. It and the slack of EngineLimit contain the one long render of a chat
 	// template: one of 30 MB took 47 MiB, several in turn 84 with their garbage
-	// (on the reference back end at GOGC=50). tokenBytes is what each token of the vocabulary takes.
+	// (on the reference back end at GOGC=50). They also contain constraints on output
+	// (grammar.MostBytes): 16 clients that sent the largest schemas at once took 36 MiB.
+	// tokenBytes is what each token of the vocabulary takes.
 	process, tokenBytes int64
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 )
 
 // expr is a piece of a grammar before it has nodes.
@@ -37,7 +38,9 @@ type builder struct {
 	// mostNodes and mostWork are the bounds for what is compiled now; 0 stands for maxNodes and
 	// maxWork.
 	mostNodes, mostWork int
-	wants               []want
+	// held are the bytes of what is made here, which the meter counts too.
+	held  int64
+	wants []want
 	// patterns are the rules of regular expressions that were made already.
 	patterns map[string]ref
 }
@@ -63,16 +66,23 @@ func (b *builder) attempt(make func() (expr, error)) (expr, bool) {
 	nodes, work := b.budget()
 	mostNodes, mostWork := b.mostNodes, b.mostWork
 	at, rules, wants, edges := len(b.nodes), len(b.rules), len(b.wants), b.edges
+	held, here := b.meter.held, b.held
 	b.mostNodes, b.mostWork = nodes-(nodes-b.spent-at)/2, work-(work-b.work)/2
 	var e expr
 	var err error
 	enough := b.meter.within(func() { e, err = make() })
 	b.mostNodes, b.mostWork = mostNodes, mostWork
 	if enough && err == nil && b.err == nil {
+		b.meter.held = held + b.held - here // what it was read from is garbage
 		return e, true
 	}
+	b.meter.held, b.held = held, here
 	b.spent += len(b.nodes) - at
 	clear(b.nodes[at:])
+	if cap(b.nodes) > 2*at+keptItems { // what was given up is not kept as room
+		b.meter.spend(at / textBytes)
+		b.nodes = slices.Clone(b.nodes[:at])
+	}
 	b.nodes, b.rules, b.wants, b.edges, b.err = b.nodes[:at], b.rules[:rules], b.wants[:wants], edges, nil
 	b.meter.spend((len(b.sets) + len(b.patterns)) / 4)
 	maps.DeleteFunc(b.sets, func(_ string, r int32) bool { return int(r) >= rules })
@@ -95,6 +105,7 @@ func (b *builder) pattern(source string) (expr, error) {
 	if b.patterns == nil {
 		b.patterns = map[string]ref{}
 	}
+	b.hold(len(source) + entryBytes)
 	b.patterns[source] = e.(ref)
 	return e, nil
 }
@@ -105,8 +116,20 @@ func (b *builder) fail(err error) {
 	}
 }
 
+// hold counts bytes of the grammar before they are made.
+func (b *builder) hold(n int) bool {
+	b.held += int64(n)
+	return b.meter.hold(n)
+}
+
+// scratch returns a function that gives back what was counted since, but for the grammar.
+func (b *builder) scratch() func() {
+	held, here := b.meter.held, b.held
+	return func() { b.meter.held = held + b.held - here }
+}
+
 func (b *builder) node() int32 {
-	if !b.meter.spend(1) {
+	if !b.hold(nodeSize) || !b.meter.spend(1) {
 		b.fail(b.meter.err)
 		return 0
 	}
@@ -119,7 +142,7 @@ func (b *builder) node() int32 {
 }
 
 func (b *builder) join(from int32, e edge) {
-	if !b.meter.spend(1) {
+	if !b.hold(edgeSize) || !b.meter.spend(1) {
 		b.fail(b.meter.err)
 	}
 	if b.edges++; b.edges > maxEdges {

@@ -23,14 +23,20 @@ type Cache struct {
 	size  int
 	spell func(id int32) []byte
 	limit int64
-	// processors are for what takes long, and heavy has a place for each constraint that
-	// may be compiled there at once: that bounds the memory that compilations take.
-	processors, heavy *share.Turns
-	vocab             func() *Vocabulary
+	// processors are for what takes long.
+	processors *share.Turns
+	// quick and heavy have a place for each constraint that may be compiled at once. In a heavy
+	// one, an answer may also be followed that needs many states.
+	quick, heavy *share.Turns
+	// making are the bytes of what is compiled now.
+	making   atomic.Int64
+	refused  *refusals
+	returned returns
+	vocab    func() *Vocabulary
 	// used are the grammars in use, which are not evicted.
 	used *share.Bytes
-	// bytes of the entries.
-	bytes atomic.Int64
+	// bytes of the entries, and states those of states and masks of the ones in use.
+	bytes, states atomic.Int64
 
 	mu sync.Mutex
 	// All below are guarded by mu.
@@ -65,11 +71,12 @@ type compilation struct {
 }
 
 const (
-	// maxHeavy compilations take long at once; any number of others do not wait for them.
-	maxHeavy = 4
-	// usedBytes bounds the grammars in use. The largest has about 20 MiB, usual ones less
-	// than 1.
-	usedBytes = 128 << 20
+	// usedBytes bounds the grammars in use. The largest has about 10 MiB, one of fifty
+	// functions 4.
+	usedBytes = 16 << 20
+	// MostBytes are those of all constraints that are compiled or in use, without the
+	// vocabulary. Those kept for later leave when they are needed.
+	MostBytes = usedBytes + statesBytes + maxQuick*quickBytes + maxHeavy*heavyBytes
 )
 
 // ErrBusy is that of a constraint for which there is no memory while others are in use.
@@ -82,14 +89,15 @@ var errUnfinished = errors.New("the constraint was not compiled")
 // constraint.
 func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	c := &Cache{
-		size: size, spell: spell, limit: limit, processors: newProcessors(), heavy: share.NewTurns(maxHeavy),
+		size: size, spell: spell, limit: limit, processors: newProcessors(), quick: share.NewTurns(maxQuick), heavy: share.NewTurns(maxHeavy), refused: newRefusals(),
 		entries: map[cacheKey]*cached{}, compiling: map[cacheKey]*compilation{}, used: share.NewBytes(usedBytes), tenants: map[string]*holdings{},
 	}
 	c.vocab = sync.OnceValue(func() *Vocabulary {
 		v := NewVocabulary(c.size, c.spell)
 		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.words = v.Bytes()
+		c.mu.Unlock()
+		c.returned.after(returnPause)
 		return v
 	})
 	return c
@@ -107,6 +115,9 @@ func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, rel
 			return nil, nil, err
 		} else if e != nil {
 			return e.table, c.releaser(e), nil
+		}
+		if err := c.refused.of(k); err != nil {
+			return nil, nil, err
 		}
 		running, first := c.begin(k)
 		if first {
@@ -157,13 +168,10 @@ func (c *Cache) compileFirst(ctx context.Context, k cacheKey, s Spec) (e *cached
 	return c.compile(ctx, k, s)
 }
 
-func (c *Cache) compile(ctx context.Context, k cacheKey, s Spec) (*cached, error) {
-	processors := &lane{c.processors, k.tenant}
-	g, err := compile(newMeter(ctx, processors, &lane{c.heavy, k.tenant}), s)
-	if err != nil {
-		return nil, err
-	}
-	e := &cached{key: k, table: newTable(g, c.vocab(), processors)}
+// enterUsed adds a grammar that is in use from now on.
+func (c *Cache) enterUsed(k cacheKey, g *Grammar) (*cached, error) {
+	e := &cached{key: k, table: newTable(g, c.vocab(), &lane{c.processors, k.tenant})}
+	e.table.heavy = &lane{c.heavy, k.tenant}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if other := c.entries[k]; other != nil {
@@ -171,11 +179,11 @@ func (c *Cache) compile(ctx context.Context, k cacheKey, s Spec) (*cached, error
 	} else {
 		c.enter(e)
 	}
-	err = c.use(e)
+	err := c.use(e)
 	if err != nil && e.idle == nil {
 		c.remove(e)
 	}
-	c.shrink()
+	c.shrink(0)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +210,8 @@ func (c *Cache) use(e *cached) error {
 			return ErrBusy
 		}
 		h := c.tenants[e.key.tenant]
-		h.inUse.Add(1)
+		e.table.used.Store(true)
+		h.use(e.table.bytes.Load())
 		if e.idle != nil {
 			h.idle.Remove(e.idle)
 			e.idle = nil
@@ -219,22 +228,23 @@ func (c *Cache) releaser(e *cached) func() {
 		if e.users--; e.users == 0 {
 			c.used.Give(e.key.tenant, e.table.g.Bytes())
 			h := c.tenants[e.key.tenant]
-			h.inUse.Add(-1)
+			e.table.used.Store(false)
+			h.use(-e.table.bytes.Load())
 			c.turn++
 			e.used, e.idle = c.turn, h.idle.PushBack(e)
 		}
-		c.shrink()
+		c.shrink(0)
 	})
 }
 
-// Bytes that vocabulary, constraints and masks take now, about.
+// Bytes that vocabulary, constraints, those that are compiled, and masks take now, about.
 func (c *Cache) Bytes() int64 {
 	if c == nil {
 		return 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.words + c.bytes.Load()
+	return c.words + c.bytes.Load() + c.making.Load()
 }
 
 // key tells constraints apart.

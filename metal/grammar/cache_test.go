@@ -194,7 +194,7 @@ func TestTheCacheCountsWhatItKeeps(t *testing.T) {
 	}
 	c.limit = 0
 	c.mu.Lock()
-	c.shrink()
+	c.shrink(0)
 	c.mu.Unlock()
 	if c.bytes.Load() != 0 || len(c.entries) != 0 || len(c.tenants) != 0 {
 		t.Errorf("%d bytes of %d entries and %d tenants are left", c.bytes.Load(), len(c.entries), len(c.tenants))

@@ -270,6 +270,7 @@ func (k *calls) form(f Form, only string) (expr, error) {
 		if k.b.err != nil {
 			return nil, k.b.err
 		}
+		k.b.hold(2*symbolBytes + entryBytes)
 		arguments, empty, err := k.arguments(fn, f, key)
 		if err != nil {
 			return nil, err

@@ -317,7 +317,7 @@ func TestFunctionsAreBounded(t *testing.T) {
 			t.Errorf("%s: %d nodes", name, len(g.nodes))
 		}
 	}
-	b := newBuilder(newMeter(t.Context(), nil, nil))
+	b := newBuilder(newMeter(t.Context(), nil))
 	for range 3 {
 		work, spent, nodes := b.work, b.spent, len(b.nodes)
 		_, ok := b.attempt(func() (expr, error) { return compileSchema(b, `{"properties":{"a":{"not":{}}}}`) })

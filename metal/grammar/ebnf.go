@@ -92,6 +92,7 @@ func (p *ebnf) name() string {
 func (p *ebnf) reference(name string) ref {
 	r, ok := p.rules[name]
 	if !ok {
+		p.b.meter.hold(3 * entryBytes)
 		r = ref(p.b.rule())
 		p.rules[name] = r
 		p.order = append(p.order, name)
@@ -149,7 +150,7 @@ func (p *ebnf) sequence(group bool) (expr, error) {
 	var out seq
 	// A line may end after ::= and after |.
 	for p.blank(true); ; p.blank(group) {
-		if !p.b.meter.spend(2) {
+		if !p.b.meter.hold(symbolBytes) || !p.b.meter.spend(2) {
 			return nil, p.b.meter.err
 		}
 		at := p.at
@@ -280,6 +281,9 @@ func (p *ebnf) text() (expr, error) {
 		if err != nil {
 			return nil, err
 		}
+		if !p.b.meter.hold(2) {
+			return nil, p.b.meter.err
+		}
 		out.WriteRune(c)
 	}
 	p.at++
@@ -308,6 +312,9 @@ func (p *ebnf) class() (expr, error) {
 		}
 		if hi < lo {
 			return nil, p.wrong("the range from %q to %q is reversed", lo, hi)
+		}
+		if !p.b.meter.hold(3 * 8) {
+			return nil, p.b.meter.err
 		}
 		ranges = append(ranges, runeRange{lo, hi})
 	}

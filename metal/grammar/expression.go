@@ -37,7 +37,7 @@ func parseExpression(m *meter, source, keyword string) (*syntax.Regexp, error) {
 	}
 	t := translation{in: source}
 	text, err := t.whole()
-	if !m.spend(len(source) + classWork*min(t.classes, maxClasses)) {
+	if !m.hold(treeBytes*len(source)+8*len(text)+classBytes*min(t.classes, maxClasses)) || !m.spend(len(source)+classWork*min(t.classes, maxClasses)) {
 		return nil, m.err
 	}
 	if t.classes > maxClasses {

@@ -126,7 +126,8 @@ func (s Spec) check() error {
 // Grammar is a compiled constraint: rules that are automata with edges for
 // bytes, for nothing, and for calls of other rules. It is immutable.
 type Grammar struct {
-	nodes []node
+	nodes []fixedNode
+	edges []edge
 	rules []int32 // first node of each
 	// start is the rule of an answer, afterReasoning that of an answer that
 	// follows reasoning.
@@ -184,29 +185,41 @@ func (g *Grammar) across(e edge, taken uint64) (uint64, bool) {
 	return taken, true
 }
 
+// node of a builder.
 type node struct {
 	edges []edge
 	// final ends the rule.
 	final bool
+}
+
+// fixedNode has the edges from first up to end of its grammar.
+type fixedNode struct {
+	first, end int32
 	// need is the call depth of the shortest path to the end of the rule,
 	// unreachable if there is none.
 	need int32
+	// final ends the rule.
+	final bool
 }
 
 const unreachable = 1 << 30
 
+// out are the edges of a node.
+func (g *Grammar) out(n *fixedNode) []edge { return g.edges[n.first:n.end] }
+
 // Compile compiles a constraint within a budget of work. The error is an
 // *Error, or that of ctx.
 func Compile(ctx context.Context, s Spec) (*Grammar, error) {
-	return compile(newMeter(ctx, nil, nil), s)
+	return compile(newMeter(ctx, nil), s)
 }
 
-// newMeter counts the work of a compilation. What takes long goes through the lane, if
-// there is one, for which it needs one of the heavy places.
-func newMeter(ctx context.Context, l, heavy *lane) *meter {
+// newMeter counts the work and the bytes of a compilation, which goes through the lane if
+// there is one.
+func newMeter(ctx context.Context, l *lane) *meter {
 	return &meter{
-		ctx: ctx, left: compileWork, quick: compileWork - quickWork, next: compileWork, lane: l, heavy: heavy,
+		ctx: ctx, left: compileWork, quick: compileWork, next: compileWork, lane: l, most: heavyBytes,
 		exceeded: &Error{kind: errLimit, Message: "the constraint takes too much work to compile; simplify it"},
+		full:     &Error{kind: errLimit, Message: "the constraint takes too much memory to compile; simplify it, or split it into several requests"},
 	}
 }
 
@@ -284,7 +297,8 @@ func compileChoice(choices []string) (expr, error) {
 
 // finish drops what leads nowhere and refuses what cannot be walked.
 func (b *builder) finish(start, afterReasoning int32) (*Grammar, error) {
-	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, afterReasoning: afterReasoning, wants: b.wants}
+	g := &Grammar{rules: b.rules, start: start, afterReasoning: afterReasoning, wants: b.wants}
+	g.nodes, g.edges = b.fixed()
 	g.measure(b.meter)
 	if b.meter.err != nil {
 		return nil, b.meter.err
@@ -303,6 +317,22 @@ func (b *builder) finish(start, afterReasoning int32) (*Grammar, error) {
 	return g, nil
 }
 
+// fixed are the nodes and edges in the least room. The builder has none afterwards.
+func (b *builder) fixed() ([]fixedNode, []edge) {
+	all := 0
+	for i := range b.nodes {
+		all += len(b.nodes[i].edges)
+	}
+	nodes, edges := make([]fixedNode, len(b.nodes)), make([]edge, 0, all)
+	for i, n := range b.nodes {
+		first := int32(len(edges))
+		edges = append(edges, n.edges...)
+		nodes[i] = fixedNode{first: first, end: int32(len(edges)), final: n.final}
+	}
+	b.nodes = nil
+	return nodes, edges
+}
+
 // measure computes for each node the call depth of the shortest path to its
 // rule's end, and drops edges from which no end can be reached.
 func (g *Grammar) measure(m *meter) {
@@ -311,7 +341,7 @@ func (g *Grammar) measure(m *meter) {
 	for i := range g.nodes {
 		n := &g.nodes[i]
 		n.need = unreachable
-		for at, e := range n.edges {
+		for at, e := range g.out(n) {
 			here := edgeAt{int32(i), int32(at)}
 			into[e.to] = append(into[e.to], here)
 			for _, first := range g.needed(e) {
@@ -331,7 +361,7 @@ func (g *Grammar) measure(m *meter) {
 		work = work[:len(work)-1]
 		for _, at := range into[changed] {
 			n := &g.nodes[at.node]
-			e := n.edges[at.edge]
+			e := g.out(n)[at.edge]
 			if !m.spend(1 + len(g.needed(e))) {
 				return
 			}
@@ -343,7 +373,8 @@ func (g *Grammar) measure(m *meter) {
 	}
 	for i := range g.nodes {
 		n := &g.nodes[i]
-		n.edges = slices.DeleteFunc(n.edges, func(e edge) bool { return g.edgeNeed(e) >= unreachable })
+		kept := slices.DeleteFunc(g.out(n), func(e edge) bool { return g.edgeNeed(e) >= unreachable })
+		n.end = n.first + int32(len(kept))
 	}
 }
 
@@ -433,7 +464,7 @@ func (g *Grammar) emptyRules(m *meter) []bool {
 	for len(work) > 0 {
 		here := work[len(work)-1]
 		work = work[:len(work)-1]
-		if !m.spend(1 + len(g.nodes[here.node].edges)) {
+		if !m.spend(1 + len(g.out(&g.nodes[here.node]))) {
 			break
 		}
 		if g.nodes[here.node].final && !empty[here.rule] {
@@ -444,7 +475,7 @@ func (g *Grammar) emptyRules(m *meter) []bool {
 			m.spend(len(waits[here.rule]))
 			waits[here.rule] = nil
 		}
-		for _, e := range g.nodes[here.node].edges {
+		for _, e := range g.out(&g.nodes[here.node]) {
 			switch to := (at{here.rule, e.to}); {
 			case e.kind == edgeBytes:
 			case e.kind == edgeCall && !empty[e.rule]:
@@ -466,10 +497,10 @@ func (g *Grammar) firstCalls(m *meter, rule int32, empty []bool) []int32 {
 	for len(work) > 0 {
 		n := work[len(work)-1]
 		work = work[:len(work)-1]
-		if !m.spend(1 + len(g.nodes[n].edges)) {
+		if !m.spend(1 + len(g.out(&g.nodes[n]))) {
 			break
 		}
-		for _, e := range g.nodes[n].edges {
+		for _, e := range g.out(&g.nodes[n]) {
 			if e.kind == edgeCall && !called[e.rule] {
 				called[e.rule] = true
 				calls = append(calls, e.rule)
@@ -491,7 +522,7 @@ func (g *Grammar) classify() {
 		cut[b] = true // what safe text is made of, see run
 	}
 	for i := range g.nodes {
-		for _, e := range g.nodes[i].edges {
+		for _, e := range g.out(&g.nodes[i]) {
 			if e.kind == edgeBytes {
 				cut[e.lo], cut[int(e.hi)+1] = true, true
 			}
@@ -513,10 +544,7 @@ const tableCost = 2300
 func (g *Grammar) Bytes() int64 { return g.bytes }
 
 func (g *Grammar) size() int64 {
-	n := tableCost + int64(len(g.nodes))*40 + int64(len(g.rules))*4
-	for i := range g.nodes {
-		n += int64(len(g.nodes[i].edges)) * 12
-	}
+	n := tableCost + int64(len(g.nodes))*16 + int64(len(g.edges))*12 + int64(cap(g.rules))*4
 	for _, w := range g.wants {
 		n += 32 + int64(len(w.nodes))*4
 	}

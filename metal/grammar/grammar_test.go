@@ -242,7 +242,7 @@ func TestARandomAnswerEndsAndHoldsWhatItsSchemaWants(t *testing.T) {
 			if !accepts(tab, text) {
 				t.Errorf("%s: %q", source, text)
 			}
-			v, err := parseValue(text)
+			v, err := parseValue(newMeter(t.Context(), nil), text)
 			if err != nil && !strings.Contains(err.Error(), "duplicate") && !strings.Contains(err.Error(), "levels deep") {
 				t.Errorf("%s: %q: %v", source, text, err)
 			} else if ok, err := satisfied(source, v); v != nil && (err != nil || !ok) {
@@ -253,11 +253,11 @@ func TestARandomAnswerEndsAndHoldsWhatItsSchemaWants(t *testing.T) {
 }
 
 func satisfied(source string, v value) (bool, error) {
-	root, err := parseValue(source)
+	root, err := parseValue(newMeter(context.Background(), nil), source)
 	if err != nil {
 		return false, err
 	}
-	s := newOpener(newBuilder(newMeter(context.Background(), nil, nil)), root, manner{})
+	s := newOpener(newBuilder(newMeter(context.Background(), nil)), root, manner{})
 	return s.satisfiesGoal(v, goal{{of: root}})
 }
 

@@ -37,7 +37,7 @@ type trie struct {
 
 type trieNode struct {
 	b     byte
-	depth int32
+	depth uint16
 	token int32 // or -1
 	end   int32 // the first node after the subtree
 }
@@ -101,7 +101,7 @@ func newTrie(tokens []spelt) trie {
 		open = open[:same]
 		for d := same; d < len(tok.text); d++ {
 			open = append(open, int32(len(t.nodes)))
-			t.nodes = append(t.nodes, trieNode{b: tok.text[d], depth: int32(d), token: -1})
+			t.nodes = append(t.nodes, trieNode{b: tok.text[d], depth: uint16(d), token: -1})
 		}
 		last := open[len(open)-1]
 		if t.nodes[last].token < 0 {
@@ -117,7 +117,7 @@ func newTrie(tokens []spelt) trie {
 	return t
 }
 
-func (t *trie) bytes() int64 { return int64(len(t.nodes)) * 16 }
+func (t *trie) bytes() int64 { return int64(len(t.nodes)) * 12 }
 
 // nodes of all tries.
 func (v *Vocabulary) nodes() int64 {

@@ -166,6 +166,9 @@ func (s *document) readItems(o object) (prefix []place, rest *place, err error) 
 			return s.malformed(keyword, o.at, "a non-empty list of schemas")
 		}
 		at := o.at.under(keyword)
+		if !s.b.meter.hold(3 * placeBytes * len(all)) {
+			return s.b.meter.err
+		}
 		for i, of := range all {
 			prefix = append(prefix, place{of: of, at: at.under(strconv.Itoa(i))})
 		}
@@ -191,7 +194,7 @@ func (s *document) readItems(o object) (prefix []place, rest *place, err error) 
 }
 
 func (s *document) item(c oneCase, i int) (goal, error) {
-	var g goal
+	g := make(goal, 0, len(c))
 	if !s.b.meter.spend(len(c)) {
 		return nil, s.b.meter.err
 	}

@@ -81,7 +81,7 @@ func (b *builder) anyText(of []string) (expr, error) {
 		if len(text) > maxNodes {
 			return nil, tooLarge("states", maxNodes)
 		}
-		if !b.meter.spend(len(text) / 2) {
+		if !b.meter.hold(symbolBytes+2*len(text)) || !b.meter.spend(len(text)/2) {
 			return nil, b.meter.err
 		}
 	}

@@ -10,10 +10,12 @@ type opener struct {
 	document
 	// enums are the canonical values of lists, by their first.
 	enums map[*value]map[string]bool
+	// opened are the bytes of the cases that are being found.
+	opened int
 }
 
 func newOpener(b *builder, root value, how manner) opener {
-	return opener{newDocument(b, root, how), map[*value]map[string]bool{}}
+	return opener{document: newDocument(b, root, how), enums: map[*value]map[string]bool{}}
 }
 
 // opening is the schemas that are being opened, the last first.
@@ -40,6 +42,11 @@ func (o *opening) holds(m *members) bool {
 // open finds the cases of a goal.
 func (s *opener) open(g goal) ([]oneCase, error) {
 	all := []oneCase{{}}
+	before := s.opened
+	defer func() {
+		s.b.meter.hold(before - s.opened)
+		s.opened = before
+	}()
 	for _, p := range g {
 		more, err := s.openOne(p, nil)
 		if err != nil {
@@ -60,7 +67,9 @@ func (s *opener) product(a, b []oneCase) ([]oneCase, error) {
 	var out []oneCase
 	for _, x := range a {
 		for _, y := range b {
-			if !s.b.meter.spend(1 + len(x) + len(y)*(len(x)+len(y))) {
+			bytes := 2 * caseBytes * (1 + len(x) + len(y))
+			s.opened += bytes
+			if !s.b.meter.hold(bytes) || !s.b.meter.spend(1+len(x)+len(y)*(len(x)+len(y))) {
 				return nil, s.b.meter.err
 			}
 			joined := slices.Clone(x)

@@ -61,7 +61,7 @@ type goal []place
 // schemas have the same.
 func (g goal) distinct() (goal, string, error) {
 	var keep goal
-	var numbers []int64
+	numbers := make([]int64, 0, min(len(g), maxGoal))
 	for _, p := range g {
 		n := p.number()
 		if p.of == true || slices.Contains(numbers, n) {

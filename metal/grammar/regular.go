@@ -20,6 +20,18 @@ type regular struct {
 	states []regularState
 }
 
+// bytes that it takes, about.
+func (r *regular) bytes() int64 {
+	if r == nil {
+		return 0
+	}
+	n := int64(len(r.states)) * stateBytes
+	for i := range r.states {
+		n += int64(len(r.states[i].ways)) * wayBytes
+	}
+	return n
+}
+
 type regularState struct {
 	ways   []regularWay // in order, apart from one another
 	accept bool
@@ -77,7 +89,7 @@ type looseNode struct {
 }
 
 func (l *loose) node() int {
-	if !l.meter.spend(1) {
+	if !l.meter.hold(looseBytes) || !l.meter.spend(1) {
 		l.fail(l.meter.err)
 		return 0
 	}
@@ -104,6 +116,7 @@ func (l *loose) empty(from, to int) {
 // parseRegular makes the automaton of an expression; anchored ones match the
 // whole text, the others any part of it.
 func parseRegular(m *meter, source, keyword string, anchored bool) (*regular, error) {
+	held := m.held
 	parsed, err := parseExpression(m, source, keyword)
 	if err != nil {
 		return nil, err
@@ -132,7 +145,9 @@ func parseRegular(m *meter, source, keyword string, anchored bool) (*regular, er
 	if l.err != nil {
 		return nil, l.err
 	}
-	return l.determine(start)
+	r, err := l.determine(start)
+	m.held = held + r.bytes()
+	return r, err
 }
 
 // hop returns a node parallel to one that only loops, from which others may be
@@ -196,6 +211,7 @@ func (l *loose) class(bounds []rune) runeSet {
 	if s, known := l.classes[string(l.key)]; known {
 		return s
 	}
+	l.meter.hold(entryBytes + 16*len(bounds))
 	ranges := make([]runeRange, 0, len(bounds)/2)
 	for i := 0; i < len(bounds); i += 2 {
 		ranges = append(ranges, runeRange{bounds[i], bounds[i+1]})
@@ -286,6 +302,7 @@ func (l *loose) determine(start int) (*regular, error) {
 			return s
 		}
 		accept := slices.ContainsFunc(l.closure(set, atStart, true), func(n int) bool { return l.nodes[n].accepting })
+		l.meter.hold(stateBytes + entryBytes + len(key) + 16*len(set))
 		if !atStart {
 			known[string(key)] = len(sets)
 		}
@@ -303,9 +320,11 @@ func (l *loose) determine(start int) (*regular, error) {
 		}
 		for _, p := range l.parts(sets[s]) {
 			w := regularWay{p.runeRange, enter(p.to, false)}
+			l.meter.hold(wayBytes)
 			r.states[s].add(w)
 			ways++
 		}
+		l.meter.hold(-16 * len(sets[s]))
 		sets[s] = nil
 	}
 	return r, nil
@@ -359,6 +378,7 @@ func (l *loose) parts(nodes []int) []part {
 // both is what two automata match.
 func both(m *meter, a, b *regular) (*regular, error) {
 	r := &regular{}
+	defer func(held int64) { m.held = held + r.bytes() }(m.held)
 	known := map[[2]int]int{}
 	var pairs [][2]int
 	enter := func(p [2]int) int {
@@ -366,6 +386,7 @@ func both(m *meter, a, b *regular) (*regular, error) {
 		if !ok {
 			s = len(pairs)
 			known[p] = s
+			m.hold(stateBytes + entryBytes)
 			pairs = append(pairs, p)
 			r.states = append(r.states, regularState{accept: a.states[p[0]].accept && b.states[p[1]].accept})
 		}
@@ -378,7 +399,7 @@ func both(m *meter, a, b *regular) (*regular, error) {
 			return nil, tooLarge("states of all regular expressions together", maxRegular)
 		}
 		x, y := a.states[pairs[s][0]].ways, b.states[pairs[s][1]].ways
-		if !m.spend(4 * (1 + len(x) + len(y))) {
+		if !m.hold(wayBytes*(len(x)+len(y))) || !m.spend(4*(1+len(x)+len(y))) {
 			return nil, m.err
 		}
 		for i, j := 0, 0; i < len(x) && j < len(y); {
@@ -402,7 +423,7 @@ func (r *regular) not(m *meter) *regular {
 	out := &regular{}
 	all := len(r.states)
 	for _, s := range r.states {
-		if !m.spend(1 + 4*len(s.ways)) {
+		if !m.hold(stateBytes+2*wayBytes*(1+len(s.ways))) || !m.spend(1+4*len(s.ways)) {
 			break // the meter keeps the error
 		}
 		n := regularState{accept: !s.accept}
@@ -434,7 +455,7 @@ func ofLength(m *meter, least, most int) (*regular, error) {
 	if last > maxRegular/2 {
 		return nil, tooLarge("characters of a text with a length limit and a pattern", maxRegular/2)
 	}
-	if !m.spend(8 * last) {
+	if !m.hold(last*(stateBytes+2*wayBytes)) || !m.spend(8*last) {
 		return nil, m.err
 	}
 	r, all := &regular{}, anyRune()
@@ -452,6 +473,7 @@ func ofLength(m *meter, least, most int) (*regular, error) {
 
 // oneOf matches these texts alone.
 func oneOf(m *meter, texts []string) *regular {
+	held := m.held
 	l := &loose{meter: m}
 	start := l.node()
 	for _, t := range texts {
@@ -466,6 +488,7 @@ func oneOf(m *meter, texts []string) *regular {
 		return nil
 	}
 	r, err := l.determine(start)
+	m.held = held + r.bytes()
 	if err != nil {
 		return nil
 	}

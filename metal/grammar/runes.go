@@ -184,6 +184,7 @@ func (b *builder) spelt(s runeSet, how spelling) int32 {
 		return r
 	}
 	r := b.rule()
+	b.hold(len(key) + entryBytes)
 	b.sets[key] = r
 	first, end := b.rules[r], b.node()
 	if b.err != nil {

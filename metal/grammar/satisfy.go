@@ -51,7 +51,11 @@ func (s *opener) lists(all []value, v value) bool {
 			if !s.b.meter.spend(weight(e)) {
 				return false
 			}
-			known[canonical(e)] = true
+			text := canonical(e)
+			if !s.b.meter.hold(entryBytes + len(text)) {
+				return false
+			}
+			known[text] = true
 		}
 		s.enums[&all[0]] = known
 	}

@@ -64,7 +64,10 @@ func newSchemas(b *builder, source string, how manner) (*schemas, error) {
 	if !b.meter.spend(len(source) / textBytes) {
 		return nil, b.meter.err
 	}
-	root, err := parseValue(source)
+	root, err := parseValue(b.meter, source)
+	if b.meter.err != nil {
+		return nil, b.meter.err
+	}
 	if err != nil {
 		return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("the schema is not JSON: %v", err)}
 	}
@@ -152,6 +155,9 @@ func (s *schemas) rule(g goal) (ref, error) {
 	}
 	if r, ok := s.rules[key]; ok {
 		return r, nil
+	}
+	if !s.b.meter.hold(2*entryBytes + len(key) + 2*placeBytes*len(keep)) {
+		return 0, s.b.meter.err
 	}
 	r := s.b.rule()
 	s.rules[key] = ref(r)

@@ -51,14 +51,20 @@ const (
 	// maxItems of one state.
 	maxItems = 4096
 	// tableBytes bounds the states and masks of one grammar; when it is reached
-	// all are dropped and computed again as needed. The grammars that a tenant uses at once
-	// have tenantBytes together, but each at least leastBytes.
-	tableBytes  = 24 << 20
-	tenantBytes = 4 * tableBytes
-	leastBytes  = 2 << 20
-	// mostBytes ends a constraint whose step creates more states than this.
-	mostBytes = 3 * tableBytes
+	// all are dropped and computed again as needed. The grammars in use have statesBytes
+	// together, but each at least leastBytes.
+	tableBytes  = 8 << 20
+	statesBytes = 12 << 20
+	leastBytes  = 128 << 10
+	// mostBytes ends a constraint whose step creates more states than this. A table of a cache
+	// may have more than its part of statesBytes only in a heavy place.
+	mostBytes = 12 << 20
+	// keptItems are how many items the scratch of a table has room for between two steps.
+	keptItems = 256
 )
+
+// errRoom ends an operation that needs more states than the table may have.
+var errRoom = errors.New("the table has no room")
 
 type cellKey struct {
 	ret           int32
@@ -73,8 +79,12 @@ type Table struct {
 
 	lane  *lane
 	bytes atomic.Int64
-	// peers are the tables of its tenant, this one included, if a cache has it.
+	// peers are the tables of its tenant, this one included, if a cache has it, and used is
+	// set while this one is in use.
 	peers atomic.Pointer[holdings]
+	used  atomic.Bool
+	// heavy has the place of an operation that needs many states; nil is no bound.
+	heavy *lane
 	// starts are the first states of an answer, and of one that follows reasoning.
 	starts [2]*state
 
@@ -93,6 +103,8 @@ type Table struct {
 	// caches again; rounds counts how often all was forgotten.
 	strays []*state
 	rounds uint64
+	// inHeavy is set while an operation has the heavy place.
+	inHeavy bool
 	// meter of the operation, and failed what ended it early: its meter, or a state of too
 	// many items or bytes.
 	meter  *meter
@@ -119,7 +131,30 @@ func (t *Table) grow(n int64) {
 	t.bytes.Add(n)
 	if h := t.peers.Load(); h != nil {
 		h.add(n)
+		if t.used.Load() {
+			h.use(n)
+		}
 	}
+}
+
+// room is what the states and masks may take between two operations.
+func (t *Table) room() int64 {
+	h := t.peers.Load()
+	if h == nil {
+		return tableBytes
+	}
+	return max(leastBytes, min(tableBytes, h.left(t.bytes.Load())/2))
+}
+
+// full is the error of an operation whose states take too much; nil if they do not.
+func (t *Table) full() error {
+	switch n := t.bytes.Load(); {
+	case n > mostBytes:
+		return ErrAmbiguous
+	case t.heavy != nil && !t.inHeavy && n > t.room():
+		return errRoom
+	}
+	return nil
 }
 
 // forget drops all states; those that matchers hold find their way again.
@@ -172,11 +207,12 @@ func (t *Table) settle(from []item) *state {
 			return t.fail(ErrAmbiguous)
 		}
 		n := &t.g.nodes[it.node]
-		if !t.meter.spend(2 + len(n.edges)) {
+		edges := t.g.out(n)
+		if !t.meter.spend(2 + len(edges)) {
 			return t.fail(t.meter.err)
 		}
 		bytes := false
-		for _, e := range n.edges {
+		for _, e := range edges {
 			switch e.kind {
 			case edgeBytes:
 				bytes = true
@@ -218,7 +254,7 @@ func (t *Table) reach(it item) {
 func (t *Table) call(e edge, from item) {
 	to := &t.g.nodes[e.to]
 	first := t.g.rules[e.rule]
-	if to.final && len(to.edges) == 0 {
+	if to.final && to.first == to.end {
 		t.reach(item{node: first, stack: from.stack})
 		return
 	}
@@ -261,8 +297,8 @@ func (t *Table) intern(items []item, accepting bool) *state {
 	if s := t.states[string(t.key)]; s != nil {
 		return s
 	}
-	if t.bytes.Load() > mostBytes {
-		return t.fail(ErrAmbiguous)
+	if err := t.full(); err != nil {
+		return t.fail(err)
 	}
 	s := &state{items: slices.Clone(items), accepting: accepting, round: t.rounds}
 	t.states[string(t.key)] = s
@@ -293,10 +329,11 @@ func (t *Table) step(s *state, class uint8) *state {
 	b := t.g.sample[class]
 	var moved []item
 	for _, it := range s.items {
-		if !t.meter.spend(1 + len(t.g.nodes[it.node].edges)) {
+		edges := t.g.out(&t.g.nodes[it.node])
+		if !t.meter.spend(1 + len(edges)) {
 			return t.fail(t.meter.err)
 		}
-		for _, e := range t.g.nodes[it.node].edges {
+		for _, e := range edges {
 			if e.kind == edgeBytes && e.lo <= b && b <= e.hi {
 				moved = append(moved, item{e.to, it.taken, it.stack})
 			}
@@ -427,9 +464,27 @@ func (m *Matcher) do(ctx context.Context, meter *meter, work func() error) error
 		}
 	}
 	defer func() { <-m.t.held }()
+	defer m.account.settle(meter)
+	err := m.once(meter, work)
+	if !errors.Is(err, errRoom) {
+		return err
+	}
+	if meter.exceeded == ErrLate {
+		return ErrLate // it must not wait
+	}
+	if err := m.t.heavy.take(ctx); err != nil {
+		return err
+	}
+	defer m.t.heavy.give()
+	m.t.inHeavy = true
+	defer func() { m.t.inHeavy = false }()
+	return m.once(meter, work)
+}
+
+// once has an operation work on the table.
+func (m *Matcher) once(meter *meter, work func() error) error {
 	m.t.makeRoom(m.s)
 	m.t.meter = meter
-	defer m.account.settle(meter)
 	done := false
 	defer func() {
 		if !done { // a panic left states that are not whole
@@ -443,16 +498,23 @@ func (m *Matcher) do(ctx context.Context, meter *meter, work func() error) error
 		m.t.forget() // it was too large, not too slow
 	}
 	m.t.failed = nil
+	m.t.tidy()
 	return err
+}
+
+// tidy drops what an operation leaves in the table that takes too much.
+func (t *Table) tidy() {
+	if t.heavy != nil && t.bytes.Load() > t.room() {
+		t.forget()
+	}
+	if cap(t.work) > keptItems {
+		t.work, t.seen = nil, map[item]bool{}
+	}
 }
 
 // makeRoom forgets the states where they take too much, before one is used.
 func (t *Table) makeRoom(s *state) {
-	most := int64(tableBytes)
-	if peers := t.peers.Load(); peers != nil {
-		most = max(leastBytes, min(most, tenantBytes/max(1, peers.inUse.Load())))
-	}
-	if t.bytes.Load() > most {
+	if t.bytes.Load() > t.room() {
 		t.forget()
 	}
 	if s.round != t.rounds {

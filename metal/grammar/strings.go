@@ -48,6 +48,7 @@ func (s *schemas) emitString(c oneCase, _ types) (expr, error) {
 	case shape == nil:
 		return s.string(repeat{s.char, least, most}, repeat{s.apostrophe, least, most}), nil
 	}
+	defer s.b.scratch()()
 	if least > 0 || most >= 0 {
 		length, err := ofLength(s.b.meter, least, most)
 		if err != nil {

@@ -238,6 +238,7 @@ func (t *tagger) oneText(c oneCase, kinds types) (e expr, open bool, err error) 
 	if pattern == nil {
 		return seq{line, repeat{runes(noTag), least, most}, line}, false, nil
 	}
+	defer t.b.scratch()()
 	length, err := ofLength(t.b.meter, least, most)
 	if err != nil {
 		return nil, false, err

@@ -78,6 +78,10 @@ func (t *text) enter(at int, mark string, lead func(node int32)) int {
 			t.b.fail(tooLarge("states", maxNodes))
 			return at
 		}
+		if !t.b.meter.hold(textStateBytes) {
+			t.b.fail(t.b.meter.err)
+			return at
+		}
 		to := len(t.states)
 		t.states[at].branches = slices.Insert(branches, n, branch{mark[i], to})
 		t.states = append(t.states, textState{})
@@ -137,6 +141,10 @@ func (t *text) lead() {
 			base = t.states[s.fail].row
 		}
 		if !t.b.meter.spend(len(base) + len(s.branches)) {
+			t.b.fail(t.b.meter.err)
+			return
+		}
+		if !t.b.meter.hold(8 * (len(base) + 2*len(s.branches))) {
 			t.b.fail(t.b.meter.err)
 			return
 		}

@@ -45,10 +45,13 @@ func TestAttackGrammarsInUse(t *testing.T) {
 	} else {
 		release()
 	}
-	large.bytes.Store(leastBytes + 1)
+	large.grow(leastBytes)
+	others := int64(statesBytes/2 - leastBytes)
+	c.tenants["hog"].use(others)
 	if large.makeRoom(large.starts[0]); large.bytes.Load() != 0 {
-		t.Errorf("a table of a tenant that uses %d keeps states of %d bytes", n, leastBytes)
+		t.Errorf("a table of a tenant whose others have %d bytes keeps states of %d", others, leastBytes)
 	}
+	c.tenants["hog"].use(-others)
 	release()
 	if _, release, err = ask("hog", n+1); err != nil {
 		t.Errorf("what is given back is not used again: %v", err)
@@ -56,7 +59,7 @@ func TestAttackGrammarsInUse(t *testing.T) {
 	for _, release := range append(releases, release) {
 		release()
 	}
-	if c.used.Held() != 0 || c.tenants["hog"].inUse.Load() != 0 {
-		t.Errorf("%d bytes are in use by no tenant, and %d tables", c.used.Held(), c.tenants["hog"].inUse.Load())
+	if c.used.Held() != 0 || c.states.Load() != 0 || c.tenants["hog"].states.Load() != 0 {
+		t.Errorf("%d bytes are in use by no tenant, and %d of states", c.used.Held(), c.states.Load())
 	}
 }

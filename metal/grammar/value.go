@@ -27,11 +27,18 @@ func (m *members) get(name string) (value, bool) {
 
 const maxValueDepth = 128
 
+// Bytes that values take, about, with the room that lists and maps have to grow.
+const (
+	valueBytes, objectBytes, memberBytes = 64, 96, 112
+	// firstBytes are those of an object's first members, for eight of which a map has room.
+	firstBytes = 320
+)
+
 // parseValue reads one JSON value.
-func parseValue(source string) (value, error) {
+func parseValue(m *meter, source string) (value, error) {
 	dec := json.NewDecoder(strings.NewReader(source))
 	dec.UseNumber()
-	v, err := readValue(dec, 0)
+	v, err := readValue(m, dec, 0)
 	if err == nil {
 		if _, more := dec.Token(); more != io.EOF {
 			err = fmt.Errorf("there is trailing data after the value")
@@ -40,7 +47,7 @@ func parseValue(source string) (value, error) {
 	return v, err
 }
 
-func readValue(dec *json.Decoder, depth int) (value, error) {
+func readValue(m *meter, dec *json.Decoder, depth int) (value, error) {
 	if depth > maxValueDepth {
 		return nil, fmt.Errorf("it is nested more than %d levels deep", maxValueDepth)
 	}
@@ -48,14 +55,20 @@ func readValue(dec *json.Decoder, depth int) (value, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !m.hold(valueBytes) {
+		return nil, m.err
+	}
 	d, ok := tok.(json.Delim)
 	if !ok {
+		if text, isText := tok.(string); isText {
+			m.hold(len(text))
+		}
 		return tok, nil
 	}
 	if d == '[' {
 		out := []value{}
 		for dec.More() {
-			v, err := readValue(dec, depth+1)
+			v, err := readValue(m, dec, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -64,6 +77,7 @@ func readValue(dec *json.Decoder, depth int) (value, error) {
 		_, err := dec.Token()
 		return out, err
 	}
+	m.hold(objectBytes)
 	out := &members{offset: dec.InputOffset(), of: map[string]value{}}
 	for dec.More() {
 		name, err := dec.Token()
@@ -74,7 +88,13 @@ func readValue(dec *json.Decoder, depth int) (value, error) {
 		if _, twice := out.of[key]; twice {
 			return nil, fmt.Errorf("duplicate member %q", key)
 		}
-		v, err := readValue(dec, depth+1)
+		if len(out.names) == 0 {
+			m.hold(firstBytes)
+		}
+		if !m.hold(memberBytes + len(key)) {
+			return nil, m.err
+		}
+		v, err := readValue(m, dec, depth+1)
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 )
 
 // Work is counted in the smallest things that are done for a constraint: a node, an edge, a
@@ -16,8 +17,8 @@ const (
 	// which may look at the whole vocabulary tokenWalks times and do tokenWork in addition.
 	answerWork            = 12_000_000
 	tokenWork, tokenWalks = 100_000, 2
-	// quickWork of a compilation, and of an answer beyond quickTokenWork for each token, is done
-	// at once. What takes more goes through the lane.
+	// quickWork of an answer beyond quickTokenWork for each token is done at once. What takes
+	// more goes through the lane. A quick compilation takes no more, see cache.go.
 	quickWork, quickTokenWork = 400_000, 20_000
 	// tryWork is what Matcher.Try does at most.
 	tryWork = 20_000
@@ -28,11 +29,30 @@ const (
 	textBytes = 8
 )
 
+// Memory is counted in the bytes of what a compilation makes and still holds, before it makes
+// it, with the room that lists and maps have to grow, but without garbage.
+const (
+	// quickBytes are what a quick compilation holds at most, and heavyBytes what any other does.
+	quickBytes, heavyBytes = 2 << 20, 24 << 20
+	// nodeSize and edgeSize are those of a grammar: with what finish needs for each.
+	nodeSize, edgeSize = 64, 28
+	// entryBytes of a map without its key, symbolBytes of a part of an expression, placeBytes
+	// of a schema in a list, caseBytes of one in a case.
+	entryBytes, symbolBytes, placeBytes, caseBytes = 80, 64, 48, 24
+	// textStateBytes of a text in which marks are looked for.
+	textStateBytes = 240
+	// looseBytes, stateBytes and wayBytes are of automata over characters; treeBytes are of the
+	// tree of each byte of an expression, and classBytes of a class of Unicode.
+	looseBytes, stateBytes, wayBytes, treeBytes, classBytes = 192, 80, 32, 160, 13 << 10
+)
+
 var (
 	// ErrWork is that of a constraint that exceeds its budget of work.
 	ErrWork = errors.New("the constraint takes too much work to follow; make it smaller or less ambiguous")
 	// ErrLate is returned where Matcher.Try would have taken too long.
 	ErrLate = errors.New("the constraint is not ready yet")
+	// errHeavy ends a quick compilation that is none.
+	errHeavy = errors.New("the constraint takes long to compile")
 )
 
 // meter counts the work of one compilation or one mask, and ends it with its context or its
@@ -45,10 +65,39 @@ type meter struct {
 	// next is what is left at the next look, and quick what is left where quick work ends.
 	next, quick int64
 	lane        *lane
-	// heavy has a place for each of those that may be in the lane together; nil is no bound.
-	heavy           *lane
-	inLane, isHeavy bool
-	err             error
+	inLane      bool
+	err         error
+	// held are the bytes of what a compilation has made, of at most most; full is the error
+	// beyond that.
+	held, most int64
+	full       error
+	// isQuick: the compilation ends with errHeavy where it takes more than a quick one may.
+	isQuick bool
+	// all counts the bytes of all compilations, this one's counted ones included; nil for none.
+	all     *atomic.Int64
+	counted int64
+}
+
+// hold counts bytes before they are made, or gives some back where n is negative, and reports
+// whether there may be more.
+func (m *meter) hold(n int) bool {
+	m.held += int64(n)
+	switch {
+	case m.err != nil || n <= 0:
+	case m.held > m.most:
+		m.err = m.full
+	case m.isQuick && m.held > quickBytes:
+		m.err = errHeavy
+	}
+	return m.err == nil
+}
+
+// count has all compilations' bytes include what the meter holds.
+func (m *meter) count(held int64) {
+	if m.all != nil {
+		m.all.Add(held - m.counted)
+		m.counted = held
+	}
 }
 
 // spend counts work, and reports whether there may be more.
@@ -68,24 +117,28 @@ func (m *meter) look() {
 		m.err = m.exceeded
 	case m.ctx.Err() != nil:
 		m.err = m.ctx.Err()
+	case m.isQuick && m.left < m.quick:
+		m.err = errHeavy
 	case m.lane != nil && m.left < m.quick:
 		m.err = m.pass()
 	}
+	m.count(m.held)
 	m.next = max(m.floor, m.left-sliceWork)
 	if m.err == nil {
 		runtime.Gosched()
 	}
 }
 
-// within has work done with half of what is left of the budget, and reports whether that was
+// within has work done with half of what is left of the budgets, and reports whether that was
 // enough. What was spent counts.
 func (m *meter) within(work func()) bool {
-	floor := m.floor
+	floor, most := m.floor, m.most
 	m.floor += max(0, m.left-floor) / 2
 	m.next = max(m.next, m.floor)
+	m.most -= max(0, most-m.held) / 2
 	work()
-	m.floor = floor
-	if m.err == nil || m.err != m.exceeded {
+	m.floor, m.most = floor, most
+	if m.err == nil || m.err != m.exceeded && m.err != m.full {
 		return m.err == nil
 	}
 	m.err = nil
@@ -95,12 +148,6 @@ func (m *meter) within(work func()) bool {
 // pass gives the place in the lane to the operation whose turn it is, and waits for the
 // next place.
 func (m *meter) pass() error {
-	if m.heavy != nil && !m.isHeavy {
-		if err := m.heavy.take(m.ctx); err != nil {
-			return err
-		}
-		m.isHeavy = true
-	}
 	if m.inLane {
 		m.lane.give()
 		m.inLane = false
@@ -117,10 +164,8 @@ func (m *meter) done() {
 	if m.inLane {
 		m.lane.give()
 	}
-	if m.isHeavy {
-		m.heavy.give()
-	}
-	m.inLane, m.isHeavy = false, false
+	m.inLane = false
+	m.count(0)
 }
 
 // account is the work that an answer may still cause, what of it is done at once, and what a

@@ -68,7 +68,7 @@ const fiveAlternatives = `root::=""|[a-f] root "a"|[a-f] root "b"|[g-z ] root "c
 
 // compiled returns the work that a constraint took.
 func compiled(ctx context.Context, s Spec) (*Grammar, int64, error) {
-	m := newMeter(ctx, nil, nil)
+	m := newMeter(ctx, nil)
 	g, err := compile(m, s)
 	return g, compileWork - m.left, err
 }
@@ -311,7 +311,7 @@ func TestTenantsTakeTurnsAtConstraintsThatTakeLong(t *testing.T) {
 		synctest.Wait()
 		for before := 0; ; before++ {
 			if tenant := <-ended; tenant == "victim" {
-				if before > maxHeavy {
+				if before > maxHeavy+1 { // those with a place, and one whose turn came first
 					t.Errorf("%d constraints of another tenant were compiled first", before)
 				}
 				return
