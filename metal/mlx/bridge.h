@@ -194,6 +194,9 @@ typedef struct {
   int32_t first_run, runs;
   // It sees no token before first.
   int32_t first;
+  // Unless 0, the recurrent state before the last draft tokens is kept in a slot too.
+  int32_t draft, kept_slot;
+  bridge_slab *kept;
 } bridge_segment;
 // Whether the kernel of ragged.h is for keys of a type and size; if so it is
 // compiled.

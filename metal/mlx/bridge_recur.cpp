@@ -377,6 +377,13 @@ struct scattered {
   std::vector<mx::array> parts;
   std::vector<int32_t> order; // row of the step that stands in each row of the parts
 
+  // Rows that follow one another.
+  void add(int32_t row, mx::array part) {
+    for (int32_t j = 0; j < part.shape(0); j++) {
+      order.push_back(row + j);
+    }
+    parts.push_back(std::move(part));
+  }
   mx::array joined() {
     auto all = parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
     if (std::is_sorted(order.begin(), order.end())) {
@@ -389,6 +396,25 @@ struct scattered {
     return mx::take(all, list_of(back), 0);
   }
 };
+
+// The rows of a segment with drafts, from row on: first those before the drafts, after
+// which the state is kept.
+mx::array drafted(const recurrence &r, const bridge_segment &seg, size_t layer, int row) {
+  auto &held = seg.slab->layers.at(layer), &kept = seg.kept->layers.at(layer);
+  auto rows = [&](int from, int to, const mx::array &seen, const std::optional<mx::array> &matrix) {
+    auto of = [&](const mx::array &x) { return rows_of(x, row + from, row + to); };
+    return (to - from > 1 ? recur_all : recur_once)(r, of(r.mixed), of(r.decay), of(r.beta), seen, matrix);
+  };
+  auto known = rows(0, seg.length - seg.draft, slots_of(held.keys->value, seg.slot, seg.slot + 1), matrices(held, {seg.slot}));
+  auto after = rows(seg.length - seg.draft, seg.length, known.seen, known.matrix);
+  put_slots(kept.keys, known.seen, {seg.kept_slot});
+  put_slots(held.keys, after.seen, {seg.slot});
+  if (known.matrix) {
+    put_slots(kept.values, *known.matrix, {seg.kept_slot});
+    put_slots(held.values, *after.matrix, {seg.slot});
+  }
+  return mx::concatenate({known.out, after.out}, 0);
+}
 
 // Whether recur_step.h has a kernel for a step: of one row of each state.
 bool suits_step(const bridge_recur_operands *in, const bridge_state_shape *of, const bridge_segment *segments, int32_t n) {
@@ -465,17 +491,16 @@ bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_
     for (int32_t i = 0; i < n; row += segments[i].length, i++) {
       const auto &seg = segments[i];
       auto &held = seg.slab->layers.at(at);
-      if (seg.length > 1) {
+      if (seg.draft > 0) {
+        out.add(row, drafted(r, seg, at, row));
+      } else if (seg.length > 1) {
         auto of = [&](const mx::array &x) { return rows_of(x, row, row + seg.length); };
         auto one = recur_all(r, of(r.mixed), of(r.decay), of(r.beta), slots_of(held.keys->value, seg.slot, seg.slot + 1), matrices(held, {seg.slot}));
         put_slots(held.keys, one.seen, {seg.slot});
         if (one.matrix) {
           put_slots(held.values, *one.matrix, {seg.slot});
         }
-        out.parts.push_back(one.out);
-        for (int32_t j = 0; j < seg.length; j++) {
-          out.order.push_back(row + j);
-        }
+        out.add(row, one.out);
       } else if (!std::exchange(done[seg.slab], true)) {
         auto ones = in_slots(segments, n, seg.slab);
         auto of = [&](const mx::array &x) { return rows_at(x, ones.rows); };

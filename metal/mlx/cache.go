@@ -69,11 +69,14 @@ type held struct {
 	// lengths is how many tokens each layer holds; they differ only inside a
 	// step.
 	lengths []int
-	// states holds the recurrent state, nil until the first layer recurs, in a
-	// slot of its own; recurred is how many tokens each layer has seen.
-	states    *states
-	stateSlot int
-	recurred  []int
+	// state is where the recurrent state lies, in no slab until the first layer recurs;
+	// recurred is how many tokens each layer has seen.
+	state    stateSpot
+	recurred []int
+	// kept is the state before a draft, in no slab until there is one, and keptAt how many
+	// tokens each layer had seen then; 0 means that it has none.
+	kept   stateSpot
+	keptAt []int
 }
 
 // NewCache returns an empty cache.
@@ -155,7 +158,7 @@ func (c *cache) Drop(id tensor.RequestID) {
 	delete(c.requests, id)
 	c.growing.leave(&h.grown)
 	c.rotating.leave(&h.rotated)
-	c.leaveState(h)
+	c.leaveStates(h)
 	_ = c.b.measure() // it cannot fail on the thread that just freed
 }
 
@@ -172,9 +175,9 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	if _, most := c.rotated(h); most > tokens && !h.at.Holds(tokens, c.window) {
 		tokens = 0
 	}
-	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens {
+	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens && !h.takeBack(tokens) {
 		tokens = 0
-		c.leaveState(h)
+		c.leaveStates(h)
 	}
 	if tokens == 0 {
 		h.at.Base = 0
@@ -331,7 +334,7 @@ func (c *cache) rotate(h *held, to tensor.Rotation) error {
 
 // holding is what a new request holds: nothing.
 func (c *cache) holding() *held {
-	return &held{lengths: make([]int, c.spec.Layers), recurred: make([]int, c.spec.Recurrent.Layers)}
+	return &held{lengths: make([]int, c.spec.Layers), recurred: make([]int, c.spec.Recurrent.Layers), keptAt: make([]int, c.spec.Recurrent.Layers)}
 }
 
 // AppendAttend extends the cache by the keys and values of a step, then lets

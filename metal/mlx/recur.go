@@ -19,7 +19,15 @@ import (
 // keys and values.
 type states struct {
 	slab
-	rows []*held
+	rows []*stateSpot
+	// kept states are those before drafts, which lie by themselves.
+	kept bool
+}
+
+// stateSpot is a slot of a slab of states; of none where in is nil.
+type stateSpot struct {
+	in   *states
+	slot int
 }
 
 // stateShape is what the bridge wants to know of recurrent layers.
@@ -29,11 +37,11 @@ func stateShape(r tensor.RecurrentSpec) C.bridge_state_shape {
 	}
 }
 
-// joinStates gives a request a state of zeros.
-func (c *cache) joinStates(h *held) error {
+// joinStates gives a request a state of zeros, or one that is kept before a draft.
+func (c *cache) joinStates(to *stateSpot, kept bool) error {
 	bytes := c.spec.Recurrent.StateBytes()
 	at := slices.IndexFunc(c.states, func(s *states) bool {
-		return s.broken == nil && bytes*int64(len(s.rows)+1) <= maxSlabBytes
+		return s.kept == kept && s.broken == nil && bytes*int64(len(s.rows)+1) <= maxSlabBytes
 	})
 	slots := int64(1)
 	if at >= 0 {
@@ -44,7 +52,7 @@ func (c *cache) joinStates(h *held) error {
 		return fmt.Errorf("recurrent state: %w", err)
 	}
 	if at < 0 {
-		s := &states{slab: slab{slotBytes: bytes}}
+		s := &states{slab: slab{slotBytes: bytes}, kept: kept}
 		if s.row = C.bridge_slab_new(C.int32_t(layers), 0, C.bridge_kv_shape{}); s.row == nil {
 			return fmt.Errorf("slab of states: %w", tensor.ErrMemory)
 		}
@@ -52,8 +60,8 @@ func (c *cache) joinStates(h *held) error {
 	}
 	s, shape := c.states[at], stateShape(c.spec.Recurrent)
 	s.slab.charge(c.b, bytes)
-	h.states, h.stateSlot = s, len(s.rows)
-	s.rows = append(s.rows, h)
+	to.in, to.slot = s, len(s.rows)
+	s.rows = append(s.rows, to)
 	if err := fault(C.bridge_state_join(c.b.token(), s.row, &shape)); err != nil {
 		s.broken = err
 		return fmt.Errorf("recurrent state: %w", err)
@@ -61,30 +69,54 @@ func (c *cache) joinStates(h *held) error {
 	return nil
 }
 
-// leaveState takes a request's state away; it is as if nothing had recurred.
-// Arrays of a broken slab stay as they are until all have left.
-func (c *cache) leaveState(h *held) {
-	s := h.states
+// leaveStates takes a request's states away; it is as if nothing had recurred.
+func (c *cache) leaveStates(h *held) {
+	c.leaveState(&h.state)
+	c.leaveState(&h.kept)
+	clear(h.recurred)
+	clear(h.keptAt)
+}
+
+// leaveState frees a slot. Arrays of a broken slab stay as they are until all have left.
+func (c *cache) leaveState(of *stateSpot) {
+	s := of.in
 	if s == nil {
 		return
 	}
 	if len(s.rows) > 1 && s.broken == nil {
-		s.broken = fault(C.bridge_slab_remove(c.b.token(), s.row, C.int32_t(h.stateSlot)))
+		s.broken = fault(C.bridge_slab_remove(c.b.token(), s.row, C.int32_t(of.slot)))
 	}
 	if s.broken == nil {
 		s.slab.charge(c.b, -s.slotBytes)
-		s.rows = slices.Delete(s.rows, h.stateSlot, h.stateSlot+1)
+		s.rows = slices.Delete(s.rows, of.slot, of.slot+1)
 		for i, o := range s.rows {
-			o.stateSlot = i
+			o.slot = i
 		}
 	} else {
-		s.rows[h.stateSlot] = nil
+		s.rows[of.slot] = nil
 	}
-	h.states = nil
-	clear(h.recurred)
-	if !slices.ContainsFunc(s.rows, func(o *held) bool { return o != nil }) {
+	of.in = nil
+	if !slices.ContainsFunc(s.rows, func(o *stateSpot) bool { return o != nil }) {
 		c.freeStates(s)
 	}
+}
+
+// takeBack gives recurrent layers the state before a draft, if all of them have kept that.
+func (h *held) takeBack(tokens int) bool {
+	if tokens == 0 || h.kept.in == nil || h.kept.in.broken != nil || h.state.in.broken != nil {
+		return false
+	}
+	for i, n := range h.recurred {
+		if n <= tokens || h.keptAt[i] != tokens {
+			return false
+		}
+	}
+	h.state, h.kept = h.kept, h.state
+	h.state.in.rows[h.state.slot], h.kept.in.rows[h.kept.slot] = &h.state, &h.kept
+	for i := range h.recurred {
+		h.recurred[i], h.keptAt[i] = tokens, 0
+	}
+	return true
 }
 
 // freeStates frees a slab of states, even one in use.
@@ -149,8 +181,10 @@ func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error
 		has := 0
 		if h := c.requests[g.Request]; h != nil {
 			has = h.recurred[spec.Layer]
-			if h.states != nil && h.states.broken != nil {
-				return nil, fmt.Errorf("request %d was lost in an earlier step: %w", g.Request, h.states.broken)
+			for _, in := range []*states{h.state.in, h.kept.in} {
+				if in != nil && in.broken != nil {
+					return nil, fmt.Errorf("request %d was lost in an earlier step: %w", g.Request, in.broken)
+				}
 			}
 		}
 		if g.Length > 0 && has != g.Start {
@@ -163,8 +197,13 @@ func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error
 			h = c.holding()
 			c.requests[g.Request] = h
 		}
-		if h.states == nil {
-			if err := c.joinStates(h); err != nil {
+		if h.state.in == nil {
+			if err := c.joinStates(&h.state, false); err != nil {
+				return nil, err
+			}
+		}
+		if g.Draft > 0 && h.kept.in == nil {
+			if err := c.joinStates(&h.kept, true); err != nil {
 				return nil, err
 			}
 		}
@@ -175,8 +214,15 @@ func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error
 		}
 		h := c.requests[g.Request]
 		h.recurred[spec.Layer] += g.Length
-		c.b.pending[&h.states.slab] = struct{}{}
-		out = append(out, C.bridge_segment{slab: h.states.row, slot: C.int32_t(h.stateSlot), start: C.int32_t(g.Start), length: C.int32_t(g.Length)})
+		c.b.pending[&h.state.in.slab] = struct{}{}
+		segment := C.bridge_segment{slab: h.state.in.row, slot: C.int32_t(h.state.slot), start: C.int32_t(g.Start), length: C.int32_t(g.Length)}
+		h.keptAt[spec.Layer] = 0
+		if g.Draft > 0 {
+			h.keptAt[spec.Layer] = g.Start + g.Length - g.Draft
+			c.b.pending[&h.kept.in.slab] = struct{}{}
+			segment.draft, segment.kept, segment.kept_slot = C.int32_t(g.Draft), h.kept.in.row, C.int32_t(h.kept.slot)
+		}
+		out = append(out, segment)
 	}
 	return out, nil
 }

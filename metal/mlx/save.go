@@ -46,10 +46,10 @@ func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 		}
 		states, windows := dst[:c.saved.StateBytes], dst[c.saved.StateBytes:]
 		if len(states) > 0 {
-			if err := c.mayRead(&h.states.slab, len(states), c.spec.Recurrent.Layers); err != nil {
+			if err := c.mayRead(&h.state.in.slab, len(states), c.spec.Recurrent.Layers); err != nil {
 				return err
 			}
-			if err := fault(C.bridge_state_save(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(states)))); err != nil {
+			if err := fault(C.bridge_state_save(c.b.token(), h.state.in.row, C.int32_t(h.state.slot), (*C.uint8_t)(unsafe.SliceData(states)))); err != nil {
 				return err
 			}
 		}
@@ -174,11 +174,11 @@ func (c *cache) restore(id tensor.RequestID, tokens int, blocks [][]byte, state 
 	}
 	states, windows := state[:c.saved.StateBytes], state[c.saved.StateBytes:]
 	if len(states) > 0 {
-		if err := c.joinStates(h); err != nil {
+		if err := c.joinStates(&h.state, false); err != nil {
 			return err
 		}
-		if err := c.put(&h.states.slab, func() C.bridge_status {
-			return C.bridge_state_put(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(states)))
+		if err := c.put(&h.state.in.slab, func() C.bridge_status {
+			return C.bridge_state_put(c.b.token(), h.state.in.row, C.int32_t(h.state.slot), (*C.uint8_t)(unsafe.SliceData(states)))
 		}); err != nil {
 			return err
 		}

@@ -40,6 +40,10 @@ type held struct {
 	// them recurs, and how many tokens each has seen.
 	state    []byte
 	recurred []int
+	// kept are the states before drafts, nil until there is one, and keptAt how many
+	// tokens each had seen; 0 means none.
+	kept   []byte
+	keptAt []int
 }
 
 // NewCache returns an empty cache.
@@ -96,7 +100,7 @@ func (c *cache) Drop(id tensor.RequestID) {
 	if h == nil {
 		return
 	}
-	for _, p := range append(h.blocks, h.rotated, h.state) {
+	for _, p := range append(h.blocks, h.rotated, h.state, h.kept) {
 		if p != nil {
 			c.b.mem.releaseExact(p, &c.b.mem.kv)
 		}
@@ -112,7 +116,7 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 		return
 	}
 	tokens = max(0, tokens)
-	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens {
+	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens && !h.takeBack(tokens) {
 		tokens = 0
 	}
 	if _, most := c.rotated(h); most > tokens && !h.at.Holds(tokens, c.window) {
@@ -129,11 +133,28 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	}
 }
 
+// takeBack gives recurrent layers the state before a draft, if all that saw more tokens
+// have kept that.
+func (h *held) takeBack(tokens int) bool {
+	for i, n := range h.recurred {
+		if n > tokens && (tokens == 0 || h.keptAt[i] != tokens) {
+			return false
+		}
+	}
+	size := len(h.state) / len(h.recurred)
+	for i, n := range h.recurred {
+		if n > tokens {
+			copy(h.state[i*size:(i+1)*size], h.kept[i*size:])
+		}
+	}
+	return true
+}
+
 // Bytes held by requests.
 func (c *cache) Bytes() int64 {
 	var n int64
 	for _, h := range c.requests {
-		n += int64(len(h.blocks))*c.blockBytes() + int64(len(h.rotated)+len(h.state))
+		n += int64(len(h.blocks))*c.blockBytes() + int64(len(h.rotated)+len(h.state)+len(h.kept))
 	}
 	return n
 }
@@ -154,7 +175,7 @@ func (c *cache) Release() {
 func (c *cache) of(id tensor.RequestID) *held {
 	h := c.requests[id]
 	if h == nil {
-		h = &held{lengths: make([]int, c.spec.Layers), recurred: make([]int, c.spec.Recurrent.Layers)}
+		h = &held{lengths: make([]int, c.spec.Layers), recurred: make([]int, c.spec.Recurrent.Layers), keptAt: make([]int, c.spec.Recurrent.Layers)}
 		c.requests[id] = h
 	}
 	return h

@@ -107,6 +107,13 @@ func (r *recurrence) begin() error {
 			}
 			h.state = p
 		}
+		if g.Draft > 0 && h.kept == nil {
+			p, err := r.c.b.mem.exact(r.shape.StateBytes(), &r.c.b.mem.kv)
+			if err != nil {
+				return fmt.Errorf("recurrent state before a draft: %w", err)
+			}
+			h.kept = p
+		}
 		r.held = append(r.held, h)
 		r.firsts = append(r.firsts, len(r.rows))
 		for at := range g.Length {
@@ -126,8 +133,13 @@ func (r *recurrence) begin() error {
 // state of this layer for a segment: rows that the convolution saw, and the
 // matrices of the value heads.
 func (r *recurrence) state(segment int) (seen, matrix []float32) {
+	return r.of(r.held[segment].state)
+}
+
+// of is the part of this layer in the states of a request.
+func (r *recurrence) of(states []byte) (seen, matrix []float32) {
 	n := r.shape.StateElements()
-	all := floats(r.held[segment].state)[r.layer*n : (r.layer+1)*n]
+	all := floats(states)[r.layer*n : (r.layer+1)*n]
 	at := (r.shape.Taps - 1) * r.shape.Channels()
 	return all[:at:at], all[at:]
 }
@@ -198,7 +210,12 @@ func (r *recurrence) recur(segment, head int, out *array) {
 	matrix := all[head*v*k : (head+1)*v*k]
 	keyHead := head / (r.shape.ValueHeads / r.shape.KeyHeads)
 	keys := r.shape.KeyHeads * k
-	for t := r.firsts[segment]; t < r.firsts[segment]+r.segments[segment].Length; t++ {
+	end := r.firsts[segment] + r.segments[segment].Length
+	for t := r.firsts[segment]; t < end; t++ {
+		if draft := r.segments[segment].Draft; draft > 0 && t == end-draft {
+			_, kept := r.of(r.held[segment].kept)
+			copy(kept[head*v*k:(head+1)*v*k], matrix)
+		}
 		row := r.mixed.row(t)
 		query, key := row[keyHead*k:(keyHead+1)*k], row[keys+keyHead*k:keys+(keyHead+1)*k]
 		value, dst := row[2*keys+head*v:2*keys+(head+1)*v], out.row(t)[head*v:(head+1)*v]
@@ -262,20 +279,33 @@ func deltaRow(state, query, key, stays []float32, takes, value float32) float32 
 
 // end keeps the rows that the next convolution sees, and counts tokens.
 func (r *recurrence) end() {
-	before, keys, width := r.shape.Taps-1, r.shape.KeyHeads*r.shape.KeySize, r.shape.Channels()
 	for i, g := range r.segments {
+		h := r.held[i]
 		seen, _ := r.state(i)
-		if old := before - g.Length; old > 0 {
-			copy(seen, seen[g.Length*width:])
+		h.keptAt[r.layer] = 0
+		if g.Draft > 0 {
+			kept, _ := r.of(h.kept)
+			r.slide(kept, seen, i, g.Length-g.Draft)
+			h.keptAt[r.layer] = g.Start + g.Length - g.Draft
 		}
-		for at := max(0, g.Length-before); at < g.Length; at++ {
-			row, dst := r.firsts[i]+at, seen[(before-g.Length+at)*width:]
-			if keys > 0 {
-				copy(dst, r.q.row(row))
-				copy(dst[keys:], r.k.row(row))
-			}
-			copy(dst[2*keys:], r.v.row(row))
+		r.slide(seen, seen, i, g.Length)
+		h.recurred[r.layer] += g.Length
+	}
+}
+
+// slide writes the latest rows after the first n of a segment to dst; seen are those before
+// it, and may be dst.
+func (r *recurrence) slide(dst, seen []float32, segment, n int) {
+	before, keys, width := r.shape.Taps-1, r.shape.KeyHeads*r.shape.KeySize, r.shape.Channels()
+	if old := before - n; old > 0 {
+		copy(dst, seen[n*width:])
+	}
+	for at := max(0, n-before); at < n; at++ {
+		row, to := r.firsts[segment]+at, dst[(before-n+at)*width:]
+		if keys > 0 {
+			copy(to, r.q.row(row))
+			copy(to[keys:], r.k.row(row))
 		}
-		r.held[i].recurred[r.layer] += g.Length
+		copy(to[2*keys:], r.v.row(row))
 	}
 }

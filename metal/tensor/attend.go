@@ -10,6 +10,9 @@ import (
 type Segment struct {
 	Request       RequestID
 	Start, Length int
+	// Draft is how many of the last rows Cache.Truncate may take back, fewer than Length:
+	// recurrent layers keep the state before them until their next step.
+	Draft int
 }
 
 // Tokens is the number of rows that segments cover.

@@ -92,7 +92,8 @@ type Cache interface {
 	Drop(RequestID)
 	// Truncate forgets what any layer holds of a request after its first
 	// tokens, such as the result of a step that failed halfway. Blocks may stay
-	// for later tokens. A recurrent state cannot go back, and a window only to
+	// for later tokens. A recurrent state can only go back to before the drafts of
+	// the last step (Segment.Draft), and a window only to
 	// where it still holds all tokens that were seen: if one is past those
 	// tokens, everything of the request is forgotten and its length is 0. A
 	// window can always go back to before the last step.

@@ -96,7 +96,7 @@ func (s RecurSpec) Check(r RecurrentSpec) error {
 	}
 	fits := s.Layer >= 0 && s.Layer < r.Layers && (r.KeyHeads == 0) == (s.Rule == Convolution)
 	for _, g := range s.Segments {
-		fits = fits && g.Length >= 0 && g.Start >= 0
+		fits = fits && g.Length >= 0 && g.Start >= 0 && g.Draft >= 0 && (g.Draft == 0 || g.Draft < g.Length)
 	}
 	for _, o := range []struct {
 		a      Array

@@ -100,13 +100,7 @@ func (s cacheSuite) recurChunks(t *testing.T) {
 			var got []float32
 			for at := 0; at < rows; at += chunk {
 				n := min(chunk, rows-at)
-				part := all
-				for _, f := range []struct {
-					of *[]float32
-					by int
-				}{{&part.q, c.KeyHeads * c.KeySize}, {&part.k, c.KeyHeads * c.KeySize}, {&part.v, c.ValueHeads * c.ValueSize}, {&part.decay, c.decays()}, {&part.beta, c.ValueHeads}} {
-					*f.of = (*f.of)[at*f.by : (at+n)*f.by]
-				}
+				part := all.part(c, at, n)
 				part.arrays(x.s, c)
 				part.spec.Cache, part.spec.Segments = cache, []tensor.Segment{{Request: tensor.RequestID(id), Start: at, Length: n}}
 				got = append(got, x.read(x.s.Recur(part.spec))...)
@@ -166,6 +160,100 @@ func (s cacheSuite) recurForgets(t *testing.T) {
 	if got, want := cache.Bytes(), x.b.Memory().KV; got != want || got < 2*c.StateBytes() || got >= 3*c.StateBytes() {
 		t.Errorf("%d bytes are held, the gauge reports %d; two states have %d", got, want, 2*c.StateBytes())
 	}
+}
+
+// recurDrafts wants the state before drafts back where they are not taken, and the one
+// after them where they are, as if each row had been a step of its own.
+func (s cacheSuite) recurDrafts(t *testing.T) {
+	for _, c := range recurCases() {
+		t.Run(c.name, func(t *testing.T) {
+			d := &draftRun{suite: s.recurring(), bench: s.open(t), c: c}
+			d.cache = d.recurrentCache(c)
+			t.Cleanup(d.cache.Release)
+			d.layers = []recurred{d.recurWeights(c), d.recurWeights(c)}
+			d.run()
+		})
+	}
+}
+
+// draftRun has requests 1 and 3 with drafts, and request 2 without, whose rows are one step
+// each.
+type draftRun struct {
+	suite cacheSuite
+	*bench
+	c      recurCase
+	cache  tensor.Cache
+	layers []recurred
+}
+
+func (d *draftRun) run() {
+	d.step(tensor.Segment{Request: 1, Length: 2}, 2) // nothing is kept
+	d.cache.Truncate(1, 0)
+	d.step(tensor.Segment{Request: 1, Length: 2}, 2)
+	d.step(tensor.Segment{Request: 1, Start: 2, Length: 3, Draft: 2}, 1)
+	d.step(tensor.Segment{Request: 1, Start: 3, Length: 2, Draft: 1}, 2)
+	d.step(tensor.Segment{Request: 1, Start: 5, Length: 4, Draft: 1}, 3)
+	d.step(tensor.Segment{Request: 1, Start: 8, Length: 1}, 1)
+	d.cache.Truncate(1, 8)
+	if n := d.cache.Length(1); n != 0 {
+		d.t.Errorf("%d tokens are left, of which no state is kept", n)
+	}
+	d.step(tensor.Segment{Request: 3, Length: 2, Draft: 1}, 1)
+	d.cache.Truncate(3, 0) // and begins again, from zeros
+	if n := d.cache.Length(3); n != 0 {
+		d.t.Errorf("%d tokens are left of none", n)
+	}
+	d.step(tensor.Segment{Request: 3, Length: 3}, 3)
+	d.cache.Truncate(3, 0)
+	d.step(tensor.Segment{Request: 3, Length: 2, Draft: 1}, 1)
+	d.cache.Drop(1)
+	d.cache.Drop(2)
+	if n, one := d.cache.Bytes(), d.c.StateBytes(); n < 2*one || n != d.b.Memory().KV {
+		d.t.Errorf("%d bytes are held with a draft, the gauge reports %d; a state has %d", n, d.b.Memory().KV, one)
+	}
+	d.cache.Drop(3)
+	if n := d.cache.Bytes(); n != 0 || d.b.Memory().KV != 0 {
+		d.t.Errorf("%d bytes are left after all requests were dropped, the gauge reports %d", n, d.b.Memory().KV)
+	}
+}
+
+// step computes a segment, of which only the first rows are taken, together with the first
+// of these of request 2, and the others of request 2 one by one.
+func (d *draftRun) step(g tensor.Segment, taken int) {
+	d.t.Helper()
+	other := tensor.Segment{Request: 2, Start: d.cache.Length(2), Length: 1}
+	if g.Start == 0 {
+		d.cache.Drop(2)
+		other.Start = 0
+	}
+	for layer, weights := range d.layers {
+		r := weights
+		d.recurRows(&r, d.c, g.Length+1)
+		for _, f := range r.widths(d.c) {
+			copy((*f.of)[g.Length*f.by:], (*f.of)[:f.by]) // the last row is the first
+		}
+		both := d.read(d.recur(layer, r, g, other))
+		wide := len(both) / (g.Length + 1)
+		want := both[g.Length*wide:]
+		for i := 1; i < taken; i++ {
+			want = append(want, d.read(d.recur(layer, r.part(d.c, i, 1), tensor.Segment{Request: 2, Start: other.Start + i, Length: 1}))...)
+		}
+		d.suite.same(d.t, fmt.Sprintf("layer %d, %+v", layer, g), both[:taken*wide], want)
+	}
+	for _, a := range []tensor.Segment{g, {Request: 2, Start: other.Start, Length: taken}} {
+		part := d.s.From(make([]float32, 2*a.Length), a.Length, 2)
+		d.read(d.s.AppendAttend(tensor.AttendSpec{Cache: d.cache, Segments: []tensor.Segment{a}, Scale: 1, Q: part, K: part, V: part}))
+	}
+	d.cache.Truncate(g.Request, g.Start+taken)
+	if n := d.cache.Length(g.Request); n != g.Start+taken {
+		d.t.Fatalf("%d tokens are left of %+v, want %d", n, g, g.Start+taken)
+	}
+}
+
+func (d *draftRun) recur(layer int, r recurred, segments ...tensor.Segment) tensor.Array {
+	r.arrays(d.s, d.c)
+	r.spec.Cache, r.spec.Layer, r.spec.Segments = d.cache, layer, segments
+	return d.s.Recur(r.spec)
 }
 
 func (s cacheSuite) recurErrors(t *testing.T) {

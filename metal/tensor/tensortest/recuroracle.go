@@ -100,6 +100,25 @@ func (x *bench) recurRows(r *recurred, c recurCase, rows int) {
 	}
 }
 
+// operand is the values of one operand, and how many there are of a row.
+type operand struct {
+	of *[]float32
+	by int
+}
+
+// widths lists the operands that have rows.
+func (r *recurred) widths(c recurCase) []operand {
+	return []operand{{&r.q, c.KeyHeads * c.KeySize}, {&r.k, c.KeyHeads * c.KeySize}, {&r.v, c.ValueHeads * c.ValueSize}, {&r.decay, c.decays()}, {&r.beta, c.ValueHeads}}
+}
+
+// part is n rows of the operands from one on.
+func (r recurred) part(c recurCase, at, n int) recurred {
+	for _, f := range r.widths(c) {
+		*f.of = (*f.of)[at*f.by : (at+n)*f.by]
+	}
+	return r
+}
+
 // arrays of the operands, in a scope.
 func (r *recurred) arrays(sc tensor.Scope, c recurCase) {
 	rows := len(r.beta) / c.ValueHeads

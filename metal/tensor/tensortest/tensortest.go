@@ -51,7 +51,7 @@ func Run(t *testing.T, s Suite) {
 		{"LinearAndEmbed", matrices.linear}, {"LinearRowsAreIndependent", matrices.independent}, {"DenseWeightsThatAreNotFinite", matrices.special},
 		{"ConcurrentLoad", matrices.concurrent}, {"Vectors", matrices.vectors}, {"MatrixErrors", matrices.matrixErrors},
 		{"AttendHistories", caches.attend}, {"CacheErrors", caches.cacheErrors},
-		{"RecurHistories", caches.recur}, {"RecurInAnyChunks", caches.recurChunks}, {"RecurErrors", caches.recurErrors}, {"RecurForgets", caches.recurForgets},
+		{"RecurHistories", caches.recur}, {"RecurInAnyChunks", caches.recurChunks}, {"RecurErrors", caches.recurErrors}, {"RecurForgets", caches.recurForgets}, {"RecurDrafts", caches.recurDrafts},
 		{"Rotating", caches.rotating}, {"RotatingForgets", caches.rotatingForgets}, {"RotatingErrors", caches.rotatingErrors},
 		{"SavedIsRestored", caches.savedIsRestored}, {"SavedRanges", caches.savedRanges}, {"SavedInCompany", caches.savedInCompany}, {"SavedWhileComputing", caches.savedWhileComputing},
 		{"SaveErrors", caches.saveErrors}, {"HalfAStepIsNotSaved", caches.halfAStepIsNotSaved}, {"RestoreUnderALimit", caches.restoreUnderALimit}, {"Staged", caches.staged}, {"Expected", caches.expected},
