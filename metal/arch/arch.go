@@ -43,6 +43,20 @@ type Seeing interface {
 	StepSeeing(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight nn.Sight) tensor.Array
 }
 
+// Drafter is a Model that may have a draft head, whose layer is one more in the cache: Step
+// extends that as well.
+type Drafter interface {
+	Seeing
+	// Drafts reports whether it has one. Otherwise the other methods must not be called.
+	Drafts() bool
+	// Draft has the draft head read one token of each segment (ids [segments]) with the
+	// state before it (before [segments, hidden]). It extends the layer of the head and
+	// returns the logits [segments, vocabulary] of the token after that.
+	Draft(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, before tensor.Array) tensor.Array
+	// StepDrafting is StepSeeing, and returns the states that later tokens are drafted from.
+	StepDrafting(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight nn.Sight, d nn.Drafting) (logits, states tensor.Array)
+}
+
 // Encoder is a loaded network with bidirectional attention.
 type Encoder interface {
 	// Hidden runs whole texts through the network and returns the states of its

@@ -61,11 +61,18 @@ func load(t *testing.T, path string, o ref.Options) *network {
 
 func loadOn(t *testing.T, path string, b tensor.Backend) *network {
 	t.Helper()
+	return loadChanged(t, path, b, func(*weights.File) {})
+}
+
+// loadChanged loads a model after a change of what its file holds.
+func loadChanged(t *testing.T, path string, b tensor.Backend, change func(*weights.File)) *network {
+	t.Helper()
 	f, err := weights.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	change(f)
 	if err := b.Attach(); err != nil {
 		t.Fatal(err)
 	}

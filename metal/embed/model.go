@@ -39,6 +39,7 @@ func Load(ctx context.Context, b tensor.Backend, f *weights.File, c *Conventions
 		}
 		return m, nil
 	}
+	f.DropDraft()
 	if m.decoder, err = arch.Load(ctx, b, f, progress); err != nil {
 		return nil, err
 	}

@@ -128,6 +128,7 @@ func (l *loader) read() (*loadedModel, error) {
 
 // describe decides what will be served.
 func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
+	f.DropDraft()
 	facts, err := f.Facts()
 	if err != nil {
 		return nil, err

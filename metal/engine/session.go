@@ -66,6 +66,7 @@ func (s *Session) open(ctx context.Context, path string) error {
 		return err
 	}
 	defer f.Close()
+	f.DropDraft()
 	s.vocab, s.context = f.Dim.Vocabulary, f.Dim.Context
 	if s.model, err = arch.Load(ctx, s.backend, f, nil); err != nil {
 		return ofModel(path, err)

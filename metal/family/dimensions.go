@@ -97,6 +97,8 @@ type Dimensions struct {
 	// out (Feed.Sparsity); nil means that layers do not differ.
 	Widths     []int
 	Sparsities []float64
+	// Drafts means that the files have the tensors of the family's draft head.
+	Drafts bool
 	// Encoder is set for families with bidirectional attention.
 	Encoder *Encoder
 	// Tower is the vision tower; nil if the model has none, or if it is not

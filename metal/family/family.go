@@ -55,6 +55,8 @@ type Family struct {
 	Read func(c *Config, d *Dimensions)
 	// Block describes layer i. It is nil for encoders.
 	Block func(d Dimensions, i int) Block
+	// Draft describes the layer of the draft head; nil means that none is loaded.
+	Draft func(d Dimensions) Block
 	// Layout describes how model folders store the tensors.
 	Layout Layout
 	// GGUF describes how GGUF files store the family; nil means that GGUF is

@@ -15,18 +15,21 @@ func qwen3Next() Family {
 	}
 }
 
-// qwen35 is Qwen3.5, dense or with experts. A vision encoder is ignored. It
-// differs from Qwen3-Next in how the projections of recurrent layers are fused.
+// qwen35 is Qwen3.5, dense or with experts. It differs from Qwen3-Next in how the
+// projections of recurrent layers are fused.
 func qwen35() Family {
 	return Family{
 		Name: "qwen3_5", Models: "Qwen3.5, text only", Types: []string{"qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"}, Context: 1 << 15, Partial: 0.25,
 		Widths: []string{"moe_intermediate_size"}, // of a model of experts alone
-		Read:   readHybrid, Block: hybridBlock, Layout: hybridLayout(),
+		Read:   readHybrid, Block: hybridBlock, Draft: hybridDraft, Layout: hybridLayout(),
 	}
 }
 
-// hybridLayout ignores vision encoders and multi-token prediction heads
-// (mlx-lm's models/qwen3_5.py, sanitize).
+// hybridDraft is a layer with attention.
+func hybridDraft(d Dimensions) Block { return hybridBlock(d, d.Hybrid.Interval-1) }
+
+// hybridLayout ignores what is read apart: vision encoders and draft heads. mlx-lm drops
+// both (models/qwen3_5.py, sanitize).
 func hybridLayout() Layout {
 	return Layout{Unwrap: true, NormsLessOneInHF: true, Kernels: []string{"linear_attn.conv1d.weight"}, Ignored: []string{"model.visual.", "mtp.", "language_model.mtp."}}
 }

@@ -108,8 +108,10 @@ func (d Dimensions) FinalNorm() Norm {
 }
 
 // layer lists the tensors of one layer, with paths relative to the layer.
-func (d Dimensions) layer(f Family, i int) slots {
-	b := d.Block(i)
+func (d Dimensions) layer(f Family, i int) slots { return d.tensors(f, d.Block(i)) }
+
+// tensors lists those of a block, with paths relative to it.
+func (d Dimensions) tensors(f Family, b Block) slots {
 	var out slots
 	for _, n := range []Norm{b.Before, b.After, b.BeforeFeed, b.AfterFeed} {
 		out.norm(n, d.Hidden)

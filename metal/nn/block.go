@@ -39,10 +39,9 @@ type block struct {
 	eager bool
 }
 
-// newBlock declares layer i, whose tensors lie under path; number counts the layers
-// that keep the same.
-func newBlock(l *Loader, path string, d family.Dimensions, i, number int) *block {
-	f := d.Block(i)
+// newBlock declares layer i as f describes it. Its tensors lie under path; number counts the
+// layers that keep the same.
+func newBlock(l *Loader, path string, d family.Dimensions, f family.Block, i, number int) *block {
 	b := &block{parallel: f.Parallel, residual: float32(f.Residual), layer: i, eager: f.After.Path != "" || d.Hybrid.Any()}
 	b.before, b.after = newNorm(l, path, f.Before, d), newNorm(l, path, f.After, d)
 	switch {

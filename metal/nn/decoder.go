@@ -24,6 +24,8 @@ type Decoder struct {
 	blocks  []Block
 	norm    *Norm
 	head    Linear
+	// draft predicts the token after the next; nil means none.
+	draft *draft
 	// scale multiplies logits, and limit then bounds them; 0 means neither.
 	scale, limit float32
 }
@@ -44,8 +46,7 @@ func LoadDecoder(ctx context.Context, l *Loader, d family.Dimensions) (*Decoder,
 // those that recur.
 func cacheSpec(d family.Dimensions) tensor.CacheSpec {
 	spec := tensor.CacheSpec{BlockTokens: blockTokens}
-	for i := range d.Layers {
-		b := d.Block(i)
+	for _, b := range blocksOf(d) {
 		a := b.Attention
 		if h := b.Recurrent; h != nil {
 			spec.Recurrent = tensor.RecurrentSpec{Layers: spec.Recurrent.Layers + 1, KeyHeads: h.KeyHeads, KeySize: h.KeySize, ValueHeads: h.ValueHeads, ValueSize: h.ValueSize, Taps: h.Taps}
@@ -70,6 +71,17 @@ func cacheSpec(d family.Dimensions) tensor.CacheSpec {
 		spec.KVHeads, spec.HeadSize, spec.ValueSize, spec.Within = l.KVHeads, l.HeadSize, l.ValueSize, l.Within
 	}
 	return spec
+}
+
+// blocksOf are the layers, and that of the draft head after them.
+func blocksOf(d family.Dimensions) (all []family.Block) {
+	for i := range d.Layers {
+		all = append(all, d.Block(i))
+	}
+	if d.Drafts {
+		all = append(all, d.DraftBlock())
+	}
+	return all
 }
 
 // numbers count, for each layer, the layers before it that keep the same; for one that
@@ -102,7 +114,7 @@ func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
 	}
 	for i, number := range numbers(d) {
 		path := fmt.Sprintf("model.layers.%d", i)
-		b := newBlock(m.loader, path, d, i, number)
+		b := newBlock(m.loader, path, d, d.Block(i), i, number)
 		if d.Streams == nil {
 			m.blocks = append(m.blocks, b)
 		} else {
@@ -119,6 +131,9 @@ func (m *Decoder) load(ctx context.Context, d family.Dimensions) error {
 	}
 	if d.HeadBias {
 		m.loader.Bias("lm_head", &m.head)
+	}
+	if d.Drafts {
+		m.draft = newDraft(m.loader, d, m.cache.Layers-1)
 	}
 	if err := m.loader.Load(ctx); err != nil {
 		return err
@@ -161,6 +176,10 @@ type Sighted struct {
 
 // StepSeeing is Step with tokens of images in place of rows of the embedding.
 func (m *Decoder) StepSeeing(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int, sight Sight) tensor.Array {
+	if m.draft != nil {
+		logits, _ := m.StepDrafting(s, cache, ids, segments, rows, sight, Drafting{})
+		return logits
+	}
 	if rows == nil {
 		m.stack(s, cache, ids, segments, []int{}, sight)
 		return nil

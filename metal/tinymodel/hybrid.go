@@ -137,7 +137,7 @@ func (c Config) dressed(parts []part, l Layout) []part {
 			switch {
 			case quantized:
 				parts[i].name = "language_model." + p.name
-			case p.name != "lm_head.weight":
+			case p.name != "lm_head.weight" && !strings.HasPrefix(p.name, "mtp."):
 				parts[i].name = "model.language_" + p.name
 			}
 		}

@@ -87,7 +87,7 @@ func (t tensor) floats(kind quant.Type, rowBytes int, seed uint64) part {
 	name, rows := p.name, p.rows
 	p.write = func(w io.Writer) error {
 		rng := newRandom(seed, name)
-		return stream(w, rows, rowBytes, t.silent, t.values.floats(kind, &rng))
+		return stream(w, rows, rowBytes, t.silent, t.floatsWith(kind, t.values.floats(kind, &rng), rowBytes))
 	}
 	return p
 }

@@ -91,6 +91,7 @@ func (c Config) tensors() []tensor {
 	if c.Untied {
 		out = append(out, matrix("lm_head", "output", c.Vocabulary, c.Hidden, 3))
 	}
+	out = c.drafted(out)
 	if c.Script != nil {
 		c.Script.play(out, c.endOfTurn(), c.Hidden)
 	}

@@ -115,6 +115,8 @@ type Config struct {
 	Experts Experts
 	// Hybrid describes the recurrent layers of a hybrid.
 	Hybrid Hybrid
+	// Drafts is its draft head.
+	Drafts Drafts
 	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread,
 	// and is the deviation of biases; 0 makes them all 1, and 0.
 	NormSpread float64
@@ -209,6 +211,8 @@ func (c Config) validate(vocabulary int) error {
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
 	case !c.validHybrid():
 		return c.errHybrid()
+	case !c.validDrafts():
+		return c.errDrafts()
 	case !c.Family.hybrid() && (c.Experts.Count > 0) != (c.Family == Qwen3MoE || c.Family == GPTOSS) || c.Experts.Count < c.Experts.PerToken || c.Experts.FeedForward%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: %s with experts %+v cannot be", c.Family, c.Experts)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:

@@ -84,6 +84,9 @@ func facts(d family.Dimensions, name, quantization string, entries map[string]En
 	}
 	if f.RecurrentLayers > 0 {
 		f.RecurrentStateBytes, f.RecurrentSize = f.RecurrentLayers*d.Hybrid.StateBytes(), int64(d.Hybrid.Width())
+		if d.Drafts {
+			f.RecurrentStateBytes *= 2
+		}
 	}
 	if d.Encoder != nil {
 		f.GrowingLayers, f.EncoderLayers = 0, f.Layers
@@ -104,8 +107,8 @@ func facts(d family.Dimensions, name, quantization string, entries map[string]En
 	return f, f.Validate()
 }
 
-// attending enters what the layers of a decoder keep, and the widest of those that
-// attend.
+// attending enters what the layers of a decoder keep, that of a draft head too, and the
+// widest of those that attend.
 func attending(f *model.Facts, d family.Dimensions) {
 	kinds := d.Kinds()
 	f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.StatelessLayers = int64(kinds.Growing), int64(kinds.Window), int64(kinds.Recurrent), int64(kinds.Stateless)
@@ -118,6 +121,9 @@ func attending(f *model.Facts, d family.Dimensions) {
 	}
 	if n := int64(kinds.Local); n != usual {
 		f.WindowElements = n
+	}
+	if d.Drafts { // one more layer, and the states before a draft
+		f.Layers, f.GrowingLayers = f.Layers+1, f.GrowingLayers+1
 	}
 	f.LayerInputSize = int64(d.Layers * d.Inner)
 	if d.Streams != nil {

@@ -169,12 +169,14 @@ func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 	lessOne := layout.NormsLessOne || layout.NormsLessOneInHF && !asMLX && c.named(layout.Original)
 	f := &File{Dim: dim, dir: dir, sources: c.sources, bytes: c.bytes, lessOne: lessOne}
 	f.openTower(c, cfg) // first: the inventory leaves it out
+	draft := c.draft(dim, cfg)
 	entries, err := c.inventory(dim, cfg)
 	if err != nil {
 		c.close()
 		return nil, c.explainMissing(dir, memory, err)
 	}
 	f.entries, f.unread, f.precise = entries, c.unread, fineEnough(dim, entries)
+	f.addDraft(draft)
 	if f.tower != nil {
 		f.tower.precise = f.precise
 	}

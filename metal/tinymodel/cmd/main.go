@@ -32,6 +32,7 @@ func run() error {
 	cases := flag.Bool("cases", false, "write the cases of test/oracle/goldens/tiny below --out, and list them as JSON on standard output")
 	readers := flag.Bool("readers", false, "the same for test/oracle/goldens/readers: models that make vectors and scores")
 	blocks := flag.Bool("block-cases", false, "the same with the cases of test/oracle/goldens/kquants")
+	drafts := flag.Bool("drafts", false, "the same with the cases of metal/arch/testdata/drafts")
 	flag.Parse()
 	if out == "" || flag.NArg() > 0 {
 		flag.Usage()
@@ -42,6 +43,8 @@ func run() error {
 		return writeCases(out, tinymodel.Cases())
 	case *blocks:
 		return writeCases(out, tinymodel.BlockCases())
+	case *drafts:
+		return writeCases(out, tinymodel.DraftCases())
 	case *readers:
 		return writeReaders(out)
 	}

@@ -94,6 +94,7 @@ func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
 	if err := vacant(o.Out); err != nil {
 		return Report{}, err
 	}
+	f.DropDraft() // as mlx-lm does
 	p, err := newPlan(f, o)
 	if err != nil {
 		return Report{}, err
