@@ -26,6 +26,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	configPath := f.String("config", "", "configuration file, JSON (required)")
 	cacheMemory := f.Int64("cache-memory", 0, "bytes of memory for the prefix cache, in addition to the part of the reserved KV cache that running requests do not use")
 	prefixCache := f.Bool("prefix-cache", true, "keep the prefix cache in the part of the reserved KV cache that running requests do not use")
+	drafts := f.Bool("drafts", true, "use the draft head of a model that has one: a token that it guesses right saves a step")
 	steps := f.Bool("log-steps", false, "log the work and the duration of each step, in microseconds")
 	leak := hiddenLeak(f)
 	if err := parse(f, args, "socket", "config"); err != nil {
@@ -68,7 +69,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	}
 	eng := engine.Start(engine.Options{
 		ModelPath: cfg.ModelPath, Adapters: adaptersOf(cfg), Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
-		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory,
+		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory, Drafts: *drafts,
 		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
 		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, ChatTemplate: cfg.ChatTemplate, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, Log: log,
 	})

@@ -7,11 +7,14 @@ type Row struct {
 	Start, Length int
 	// Sample: the logits of the last position yield the next token.
 	Sample bool
+	// Drafts of the tokens are guesses: the last ones, after the newest token that is
+	// known (Scheduler.Draft).
+	Drafts int
 }
 
 // Decode reports whether the row only computes the newest token of a decoding
-// request.
-func (r Row) Decode() bool { return r.Length == 1 && r.Sample && r.Start > 0 }
+// request, and drafts after it.
+func (r Row) Decode() bool { return r.Length == 1+r.Drafts && r.Sample && r.Start > 0 }
 
 // Step describes one forward pass.
 type Step struct {
@@ -38,6 +41,15 @@ func (s Step) Decodes() int {
 		if r.Decode() {
 			n++
 		}
+	}
+	return n
+}
+
+// Drafts returns the number of drafts of all rows.
+func (s Step) Drafts() int {
+	n := 0
+	for _, r := range s.Rows {
+		n += r.Drafts
 	}
 	return n
 }

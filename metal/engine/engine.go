@@ -21,7 +21,8 @@
 //  5. plan admits sequences, restores their cached prefixes, chooses prefill chunks within
 //     pace and memory, and preempts sequences without KV.
 //  6. execute dispatches the step to the back end and completes it: it samples, delivers
-//     tokens, and saves full blocks to the prefix cache.
+//     tokens, and saves full blocks to the prefix cache. Where that pays, the drafter first
+//     adds a guess of the next token to each decode row; a right one is delivered too.
 //
 // If there is nothing to compute, wait waits for a request.
 //
@@ -76,6 +77,9 @@ type Options struct {
 	// addition.
 	PrefixCache bool
 	CacheMemory int64
+	// Drafts uses the draft head of a model that has one: its guesses of tokens after the
+	// next are checked in the same step. No answer depends on it.
+	Drafts bool
 	// ModelDigest identifies the weights, and Numerics everything else that changes bits:
 	// back end, versions, precision. Cached prefixes are found under both.
 	ModelDigest, Numerics string
@@ -103,6 +107,8 @@ type Options struct {
 	estimator guard.Estimator
 	// attachPatience instead of the constant. Tests set it.
 	attachPatience time.Duration
+	// draftCost instead of what is measured (draftCosts). Tests set it.
+	draftCost float64
 }
 
 const (
@@ -274,7 +280,7 @@ func (e *Engine) Status() Status {
 	s := Status{
 		LoadedBytes: c.loaded.Load(), LoadBytes: c.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
 		Running: c.running.Load(), Queued: c.queued.Load(), Steps: c.steps.Load(),
-		PromptTokens: c.promptTokens.Load(), GeneratedTokens: c.generated.Load(), Preemptions: c.preemptions.Load(),
+		PromptTokens: c.promptTokens.Load(), GeneratedTokens: c.generated.Load(), Preemptions: c.preemptions.Load(), Drafts: c.drafts.Load(), RightDrafts: c.rightDrafts.Load(),
 		Guard: e.guard.Status(), Prefixes: e.prefixes.Load().status(),
 	}
 	s.State, s.Reason, s.Message = e.lifecycle.current()

@@ -175,3 +175,23 @@ func TestMLXConstrainsAnswersLikeRef(t *testing.T) {
 	}
 	sameButCached(t, "with mlx", got, want)
 }
+
+// Drafts change no answer on MLX either: the state before a wrong one comes back, and the
+// second token of a step is computed as in a step of its own.
+func TestMLXDraftsChangeNoAnswer(t *testing.T) {
+	for name, drafts := range heads() {
+		t.Run(name, func(t *testing.T) {
+			path, _ := drafting(t, drafts)
+			want := askAll(t, ready(t, engine.Options{ModelPath: path}, ref.Options{}), greedily(requests()))
+			e, b := onMLX(t, engine.WithDraftCost(engine.Options{ModelPath: path, Sequences: 4, Drafts: true}, 1.5))
+			same(t, "with mlx", askAll(t, e, greedily(requests())), want)
+			if s := e.Status(); s.Drafts == 0 || s.RightDrafts == s.Drafts || drafts == tinymodel.LikelyDrafts && s.RightDrafts < s.Drafts/2 {
+				t.Errorf("%d of %d drafts are right", s.RightDrafts, s.Drafts)
+			}
+			same(t, "with mlx in company", together(t, e, greedily(requests())), want)
+			if m := b.Memory(); m.KV != 0 {
+				t.Errorf("%d bytes are held without a request", m.KV)
+			}
+		})
+	}
+}

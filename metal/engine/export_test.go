@@ -24,6 +24,12 @@ func WithAttachPatience(o Options, d time.Duration) Options {
 	return o
 }
 
+// WithDraftCost makes a step with drafts cost as much as this many steps without.
+func WithDraftCost(o Options, cost float64) Options {
+	o.draftCost = cost
+	return o
+}
+
 // Kept is how many requests and tasks the engine keeps.
 func Kept(e *Engine) int {
 	a := e.admission

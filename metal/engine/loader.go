@@ -128,7 +128,9 @@ func (l *loader) read() (*loadedModel, error) {
 
 // describe decides what will be served.
 func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
-	f.DropDraft()
+	if !l.opts.Drafts || l.opts.Task == model.Embed || l.opts.Task == model.Rerank {
+		f.DropDraft()
+	}
 	facts, err := f.Facts()
 	if err != nil {
 		return nil, err

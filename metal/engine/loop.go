@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
 	"metalfleet.dev/metalfleet/metal/footprint"
@@ -23,6 +24,7 @@ type loop struct {
 	blocks   *blocks
 	planner  *planner
 	runner   *runner
+	drafter  *drafter // nil without a draft head
 	// inflight is a step that was dispatched and not completed; nil between steps, and
 	// always if the back end does not compute ahead.
 	inflight *inflightStep
@@ -62,6 +64,10 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 			sequences: held, backend: s.opts.Backend, model: m.model, adapters: m.adapters, hard: s.hard, samplers: newSamplers(m.input.text.Rows(), s.log),
 			vocabulary: m.input.text.Rows(), maxRows: s.opts.Sequences,
 		},
+	}
+	if d, ok := m.model.(arch.Drafter); ok && d.Drafts() {
+		l.runner.drafter, l.runner.hidden = d, int(m.input.facts.HiddenSize)
+		l.drafter = &drafter{sequences: held, head: d, runner: l.runner, costs: draftCosts{fixed: s.opts.draftCost}}
 	}
 	if m.tower != nil {
 		l.runner.axes = m.input.images.tower.Axes != nil

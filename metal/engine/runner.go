@@ -41,6 +41,11 @@ type inflightStep struct {
 	// counted is true if the scheduler has the tokens of this step already, because the
 	// next one was built on them.
 	counted bool
+	// states of the last tokens of each row, from the row of them in stateRows on, and hidden
+	// the same once they are read; nil without a draft head.
+	states    tensor.Array
+	stateRows []int
+	hidden    []float32
 	// ended sequences have a row here and no longer want it. The rows of those in
 	// resampled were built on a token that is sampled again.
 	ended, resampled []*sequence
@@ -74,6 +79,9 @@ type runner struct {
 	*sequences
 	backend tensor.Backend
 	model   arch.Model
+	// drafter is the model if it has a draft head, whose states are hidden wide; nil without.
+	drafter arch.Drafter
+	hidden  int
 	// adapters of the model by name.
 	adapters map[string]*nn.Adapter
 	// hard ends the step that runs.
@@ -96,9 +104,9 @@ func (r *runner) dispatch(step batch.Step, before *inflightStep) (*inflightStep,
 	f.scope = r.backend.NewScope(r.hard)
 	inner := f.scope.Child()
 	defer inner.Close()
-	out := r.step(r.adapted(inner, step), before.followedBy(inner, step, ids), segments, rows, step)
+	out, states := r.step(r.adapted(inner, step), before.followedBy(inner, step, ids), segments, rows, f, before)
 	if inner.Err() != nil {
-		out = nil
+		out, states = nil, nil
 	}
 	if out != nil && f.argmax {
 		out = inner.Argmax(out, r.width(out))
@@ -106,8 +114,14 @@ func (r *runner) dispatch(step batch.Step, before *inflightStep) (*inflightStep,
 	if out != nil {
 		f.out = inner.Keep(out)
 	}
+	if states != nil {
+		f.states = inner.Keep(states)
+	}
 	inner.Close() // before anything is computed: arrays without a handle are reused
-	if f.out != nil {
+	switch {
+	case f.out != nil && f.states != nil:
+		f.scope.Start(f.out, f.states)
+	case f.out != nil:
 		f.scope.Start(f.out)
 	}
 	if err := f.scope.Err(); err != nil {
@@ -118,12 +132,22 @@ func (r *runner) dispatch(step batch.Step, before *inflightStep) (*inflightStep,
 	return f, nil
 }
 
-// step runs the model on the tokens of a step, of which some may be of images.
-func (r *runner) step(s tensor.Scope, ids tensor.Array, segments []tensor.Segment, rows []int, step batch.Step) tensor.Array {
-	if m, ok := r.model.(arch.Seeing); ok && r.sees(step) {
-		return m.StepSeeing(s, r.kv, ids, segments, rows, r.sight(s, step))
+// step runs the model on the tokens of a step, of which some may be of images. states are
+// those of its last tokens, if there is a draft head.
+func (r *runner) step(s tensor.Scope, ids tensor.Array, segments []tensor.Segment, rows []int, f, before *inflightStep) (logits, states tensor.Array) {
+	var sight nn.Sight
+	m, ok := r.model.(arch.Seeing)
+	sees := ok && r.sees(f.step)
+	if sees {
+		sight = r.sight(s, f.step)
 	}
-	return r.model.Step(s, r.kv, ids, segments, rows)
+	switch {
+	case r.drafter != nil:
+		return r.drafter.StepDrafting(s, r.kv, ids, segments, rows, sight, r.drafting(s, f, before))
+	case sees:
+		return m.StepSeeing(s, r.kv, ids, segments, rows, sight), nil
+	}
+	return r.model.Step(s, r.kv, ids, segments, rows), nil
 }
 
 // sees reports whether a sequence of the step has images.
@@ -138,9 +162,12 @@ func (r *runner) inputs(f, before *inflightStep) (ids []int32, segments []tensor
 	for _, row := range f.step.Rows {
 		s := r.byID[row.ID]
 		if before == nil || !row.Decode() { // else the step before yields it
-			ids = append(ids, s.tokens[row.Start:row.Start+row.Length]...)
+			ids = append(ids, s.tokens[row.Start:row.Start+row.Length-row.Drafts]...)
 		}
-		segments = append(segments, tensor.Segment{Request: tensor.RequestID(row.ID), Start: row.Start, Length: row.Length})
+		if row.Drafts > 0 {
+			ids, f.argmax = append(ids, s.draft.token), false
+		}
+		segments = append(segments, tensor.Segment{Request: tensor.RequestID(row.ID), Start: row.Start, Length: row.Length, Draft: row.Drafts})
 		first, count := s.promptLogits(row)
 		f.promptRows = append(f.promptRows, promptRows{first, count, len(rows)})
 		for i := range count {
@@ -150,7 +177,9 @@ func (r *runner) inputs(f, before *inflightStep) (ids []int32, segments []tensor
 		n += row.Length
 		if row.Sample {
 			f.sampled, f.last = append(f.sampled, row.ID), append(f.last, len(rows))
-			rows = append(rows, n-1)
+			for i := n - 1 - row.Drafts; i < n; i++ {
+				rows = append(rows, i)
+			}
 			f.argmax = f.argmax && s.deviceSamples()
 			s.constraint.Prepare()
 		}
@@ -183,8 +212,10 @@ func (r *runner) width(logits tensor.Array) int { return min(logits.Shape()[1], 
 func (r *runner) read(f *inflightStep) ([]sampled, error) {
 	if f.out == nil {
 		f.scope.Wait()
+		r.readStates(f)
 		return nil, f.scope.Err()
 	}
+	defer r.readStates(f)
 	shape := f.out.Shape()
 	if f.argmax {
 		ids := make([]int32, shape[0])
@@ -198,10 +229,19 @@ func (r *runner) read(f *inflightStep) ([]sampled, error) {
 		return nil, err
 	}
 	logits := func(row int) []float32 { return flat[row*width:][:use] }
-	if shape[0] > len(f.sampled) {
+	if shape[0] > len(f.sampled)+f.step.Drafts() {
 		r.samplers.rankPrompts(f, r.byID, logits)
 	}
-	return r.samplers.sampleStep(f, r.byID, logits), nil
+	all, at := r.samplers.sampleStep(f, r.byID, logits), 0
+	for _, row := range f.step.Rows {
+		if row.Drafts > 0 {
+			all[at].then = logits(f.last[at] + 1)
+		}
+		if row.Sample {
+			at++
+		}
+	}
+	return all, nil
 }
 
 // deviceSampled are the tokens that the device chose.

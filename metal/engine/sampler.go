@@ -44,7 +44,9 @@ type sampled struct {
 	ranked *sample.Ranked
 	// logits of a row whose mask is late.
 	logits []float32
-	err    error
+	// then are the logits after the draft of a row, until the next step is read.
+	then []float32
+	err  error
 }
 
 // sampleStep samples a token for every sampled row of a step whose sequence continues.

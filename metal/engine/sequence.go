@@ -46,6 +46,7 @@ type sequence struct {
 	// begin.
 	asked, weighed bool
 	prefix         prefixState
+	draft          draftState
 	// images of the prompt; nil if there are none.
 	images *promptImages
 }

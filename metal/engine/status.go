@@ -23,6 +23,8 @@ type Status struct {
 	Running, Queued        int64
 	// Steps counts forward passes.
 	Steps, PromptTokens, GeneratedTokens int64
+	// Drafts counts tokens that the draft head guessed, RightDrafts those that were sampled.
+	Drafts, RightDrafts int64
 	// Preemptions counts requests that gave their KV back and were computed again.
 	Preemptions int64
 	Guard       guard.Status
@@ -36,6 +38,7 @@ type counters struct {
 	unread                         atomic.Int64 // bytes of output that no client has read
 	steps, promptTokens, generated atomic.Int64
 	preemptions                    atomic.Int64
+	drafts, rightDrafts            atomic.Int64
 }
 
 // shared is what the engine, its loader and its loops have in common.

@@ -11,6 +11,12 @@ import (
 
 // execute computes a step. If the next one may be built on it, it is only dispatched.
 func (l *loop) execute(step batch.Step, needed int64) error {
+	if l.drafter != nil {
+		l.blocks.makeRoom()
+		if err := l.drafter.propose(step); err != nil {
+			return l.notDispatched(step, err)
+		}
+	}
 	f, err := l.dispatch(step, needed, nil)
 	if err != nil {
 		return l.notDispatched(step, err)
@@ -58,7 +64,7 @@ func (l *loop) pipeline() error {
 // state to save.
 func (l *loop) canPipeline(f *inflightStep) bool {
 	if !l.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(f.resampled) > 0 ||
-		len(l.blocks.pending) > 0 || l.planner.waiting != nil || !l.sched.CanPipeline(f.step) || l.blocks.savesState(f.step) {
+		len(l.blocks.pending) > 0 || l.planner.waiting != nil || l.drafter.next(f) || !l.sched.CanPipeline(f.step) || l.blocks.savesState(f.step) {
 		return false
 	}
 	for _, r := range f.step.Rows {
@@ -147,6 +153,13 @@ func (l *loop) deliverAll(f *inflightStep, tokens []sampled) error {
 		if s == nil || slices.Contains(f.resampled, s) { // it ended while this step was in flight, or its row counts for nothing
 			continue
 		}
+		if r.Drafts > 0 {
+			if err := l.deliverDrafted(s, f, i, tokens, row); err != nil {
+				return err
+			}
+			continue
+		}
+		f.keepState(s, i, false)
 		if !f.counted {
 			if err := l.sched.Computed(r); err != nil {
 				return err
@@ -181,6 +194,9 @@ func (l *loop) record(f *inflightStep) {
 	load := f.step.Load()
 	if f.promptLogprobs == nil && !l.encoded { // else it took longer than prompts do
 		l.planner.pace.Took(load, took)
+		if l.drafter != nil {
+			l.drafter.costs.took(f.step, took+l.drafter.spent)
+		}
 	}
 	l.encoded = false
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {

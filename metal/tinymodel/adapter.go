@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -28,6 +29,12 @@ func (a Adapter) Write(dir string, c Config) error {
 		}{
 			{"self_attn.q_proj", c.QueryHeads * c.HeadSize, c.Hidden}, {"mlp.down_proj", c.Hidden, c.FeedForward},
 		} {
+			if strings.HasPrefix(m.path, "self_attn.") && c.Hybrid.recurs(i) {
+				continue
+			}
+			if m.path == "self_attn.q_proj" && c.Family.hybrid() { // a gate for each head
+				m.out *= 2
+			}
 			path := fmt.Sprintf("base_model.model.model.layers.%d.%s", i, m.path)
 			parts = append(parts, matrix(path+".lora_A", "", a.Rank, m.in, 1).dense(quant.Float32, 4*m.in, a.Seed)...)
 			parts = append(parts, matrix(path+".lora_B", "", m.out, a.Rank, 1).dense(quant.Float32, 4*a.Rank, a.Seed)...)

@@ -60,7 +60,7 @@ func (c Config) agree(all []tensor) {
 		case ends && strings.HasPrefix(t.path, "mtp."):
 			t.values = values{}
 		case ends:
-			t.values.std /= 2
+			t.values.std /= float64(c.Layers) * 2 / 3
 		}
 	}
 }
