@@ -73,10 +73,10 @@ type compilation struct {
 const (
 	// usedBytes bounds the grammars in use. The largest has about 10 MiB, one of fifty
 	// functions 4.
-	usedBytes = 16 << 20
-	// MostBytes are those of all constraints that are compiled or in use, without the
-	// vocabulary. Those kept for later leave when they are needed.
-	MostBytes = usedBytes + statesBytes + maxQuick*quickBytes + maxHeavy*heavyBytes
+	usedBytes = 48 << 20
+	// MostBytes are those of all constraints that are compiled, and of masks. Grammars in use
+	// or kept for later, and the vocabulary, are what Cache.Bytes counts.
+	MostBytes = statesBytes + maxQuick*quickBytes + maxHeavy*heavyBytes
 )
 
 // ErrBusy is that of a constraint for which there is no memory while others are in use.
