@@ -64,12 +64,26 @@ type state struct {
 	bound []*v1alpha1.ModelReplica
 	// standing are the replicas that only keep weights here.
 	standing []*v1alpha1.ModelReplica
+	// shares are the assignments of each namespace among bound and standing.
+	shares map[string]share
 	// leaving is the part of promise.Always that drains, and claimed what replicas of a
 	// higher priority wait for here.
 	leaving, claimed int64
 	// fetching lists the pending downloads, and fetchBytes is their sum.
 	fetching   []fetch
 	fetchBytes int64
+}
+
+// share is a number of assignments and their bytes.
+type share struct{ count, bytes int }
+
+// uses counts an assignment of a namespace, or no longer with a negative count.
+func (st *state) uses(namespace string, count, bytes int) {
+	if st.shares == nil {
+		st.shares = map[string]share{}
+	}
+	now := st.shares[namespace]
+	st.shares[namespace] = share{now.count + count, now.bytes + bytes}
 }
 
 // fetch is a pending download. There are few per Mac: a list is faster than a map.
@@ -138,8 +152,9 @@ func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 		return
 	}
 	st := s.macs[i]
+	bytes := fleet.OrderBytes(r)
 	st.replicas++
-	st.orderBytes += fleet.OrderBytes(r)
+	st.orderBytes += bytes
 	if living {
 		uid := r.Spec.DeploymentRef.UID
 		s.kin[uid] = append(s.kin[uid], place{i, r.Spec.Revision})
@@ -148,6 +163,7 @@ func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 		return
 	}
 	st.hold(r)
+	st.uses(r.Namespace, 1, bytes)
 	if !living && !r.Spec.Residency.OnDemand() {
 		st.leaving += r.Spec.ReservedBytes
 	}
@@ -238,9 +254,11 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 	st, owner := s.macs[i], r.Spec.DeploymentRef.UID
 	s.version++
 	fetching, fetchBytes := slices.Clone(st.fetching), st.fetchBytes
+	bytes := fleet.OrderBytes(r)
 	st.hold(r)
+	st.uses(r.Namespace, 1, bytes)
 	st.replicas++
-	st.orderBytes += fleet.OrderBytes(r)
+	st.orderBytes += bytes
 	s.kin[owner] = append(s.kin[owner], place{i, r.Spec.Revision})
 	st.fetchParts(r, 0)
 	if !r.Spec.Residency.OnDemand() {
@@ -255,8 +273,9 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 			s.reserved[r.Namespace] -= r.Spec.ReservedBytes
 		}
 		st.bound = slices.DeleteFunc(st.bound, func(x *v1alpha1.ModelReplica) bool { return x == r })
+		st.uses(r.Namespace, -1, -bytes)
 		st.replicas--
-		st.orderBytes -= fleet.OrderBytes(r)
+		st.orderBytes -= bytes
 		if at := slices.Index(s.kin[owner], place{i, r.Spec.Revision}); at >= 0 {
 			s.kin[owner] = slices.Delete(s.kin[owner], at, at+1)
 		}

@@ -15,6 +15,7 @@ func (s *Snapshot) noteStanding(r *v1alpha1.ModelReplica, mac string) {
 	}
 	s.version++
 	s.macs[i].standing = append(s.macs[i].standing, r)
+	s.macs[i].uses(r.Namespace, 1, fleet.OrderBytes(r))
 	s.prefetched[r.Namespace] += r.Spec.Model.DiskBytes()
 }
 

@@ -112,21 +112,13 @@ func (v *view) crowds(st *state) bool {
 // bytes: those of serving replicas, and those that only keep weights, but for the ones of the
 // same deployment, which end where it serves.
 func (v *view) own(st *state) (n, bytes int) {
-	count := func(r *v1alpha1.ModelReplica) {
-		n++
-		bytes += fleet.OrderBytes(r)
-	}
-	for _, r := range st.bound {
-		if r.Namespace == v.r.Namespace {
-			count(r)
-		}
-	}
+	own := st.shares[v.r.Namespace]
 	for _, r := range st.standing {
-		if r.Namespace == v.r.Namespace && r.Spec.DeploymentRef.UID != v.r.Spec.DeploymentRef.UID {
-			count(r)
+		if r.Spec.DeploymentRef.UID == v.r.Spec.DeploymentRef.UID {
+			own.count, own.bytes = own.count-1, own.bytes-fleet.OrderBytes(r)
 		}
 	}
-	return n, bytes
+	return own.count, own.bytes
 }
 
 // filter returns why a Mac cannot hold the replica.
