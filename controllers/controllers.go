@@ -150,6 +150,7 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 		}
 		models[name] = cache.Config{}
 	}
+	repeated := newParts()
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -165,7 +166,8 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
 			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
 			&v1alpha1.ModelDeployment{}:  {Namespaces: models, Transform: slim},
-			&v1alpha1.ModelReplica{}:     {Namespaces: models},
+			&v1alpha1.ModelReplica{}:     {Namespaces: models, Transform: repeated.share},
+			&v1alpha1.MacAssignment{}:    {Transform: repeated.share},
 			&appsv1.ControllerRevision{}: {Namespaces: models, Label: having(v1alpha1.LabelDeployment), Transform: slim},
 			// Requests for other signers are not ours.
 			&certificatesv1.CertificateSigningRequest{}: {Field: fields.OneTermEqualSelector("spec.signerName", join.Signer)},

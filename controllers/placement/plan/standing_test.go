@@ -118,8 +118,9 @@ func TestServingCountsWhatANamespaceOnlyKeeps(t *testing.T) {
 
 // TestASharePlacedAndTakenBack: what was only assumed does not count any more.
 func TestASharePlacedAndTakenBack(t *testing.T) {
-	first, second := replica("first", gib), replica("second", gib)
-	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, []v1alpha1.ModelReplica{first, second}, now).Under(rulesOf(v1alpha1.NamespaceRule{ReplicasPerMac: 1}))
+	first, second, other := replica("first", gib), replica("second", gib), replica("other", gib, on("a"))
+	other.Namespace = "other"
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, []v1alpha1.ModelReplica{first, second, other}, now).Under(rulesOf(v1alpha1.NamespaceRule{ReplicasPerMac: 1}))
 	undo := s.Assume(&first, "a")
 	if d := s.Pick(&second); d.Mac != "" {
 		t.Errorf("beyond the share: %s", d.Message)
