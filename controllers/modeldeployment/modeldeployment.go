@@ -168,6 +168,9 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 		if !replica.DeletionTimestamp.IsZero() {
 			continue
 		}
+		if !s.mayWrite() {
+			return nil
+		}
 		if err := r.Client.Delete(ctx, replica, client.Preconditions{UID: &replica.UID}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete replica %s: %w", replica.Name, err)
 		}
@@ -204,6 +207,9 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 		if !relabelled && replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.PrefixCache == cache &&
 			replica.Spec.Priority == priority && replica.Spec.Swap == swaps && status.Equal(replica.Spec.Placement, placement) {
 			continue
+		}
+		if !s.mayWrite() {
+			return nil
 		}
 		before := replica.DeepCopy()
 		replica.Labels, replica.Annotations = labels, annotations

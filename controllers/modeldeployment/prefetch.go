@@ -29,6 +29,9 @@ func (r *Reconciler) prefetch(ctx context.Context, s *scope) error {
 		if !relabelled && status.Equal(replica.Spec.Placement, s.deployment.Spec.Placement) {
 			continue
 		}
+		if !s.mayWrite() {
+			return nil
+		}
 		before := replica.DeepCopy()
 		replica.Labels, replica.Annotations = labels, annotations
 		replica.Spec.Placement = s.deployment.Spec.Placement

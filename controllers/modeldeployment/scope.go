@@ -55,6 +55,26 @@ type scope struct {
 	// overdue: it made no progress within its deadline.
 	overdue bool
 	failure error
+	// writes of replicas in this pass; more: others are left for the next one.
+	writes int
+	more   bool
+}
+
+const (
+	// maxWrites bounds the changes and deletions of replicas in a pass: others' deployments wait
+	// for it. The next pass follows after a pause.
+	maxWrites  = 32
+	writePause = 10 * time.Millisecond
+)
+
+// mayWrite counts a write. It returns false if the next pass has to do it.
+func (s *scope) mayWrite() bool {
+	if s.writes == maxWrites {
+		s.more = true
+		return false
+	}
+	s.writes++
+	return true
 }
 
 // read fills a scope; nil without an error means that the deployment does not exist.
@@ -187,8 +207,11 @@ func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
 const repeatInspected = 5 * time.Minute
 
 // again returns when to look again at what no watch reports: the deployment's Secret, the progress
-// deadline of a rollout, and the message of a failed inspection.
+// deadline of a rollout, the message of a failed inspection, and writes that are left.
 func (s *scope) again() time.Duration {
+	if s.more {
+		return writePause
+	}
 	if !s.deployment.DeletionTimestamp.IsZero() {
 		return 0
 	}
