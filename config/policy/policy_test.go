@@ -356,6 +356,11 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 		{name: "an administrator does", who: root, object: mine, status: true, patch: names, refused: "only the operator may"},
 		{name: "the operator does", who: operator, object: mine, status: true, patch: names},
 		{name: "a tenant changes the spec", who: mallory, object: mine, patch: `{"spec":{"replicas":2}}`},
+		{name: "a few finalizers", who: mallory, object: mine, patch: `{"metadata":{"finalizers":["a.example/b","a.example/c"]}}`},
+		{name: "many finalizers", who: mallory, object: mine, patch: `{"metadata":{"finalizers":[` + repeated(`"a.example/%d"`, 17) + `]}}`, refused: "at most 16 finalizers"},
+		{name: "many owners", who: mallory, object: mine, patch: `{"metadata":{"ownerReferences":[` + repeated(`{"apiVersion":"v1","kind":"Pod","name":"p","uid":"%d"}`, 17) + `]}}`, refused: "at most 16 ownerReferences"},
+		{name: "many labels", who: mallory, object: mine, patch: `{"metadata":{"labels":{` + repeated(`"l%d":""`, 129) + `}}}`, refused: "at most 128 labels"},
+		{name: "a profile with many finalizers", who: root, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: ModelProfile, metadata: {name: p, namespace: tenant, finalizers: [" + repeated("a.example/%d", 17) + "]}}", refused: "at most 16 finalizers"},
 		{name: "a revision of a deployment", who: mallory, object: revision("forged", owned), refused: refused},
 		{name: "a revision with the label", who: mallory, object: revision("forged", label), refused: refused},
 		{name: "a revision becomes a deployment's", who: mallory, object: foreign, patch: `{"metadata":{"labels":{"metalfleet.dev/deployment":"mine"}}}`, refused: refused},
@@ -370,6 +375,15 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 	})
 }
 
+// repeated joins a format of a number, often.
+func repeated(format string, n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(format, i))
+	}
+	return strings.Join(all, ",")
+}
+
 // TestAnAgentRenewsItsLeaseAndNoMore: a finalizer would keep a Lease, an owner would have it
 // block the deletion of another object, and the operator has all Leases in memory.
 func TestAnAgentRenewsItsLeaseAndNoMore(t *testing.T) {
@@ -381,11 +395,12 @@ func TestAnAgentRenewsItsLeaseAndNoMore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const refused = "may not change the finalizers and owners"
+	const refused = "may not change the finalizers, owners and generateName"
 	long := strings.Repeat("x", 257)
 	w.play([]attempt{
 		{name: "a finalizer", who: studio, object: lease, patch: `{"metadata":{"finalizers":["a.example/b"]}}`, refused: refused},
 		{name: "an owner", who: studio, object: lease, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"p","blockOwnerDeletion":true}]}}`, refused: refused},
+		{name: "a generateName", who: studio, object: lease, patch: `{"metadata":{"generateName":"x"}}`, refused: refused},
 		{name: "a renewal", who: studio, object: lease, patch: `{"metadata":{"annotations":{"metalfleet.dev/fenced-agent":"b"}},"spec":{"holderIdentity":"me"}}`},
 		{name: "an annotation", who: studio, object: lease, patch: `{"metadata":{"annotations":{"a":"b"}}}`, refused: "only the annotation"},
 		{name: "a long annotation", who: studio, object: lease, patch: `{"metadata":{"annotations":{"metalfleet.dev/fenced-agent":"` + long + `"}}}`, refused: "only the annotation"},
