@@ -230,47 +230,38 @@ func (o Options) encoding(ctx context.Context, limit int) tokenizer.EncodeOption
 
 // Text writes a text to embed. Errors are ErrEmpty, ErrTooLong, ErrPrompt, that of ctx and
 // those of the tokenizer.
-func (c *Conventions) Text(ctx context.Context, tok *tokenizer.Tokenizer, text string, o Options) (Input, error) {
+func (c *Conventions) Text(ctx context.Context, tok *tokenizer.Tokenizer, text string, o Options) (Tokenized, error) {
 	prompt, err := c.prompt(o)
 	if err != nil {
-		return Input{}, err
+		return Tokenized{}, err
 	}
 	ids, err := tok.Encode(prompt+text, o.encoding(ctx, c.limit(o)))
 	if err != nil {
-		return Input{}, err
+		return Tokenized{}, err
 	}
 	return c.around(tok, c.limit(o), o.Truncate, ids)
 }
 
 // Tokens accepts a text that the client has tokenized, without special tokens.
 // No prompt is added, because prompts are text. Errors are those of Text.
-func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (Input, error) {
+func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (Tokenized, error) {
 	if o.Prompt != "" || o.Instruction != "" || c.Prompts[c.promptFor(o.InputType)] != "" {
-		return Input{}, fmt.Errorf("%w: a prompt or an instruction requires text input, but the input is tokens", ErrPrompt)
+		return Tokenized{}, fmt.Errorf("%w: a prompt or an instruction requires text input, but the input is tokens", ErrPrompt)
 	}
 	for i, id := range ids {
 		if id < 0 || int(id) >= min(tok.Size(), c.rows) {
-			return Input{}, fmt.Errorf("token %d is %d, but the model has %d", i, id, min(tok.Size(), c.rows))
+			return Tokenized{}, fmt.Errorf("token %d is %d, but the model has %d", i, id, min(tok.Size(), c.rows))
 		}
 	}
 	return c.around(tok, c.limit(o), o.Truncate, ids)
 }
 
-// Pair writes a query and a document to be scored. Errors are those of Text.
-func (c *Conventions) Pair(ctx context.Context, tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
-	pair, err := c.Pairs(ctx, tok, query, o)
-	if err != nil {
-		return Input{}, err
-	}
-	return pair(document)
-}
-
 // Pairs returns a function that writes the query and a document to be scored. The query is
 // tokenized only once, except for a decoder, whose tokens may span query and document. Errors
 // are those of Text.
-func (c *Conventions) Pairs(ctx context.Context, tok *tokenizer.Tokenizer, query string, o Options) (func(document string) (Input, error), error) {
+func (c *Conventions) Pairs(ctx context.Context, tok *tokenizer.Tokenizer, query string, o Options) (func(document string) (Tokenized, error), error) {
 	if c.judge != nil {
-		return func(document string) (Input, error) { return c.judged(ctx, tok, query, document, o) }, nil
+		return func(document string) (Tokenized, error) { return c.judged(ctx, tok, query, document, o) }, nil
 	}
 	if o.Instruction != "" {
 		return nil, fmt.Errorf("%w: this model does not support an instruction", ErrPrompt)
@@ -279,31 +270,20 @@ func (c *Conventions) Pairs(ctx context.Context, tok *tokenizer.Tokenizer, query
 	if err != nil {
 		return nil, err
 	}
+	first = slices.Clone(first) // without the room that it grew into
 	// Both are truncated by which of them is longer.
 	limit := max(c.limit(o), len(first))
-	return func(document string) (Input, error) {
+	return func(document string) (Tokenized, error) {
 		second, err := tok.Encode(document, o.encoding(ctx, limit))
 		if err != nil {
-			return Input{}, err
+			return Tokenized{}, err
 		}
 		return c.around(tok, c.limit(o), o.Truncate, first, second)
 	}, nil
 }
 
-// around puts ids into the model's template, within the limit.
-func (c *Conventions) around(tok *tokenizer.Tokenizer, limit int, truncate bool, texts ...[]int32) (Input, error) {
-	ids, types, cut := tok.Around(limit, texts...)
-	whole := 0
-	for _, t := range texts {
-		whole += len(t)
-	}
-	switch {
-	case cut && !truncate, len(ids) > limit:
-		return Input{}, fmt.Errorf("%w: the texts have %d tokens, but the model supports %d including its own", ErrTooLong, whole, limit)
-	case len(ids) == 0:
-		return Input{}, ErrEmpty
-	}
-	return Input{ids, types}, c.checkRows(tok, ids)
+func tooLong(tokens, limit int) error {
+	return fmt.Errorf("%w: the texts have %d tokens, but the model supports %d including its own", ErrTooLong, tokens, limit)
 }
 
 // checkRows refuses tokens that the tokenizer has and the model has not.

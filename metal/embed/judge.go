@@ -3,6 +3,7 @@ package embed
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"metalfleet.dev/metalfleet/metal/folder"
@@ -91,21 +92,17 @@ func question(query, document string, o Options) string {
 }
 
 // judged writes the question about a document.
-func (c *Conventions) judged(ctx context.Context, tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
+func (c *Conventions) judged(ctx context.Context, tok *tokenizer.Tokenizer, query, document string, o Options) (Tokenized, error) {
 	j := c.judge
 	room := c.limit(o) - len(j.prefix) - len(j.suffix)
 	if room < 1 {
-		return Input{}, fmt.Errorf("%w: the query and the template have %d tokens, but the limit is %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.limit(o))
+		return Tokenized{}, fmt.Errorf("%w: the query and the template have %d tokens, but the limit is %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.limit(o))
 	}
 	ids, err := tok.Encode(question(query, document, o), o.encoding(ctx, room))
 	if err != nil {
-		return Input{}, err
+		return Tokenized{}, err
 	}
-	in, err := c.around(tok, room, o.Truncate, ids)
-	if err != nil {
-		return Input{}, err
-	}
-	in.IDs = append(append(append([]int32{}, j.prefix...), in.IDs...), j.suffix...)
-	in.Types = nil
-	return in, c.checkRows(tok, in.IDs)
+	t, err := c.around(tok, room, o.Truncate, ids)
+	t.tokens += len(j.prefix) + len(j.suffix)
+	return t, errors.Join(err, c.checkRows(tok, j.prefix), c.checkRows(tok, j.suffix))
 }

@@ -127,6 +127,33 @@ func (r *reader) compute(inputs []embed.Input) [][]float32 {
 	return out
 }
 
+// Text, Tokens and Pair write whole inputs.
+func (r *reader) Text(ctx context.Context, tok *tokenizer.Tokenizer, text string, o embed.Options) (embed.Input, error) {
+	in, err := r.Conventions.Text(ctx, tok, text, o)
+	return whole(in, err)
+}
+
+func (r *reader) Tokens(tok *tokenizer.Tokenizer, ids []int32, o embed.Options) (embed.Input, error) {
+	in, err := r.Conventions.Tokens(tok, ids, o)
+	return whole(in, err)
+}
+
+func (r *reader) Pair(ctx context.Context, tok *tokenizer.Tokenizer, query, document string, o embed.Options) (embed.Input, error) {
+	pair, err := r.Pairs(ctx, tok, query, o)
+	if err != nil {
+		return embed.Input{}, err
+	}
+	in, err := pair(document)
+	return whole(in, err)
+}
+
+func whole(t embed.Tokenized, err error) (embed.Input, error) {
+	if err != nil {
+		return embed.Input{}, err
+	}
+	return t.Input(), nil
+}
+
 // inputs are the texts of all readers as this one wants them, cut where they are
 // too long.
 func (r *reader) inputs(rerank bool) []embed.Input {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/share"
 )
 
 const (
@@ -15,12 +16,21 @@ const (
 	// and an instruction count for each text that they are read with.
 	maxInputBytes  = 32 << 20
 	maxInputTokens = 4 << 20
+	// waitingTextBytes are what the tokens of all requests take until they have ended. They are
+	// part of the slack of footprint.EngineLimit, with half as much garbage. The half of them
+	// that one tenant gets is enough for a request of maxInputTokens.
+	waitingTextBytes = 40 << 20
+	// tokenBytes is what a token takes, and textBytes what each text takes besides its tokens.
+	tokenBytes, textBytes = 4, 128
 )
 
 // embedding is an admitted request for vectors or scores.
 type embedding struct {
 	tenant string
-	inputs []embed.Input
+	inputs []embed.Tokenized
+	// held are the bytes of the inputs that are counted in account.
+	held    int64
+	account *share.Bytes
 	// begun inputs are computed or in flight, out is what was computed.
 	begun int
 	out   [][]float32
@@ -39,17 +49,39 @@ type embedding struct {
 // allTokens are those of all inputs.
 func (e *embedding) allTokens() (n int) {
 	for _, in := range e.inputs {
-		n += len(in.IDs)
+		n += in.Len()
 	}
 	return n
 }
 
+// hold counts more bytes, and reports false if they exceed the share of the tenant; less
+// than 0 gives bytes back.
+func (e *embedding) hold(n int64) bool {
+	if n > 0 && !e.account.Take(e.tenant, n) {
+		return false
+	}
+	if n < 0 {
+		e.account.Give(e.tenant, -n)
+	}
+	e.held += n
+	return true
+}
+
+// release gives all bytes back.
+func (e *embedding) release() { e.hold(-e.held) }
+
+// end ends a request that was admitted, once.
+func (e *embedding) end(refusal *Refusal) {
+	e.release()
+	e.ended <- refusal
+}
+
 // passTokens is what the largest pass over inputs takes: as many as the back end takes at
 // once, or one input that is longer.
-func passTokens(inputs []embed.Input, maxPass int) int {
+func passTokens(inputs []embed.Tokenized, maxPass int) int {
 	all, longest := 0, 0
-	for _, in := range inputs {
-		all, longest = all+len(in.IDs), max(longest, len(in.IDs))
+	for i := range inputs {
+		all, longest = all+inputs[i].Len(), max(longest, inputs[i].Len())
 	}
 	return max(longest, min(all, maxPass))
 }
@@ -60,20 +92,21 @@ type texts struct {
 	count int
 	// bytes of one that its tokenizer would read.
 	bytes func(i int) int
-	input func(ctx context.Context, i int) (embed.Input, error)
-	// each has as many bytes in addition that are read again for each text.
-	each int
+	input func(ctx context.Context, i int) (embed.Tokenized, error)
+	// each has as many bytes in addition that are read again for each text, and once are
+	// those that are read with the first.
+	each, once int
 }
 
 // embedTexts are the texts or token lists to embed.
 func (p *inputProcessor) embedTexts(r EmbedRequest) texts {
 	if len(r.Texts) == 0 {
-		return texts{param: "input", count: len(r.Tokens), bytes: func(int) int { return 0 }, input: func(_ context.Context, i int) (embed.Input, error) {
+		return texts{param: "input", count: len(r.Tokens), bytes: func(int) int { return 0 }, input: func(_ context.Context, i int) (embed.Tokenized, error) {
 			return p.conventions.Tokens(p.tok, r.Tokens[i], r.Options)
 		}}
 	}
 	each := p.conventions.Repeated("", r.Options)
-	return texts{param: "input", count: len(r.Texts), each: each, bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Input, error) {
+	return texts{param: "input", count: len(r.Texts), each: each, bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Tokenized, error) {
 		return p.conventions.Text(ctx, p.tok, r.Texts[i], r.Options)
 	}}
 }
@@ -84,9 +117,11 @@ func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
 		return texts{}, inputTooLong("query", fmt.Sprintf("the query has %d bytes, but the model supports %d tokens", n, p.conventions.Limit))
 	}
 	all := texts{param: "documents", count: len(r.Documents), bytes: func(i int) int { return len(r.Documents[i]) }}
-	all.each = p.conventions.Repeated(r.Query, r.Options)
-	var write func(document string) (embed.Input, error)
-	all.input = func(ctx context.Context, i int) (in embed.Input, err error) {
+	if all.each = p.conventions.Repeated(r.Query, r.Options); all.each == 0 {
+		all.once = len(r.Query)
+	}
+	var write func(document string) (embed.Tokenized, error)
+	all.input = func(ctx context.Context, i int) (in embed.Tokenized, err error) {
 		if write == nil {
 			if write, err = p.conventions.Pairs(ctx, p.tok, r.Query, r.Options); err != nil {
 				return in, err
@@ -141,21 +176,73 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all tex
 	if all.allBytes() > longBytes && turn.take(ctx) != nil {
 		return nil, cancelled()
 	}
-	tokens := 0
-	e := &embedding{tenant: tenant, inputs: make([]embed.Input, all.count), ctx: ctx, ended: make(chan *Refusal, 1)}
-	for i := range all.count {
-		var err error
-		switch e.inputs[i], err = all.input(ctx, i); {
-		case ctx.Err() != nil:
-			return nil, cancelled()
-		case errors.Is(err, embed.ErrTooLong):
-			return nil, inputTooLong(all.param, fmt.Sprintf("text %d: %v", i, err))
-		case err != nil:
-			return nil, invalid(all.param, "text %d: %v", i, err)
+	e := &embedding{tenant: tenant, account: p.texts, ctx: ctx, ended: make(chan *Refusal, 1)}
+	complete := false
+	defer func() {
+		if !complete { // also after a panic
+			e.release()
 		}
-		if tokens += len(e.inputs[i].IDs); tokens > maxInputTokens {
-			return nil, all.tooMany()
-		}
+	}()
+	if refusal := p.read(ctx, e, all); refusal != nil {
+		return nil, refusal
 	}
+	complete = true
 	return e, nil
+}
+
+// read tokenizes texts into the inputs of e.
+func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts) *Refusal {
+	if !e.hold(int64(all.count) * textBytes) {
+		return all.noRoom(e, int64(all.count)*textBytes)
+	}
+	e.inputs = make([]embed.Tokenized, 0, all.count)
+	tokens := 0
+	for i := range all.count {
+		expected := int64(p.mostTokens(all, i)) * tokenBytes
+		if !e.hold(expected) {
+			return all.noRoom(e, expected)
+		}
+		in, err := all.input(ctx, i)
+		switch {
+		case ctx.Err() != nil:
+			return cancelled()
+		case errors.Is(err, embed.ErrTooLong):
+			return inputTooLong(all.param, fmt.Sprintf("text %d: %v", i, err))
+		case err != nil:
+			return invalid(all.param, "text %d: %v", i, err)
+		}
+		if tokens += in.Len(); tokens > maxInputTokens {
+			return all.tooMany()
+		}
+		actual := in.Own()
+		if i == 0 {
+			actual += in.Shared()
+		} else {
+			in.Share(e.inputs[0])
+			actual = in.Own()
+		}
+		if more := int64(actual)*tokenBytes - expected; !e.hold(more) {
+			return all.noRoom(e, more)
+		}
+		e.inputs = append(e.inputs, in)
+	}
+	return nil
+}
+
+// mostTokens is how many tokens a text takes at most, unless the normalization of the model
+// makes it longer.
+func (p *inputProcessor) mostTokens(all texts, i int) int {
+	n := all.bytes(i) + all.each
+	if i == 0 {
+		n += all.once
+	}
+	return min(n, p.conventions.Limit) + 1
+}
+
+// noRoom refuses texts that need n more bytes than the tenant has left.
+func (all texts) noRoom(e *embedding, n int64) *Refusal {
+	if e.held+n > e.account.Limit(e.tenant) {
+		return all.tooMany()
+	}
+	return &Refusal{Kind: QueueFull, Message: "other requests hold too many texts; try again", RetryAfter: retryAfter}
 }

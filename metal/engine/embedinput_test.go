@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -29,7 +32,7 @@ func readerInput(t *testing.T, name string) *inputProcessor {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	p := &inputProcessor{context: 1 << 20, ends: map[int32]bool{}, task: model.Embed, long: share.NewTurns(1), renders: share.NewTurns(renderPlaces)}
+	p := &inputProcessor{context: 1 << 20, ends: map[int32]bool{}, task: model.Embed, long: share.NewTurns(1), texts: share.NewBytes(waitingTextBytes), renders: share.NewTurns(renderPlaces)}
 	if r.Rerank {
 		p.task = model.Rerank
 	}
@@ -68,7 +71,7 @@ func TestAttackAnInstructionOfManyTexts(t *testing.T) {
 		} {
 			all, read := p.written(t, c.texts, c.instruction), 0
 			input := all.input
-			all.input = func(ctx context.Context, i int) (embed.Input, error) { read++; return input(ctx, i) }
+			all.input = func(ctx context.Context, i int) (embed.Tokenized, error) { read++; return input(ctx, i) }
 			_, refusal := p.embeddingOf(t.Context(), "a", all)
 			if refusal == nil || refusal.Kind != c.kind || read > 0 {
 				t.Errorf("%s: %d texts after %d bytes: %v, want kind %v; %d were tokenized", name, c.texts, c.instruction, refusal, c.kind, read)
@@ -77,6 +80,113 @@ func TestAttackAnInstructionOfManyTexts(t *testing.T) {
 		if e, refusal := p.embeddingOf(t.Context(), "a", p.written(t, 2, 100)); refusal != nil || len(e.inputs) != 2 {
 			t.Errorf("%s: a short instruction: %v", name, refusal)
 		}
+	}
+}
+
+// TestAttackRerankRequestsThatWait: requests that repeat a long query or instruction for each of
+// many short texts hold it once while they wait, and what they hold is counted until they end.
+func TestAttackRerankRequestsThatWait(t *testing.T) {
+	const requests, count = 16, 500
+	for _, name := range []string{"bert rerank", "qwen3 rerank", "qwen3 embed"} {
+		p := readerInput(t, name)
+		p.conventions.Limit = 4096 // nothing is computed
+		long, short := strings.Repeat("a ", 3500), slices.Repeat([]string{"a"}, count)
+		read := func() *embedding {
+			all := p.embedTexts(EmbedRequest{Texts: short, Options: embed.Options{Instruction: long}})
+			if p.task == model.Rerank {
+				var refusal *Refusal
+				if all, refusal = p.rerankTexts(RerankRequest{Query: long, Documents: short}); refusal != nil {
+					t.Fatal(refusal)
+				}
+			}
+			e, refusal := p.embeddingOf(t.Context(), "a", all)
+			if refusal != nil {
+				t.Fatal(name, refusal)
+			}
+			return e
+		}
+		var waiting []*embedding
+		before := live()
+		for range requests {
+			waiting = append(waiting, read())
+		}
+		grown, repeated := live()-before, int64(waiting[0].allTokens())*tokenBytes
+		if one := waiting[0].inputs[1].Input(); int64(len(one.IDs)*count)*tokenBytes != repeated || repeated < count*3500*tokenBytes {
+			t.Errorf("%s: %d tokens in an input, %d bytes of all", name, len(one.IDs), repeated)
+		}
+		if grown > requests*repeated/10 {
+			t.Errorf("%s: %d requests hold %d bytes, a tenth of the tokens that they repeat is %d", name, requests, grown, requests*repeated/10)
+		}
+		if counted := p.texts.Held(); counted < requests*count*textBytes || grown > 2*counted {
+			t.Errorf("%s: %d bytes are counted of %d", name, counted, grown)
+		}
+		for _, e := range waiting {
+			e.end(nil)
+		}
+		if p.texts.Held() != 0 {
+			t.Errorf("%s: %d bytes are counted when all requests have ended", name, p.texts.Held())
+		}
+	}
+}
+
+// live is the size of the objects in use.
+func live() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestAttackTextsOfOneTenantThatWait: a tenant's requests hold at most half of the room, what
+// does not fit is refused before it is tokenized, and nothing stays counted of it.
+func TestAttackTextsOfOneTenantThatWait(t *testing.T) {
+	for _, name := range []string{"bert rerank", "qwen3 rerank", "qwen3 embed"} {
+		p := readerInput(t, name)
+		p.texts = share.NewBytes(8 * 10 * textBytes)
+		ask := func(tenant string, count int) (*embedding, *Refusal, int) {
+			all, read := p.written(t, count, 0), 0
+			input := all.input
+			all.input = func(ctx context.Context, i int) (embed.Tokenized, error) { read++; return input(ctx, i) }
+			e, refusal := p.embeddingOf(t.Context(), tenant, all)
+			return e, refusal, read
+		}
+		e, refusal, _ := ask("hog", 20)
+		if refusal != nil {
+			t.Fatal(name, refusal)
+		}
+		held := p.texts.Held()
+		if _, refusal, read := ask("hog", 30); refusal == nil || refusal.Kind != QueueFull || refusal.RetryAfter == 0 || read > 0 {
+			t.Errorf("%s: beyond the share of the tenant: %v; %d texts were tokenized", name, refusal, read)
+		}
+		if _, refusal, read := ask("hog", 100); refusal == nil || refusal.Kind != Invalid || read > 0 {
+			t.Errorf("%s: more than fits ever: %v; %d texts were tokenized", name, refusal, read)
+		}
+		all := p.written(t, 10, 0)
+		all.input = func(context.Context, int) (embed.Tokenized, error) { panic("a text") }
+		if err := contained(slog.New(slog.DiscardHandler), "input", func() error { p.embeddingOf(t.Context(), "other", all); return nil }); err == nil {
+			t.Errorf("%s: no panic", name)
+		}
+		if p.texts.Held() != held {
+			t.Errorf("%s: %d bytes are counted after refusals, want %d", name, p.texts.Held(), held)
+		}
+		if _, refusal, _ := ask("other", 10); refusal != nil {
+			t.Errorf("%s: another tenant: %v", name, refusal)
+		}
+		e.end(nil)
+		if _, refusal, _ := ask("hog", 20); refusal != nil {
+			t.Errorf("%s: when the first has ended: %v", name, refusal)
+		}
+	}
+}
+
+// TestTextsFitInTheSlackOfTheLimit: what waits of texts, with half as much garbage, fits between
+// what was reserved and the limit, and the longest request into the share of a tenant.
+func TestTextsFitInTheSlackOfTheLimit(t *testing.T) {
+	if slack := footprint.EngineLimit(0); waitingTextBytes*3/2 > slack {
+		t.Errorf("texts take %d bytes with their garbage, and the slack is %d", waitingTextBytes*3/2, slack)
+	}
+	if most := share.NewBytes(waitingTextBytes).Limit("a"); maxInputTokens*tokenBytes+maxInputs*textBytes > most {
+		t.Errorf("the longest request takes %d bytes, and a tenant has %d", maxInputTokens*tokenBytes+maxInputs*textBytes, most)
 	}
 }
 

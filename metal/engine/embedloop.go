@@ -83,7 +83,7 @@ func (l *embedLoop) pass() (out []passInput) {
 	room, blocks := embed.PassTokens(l.opts.Backend), 0
 	l.begin()
 	for r := l.next(); r != nil; r = l.next() {
-		n := len(r.inputs[r.begun+r.taken].IDs)
+		n := r.inputs[r.begun+r.taken].Len()
 		blocks += l.blocks(n)
 		if len(out) > 0 && (n > room || l.full(len(out)+1, blocks)) {
 			return out
@@ -145,8 +145,8 @@ func (l *embedLoop) compute(pass []passInput) error {
 	return nil
 }
 
-func inputsOf(pass []passInput) []embed.Input {
-	inputs := make([]embed.Input, len(pass))
+func inputsOf(pass []passInput) []embed.Tokenized {
+	inputs := make([]embed.Tokenized, len(pass))
 	for i, p := range pass {
 		inputs[i] = p.of.inputs[p.at]
 	}
@@ -168,7 +168,11 @@ func (l *embedLoop) forward(pass []passInput) ([][]float32, error) {
 			}
 		})()
 	}
-	return l.model.embedder.Compute(ctx, inputsOf(pass))
+	inputs := make([]embed.Input, len(pass))
+	for i, p := range pass {
+		inputs[i] = p.of.inputs[p.at].Input()
+	}
+	return l.model.embedder.Compute(ctx, inputs)
 }
 
 // fit returns as much of a pass as there is room for now: all of it, half as many inputs,
@@ -220,7 +224,7 @@ func (l *embedLoop) finish(r *embedding, refusal *Refusal) {
 	l.leave(at)
 	l.admission.release()
 	l.publish()
-	r.ended <- refusal
+	r.end(refusal)
 }
 
 // abortAll ends every request.

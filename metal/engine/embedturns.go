@@ -96,4 +96,4 @@ func (p passInput) done() {
 	p.of.of.computed += p.tokens()
 }
 
-func (p passInput) tokens() int { return len(p.of.inputs[p.at].IDs) }
+func (p passInput) tokens() int { return p.of.inputs[p.at].Len() }

@@ -1,25 +1,29 @@
 package engine
 
 import (
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/ref"
 )
 
-// listOf is a request of a tenant for some inputs of as many tokens each.
-func listOf(tenant string, inputs, tokens int) *embedding {
-	e := &embedding{tenant: tenant}
-	for range inputs {
-		e.inputs = append(e.inputs, embed.Input{IDs: make([]int32, tokens)})
+// lists makes requests of a tenant for some inputs of as many tokens each.
+func lists(t *testing.T) func(tenant string, inputs, tokens int) *embedding {
+	p := readerInput(t, "qwen3 embed")
+	return func(tenant string, inputs, tokens int) *embedding {
+		in, err := p.conventions.Tokens(p.tok, make([]int32, tokens-1), embed.Options{}) // and one after them
+		if err != nil || in.Len() != tokens {
+			t.Fatalf("%d tokens, want %d: %v", in.Len(), tokens, err)
+		}
+		return &embedding{tenant: tenant, inputs: slices.Repeat([]embed.Tokenized{in}, inputs)}
 	}
-	return e
 }
 
 // TestAttackLongListsOfTexts: lists whose texts fill a pass each delay neither another
 // tenant nor a short request of their own.
 func TestAttackLongListsOfTexts(t *testing.T) {
-	b := ref.New(ref.Options{})
+	b, listOf := ref.New(ref.Options{}), lists(t)
 	full := embed.PassTokens(b)
 	l := &embedLoop{shared: &shared{opts: Options{Backend: b}}, model: &loadedModel{embedder: &embed.Model{}}}
 	for range 8 {
@@ -53,6 +57,7 @@ func TestAttackLongListsOfTexts(t *testing.T) {
 
 func TestATenantThatComesLaterHasNoMoreThanItsShare(t *testing.T) {
 	var e embedTurns
+	listOf := lists(t)
 	early, late := listOf("early", 200, 1), listOf("late", 200, 1)
 	step := func() {
 		e.begin()

@@ -241,7 +241,7 @@ func (e *Engine) fail(err error) {
 		s.stream.finish(Finished{Err: refusal})
 	}
 	for _, r := range embeddings {
-		r.ended <- refusal
+		r.end(refusal)
 	}
 }
 
@@ -446,6 +446,7 @@ func (e *Engine) compute(ctx context.Context, p *inputProcessor, tenant string, 
 	}
 	tokens := r.allTokens()
 	if refusal := e.admitEmbedding(ctx, r, all.param); refusal != nil {
+		r.release()
 		return nil, 0, refusal
 	}
 	e.counters.promptTokens.Add(int64(tokens))

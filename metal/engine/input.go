@@ -59,6 +59,8 @@ type inputProcessor struct {
 	constraints *constraint.Compiler
 	// long has one place for a long text that is turned into tokens; tenants take turns.
 	long *share.Turns
+	// texts are the tokens of all requests for vectors or scores.
+	texts *share.Bytes
 	// renders bounds the conversations that are rendered at once. One whose text gets long
 	// keeps its place while it waits for its turn in long.
 	renders *share.Turns

@@ -77,9 +77,11 @@ func (r *Reader) Embed(ctx context.Context, texts []string, o embed.Options) (ve
 func (r *Reader) EmbedEach(ctx context.Context, texts []string, o embed.Options) (vectors [][]float32, tokens []int, err error) {
 	inputs := make([]embed.Input, len(texts))
 	for i, t := range texts {
-		if inputs[i], err = r.model.Text(ctx, r.tok, t, o); err != nil {
+		in, err := r.model.Text(ctx, r.tok, t, o)
+		if err != nil {
 			return nil, nil, fmt.Errorf("input %d: %w", i, err)
 		}
+		inputs[i] = in.Input()
 		tokens = append(tokens, len(inputs[i].IDs))
 	}
 	vectors, _, err = r.compute(ctx, inputs)
@@ -88,11 +90,17 @@ func (r *Reader) EmbedEach(ctx context.Context, texts []string, o embed.Options)
 
 // Rerank scores each document for the query.
 func (r *Reader) Rerank(ctx context.Context, query string, documents []string, o embed.Options) (scores []float32, tokens int, err error) {
+	pair, err := r.model.Pairs(ctx, r.tok, query, o)
+	if err != nil {
+		return nil, 0, fmt.Errorf("query: %w", err)
+	}
 	inputs := make([]embed.Input, len(documents))
 	for i, d := range documents {
-		if inputs[i], err = r.model.Pair(ctx, r.tok, query, d, o); err != nil {
+		in, err := pair(d)
+		if err != nil {
 			return nil, 0, fmt.Errorf("document %d: %w", i, err)
 		}
+		inputs[i] = in.Input()
 	}
 	out, tokens, err := r.compute(ctx, inputs)
 	for _, v := range out {

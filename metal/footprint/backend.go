@@ -35,6 +35,7 @@ type backend struct {
 	// template: one of 30 MB took 47 MiB, several in turn 84 with their garbage
 	// (on the reference back end at GOGC=50). They also contain constraints on output
 	// (grammar.MostBytes): 16 clients that sent the largest schemas at once took 36 MiB.
+	// In an embedding model or reranker they contain instead the tokens of texts that wait.
 	// tokenBytes is what each token of the vocabulary takes.
 	process, tokenBytes int64
 }

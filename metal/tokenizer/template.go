@@ -11,6 +11,14 @@ type templates struct {
 	one, two []templatePart
 }
 
+// parts are those around this many texts, one or two.
+func (t templates) parts(texts int) []templatePart {
+	if texts == 2 {
+		return t.two
+	}
+	return t.one
+}
+
 // fill puts texts into a template: their ids, and the kind (token type) of each.
 func fill(parts []templatePart, texts ...[]int32) (ids, kinds []int32) {
 	for _, p := range parts {

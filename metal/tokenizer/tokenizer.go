@@ -192,25 +192,33 @@ func (t *Tokenizer) EncodePair(first, second string, o EncodeOptions) (ids, type
 // that would be more than limit ids, texts are truncated at their ends as by
 // the reference (longest_first), and cut is true.
 func (t *Tokenizer) Around(limit int, texts ...[]int32) (ids, types []int32, cut bool) {
-	parts := t.around.one
-	if len(texts) == 2 {
-		parts = t.around.two
-	}
-	room := limit
-	for _, p := range parts {
+	texts, _, cut = t.Within(limit, texts...)
+	ids, types = fill(t.around.parts(len(texts)), texts...)
+	return ids, types, cut
+}
+
+// Within returns the texts as Around truncates them, and how many ids Around returns. They
+// share memory with those given.
+func (t *Tokenizer) Within(limit int, texts ...[]int32) (within [][]int32, ids int, cut bool) {
+	special := 0
+	for _, p := range t.around.parts(len(texts)) {
 		if p.text == 0 {
-			room--
+			special++
 		}
 	}
-	whole := 0
-	for _, x := range texts {
-		whole += len(x)
-	}
-	if whole > room {
+	whole := total(texts)
+	if room := limit - special; whole > room {
 		texts, cut = shortened(max(0, room), texts), true
+		whole = total(texts)
 	}
-	ids, types = fill(parts, texts...)
-	return ids, types, cut
+	return texts, special + whole, cut
+}
+
+func total(texts [][]int32) (n int) {
+	for _, x := range texts {
+		n += len(x)
+	}
+	return n
 }
 
 // shortened truncates texts to at most room ids together. Of two, the longer
