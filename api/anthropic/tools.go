@@ -13,7 +13,7 @@ const leastBudget = 1024
 // tools reads the tools that the client runs. Those of Anthropic's own types,
 // which its servers run or its models know, are left out.
 func (d decoder) tools(param string, raw json.RawMessage) error {
-	return openai.Array(param, raw, func(param string, raw json.RawMessage) error {
+	return openai.ArrayOfTools(param, raw, func(param string, raw json.RawMessage) error {
 		var t openai.Tool
 		form := "custom"
 		fields := t.ToolFields("input_schema")

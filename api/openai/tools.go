@@ -38,6 +38,18 @@ func TooManyTools() *Error {
 	return Invalid("tools", "A request may declare at most %d tools.", MaxTools)
 }
 
+// ArrayOfTools is Array for tools. It refuses one too many before it is read, also where the
+// others are left out.
+func ArrayOfTools(param string, raw json.RawMessage, one Field) error {
+	n := 0
+	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		if n++; n > MaxTools {
+			return TooManyTools()
+		}
+		return one(param, raw)
+	})
+}
+
 // Choices of tools.
 const (
 	ChoiceAuto     = "auto"
@@ -151,7 +163,7 @@ func (u *ToolUse) Parallel(param string, raw json.RawMessage) error {
 
 func (u *ToolUse) tools(d *Decoder) field {
 	return func(param string, raw json.RawMessage) error {
-		return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		return ArrayOfTools(param, raw, func(param string, raw json.RawMessage) error {
 			var form string
 			var t Tool
 			given := false
