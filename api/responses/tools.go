@@ -417,7 +417,7 @@ func (d *decoder) offer() error {
 	r, c := d.r, d.choice
 	switch {
 	case c.only != nil:
-		r.Use.Function = r.chosenName(*c.only)
+		r.Use.Function = r.chosenNames()(*c.only)
 	case c.allowed != nil:
 		if err := d.allow(); err != nil {
 			return err
@@ -429,36 +429,37 @@ func (d *decoder) offer() error {
 	return r.Use.Check()
 }
 
-// chosenName returns the name of the function that stands for a chosen tool. Where
-// no tool has just its name, one in a namespace may have it.
-func (r *Request) chosenName(c chosen) string {
-	function := r.FunctionNames()(c.Namespace, c.Name)
-	if _, known := r.Names[function]; known || c.Namespace != "" {
+// chosenNames returns a function that returns the name of the function which stands for a
+// chosen tool. Where no tool has just its name, one in a namespace may have it.
+func (r *Request) chosenNames() func(chosen) string {
+	names := r.FunctionNames()
+	named := make(map[string][]string, len(r.Names)) // functions by the name of their tool
+	for function, of := range r.Names {
+		named[of.Name] = append(named[of.Name], function)
+	}
+	return func(c chosen) string {
+		function := names(c.Namespace, c.Name)
+		if _, known := r.Names[function]; known || c.Namespace != "" {
+			return function
+		}
+		if others := named[c.Name]; len(others) == 1 {
+			return others[0]
+		}
 		return function
 	}
-	var others []string
-	for other, of := range r.Names {
-		if of.Name == c.Name {
-			others = append(others, other)
-		}
-	}
-	if len(others) == 1 {
-		return others[0]
-	}
-	return function
 }
 
 // allow leaves the allowed tools.
 func (d *decoder) allow() error {
 	r := d.r
-	var functions []string
+	nameOf, functions := r.chosenNames(), map[string]bool{}
 	for _, c := range d.choice.allowed {
-		function := r.chosenName(c)
+		function := nameOf(c)
 		if _, known := r.Names[function]; !known {
 			return openai.Invalid("tool_choice", "'tool_choice' names '%s', but no tool has that name.", openai.Shorten(c.Name))
 		}
-		functions = append(functions, function)
+		functions[function] = true
 	}
-	r.Use.Tools = slices.DeleteFunc(r.Use.Tools, func(t openai.Tool) bool { return !slices.Contains(functions, t.Name) })
+	r.Use.Tools = slices.DeleteFunc(r.Use.Tools, func(t openai.Tool) bool { return !functions[t.Name] })
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -243,6 +244,21 @@ func TestAttackChoicesOfManyTools(t *testing.T) {
 	r, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":"a","tools":[`+manyTools(openai.MaxTools)+`]}`))
 	if err != nil || len(r.Use.Tools) != openai.MaxTools {
 		t.Errorf("as many tools as are allowed: %v", err)
+	}
+	for name, tools := range map[string]string{"tools": `"tools":[` + manyTools(1000) + `]`, "tools in a namespace": `"tools":[{"type":"namespace","name":"n","tools":[` + manyTools(1000) + `]}]`} {
+		took := func(choice string) uint64 {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if _, err := Decode(&openai.Decoder{}, []byte(`{"model":"m","input":"a",`+tools+choice+`}`)); err != nil {
+				t.Fatal(err)
+			}
+			runtime.ReadMemStats(&after)
+			return after.TotalAlloc - before.TotalAlloc
+		}
+		alone := took("")
+		if all := took(`,"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[` + manyTools(1000) + `]}`); all > 5*alone {
+			t.Errorf("a choice of all %s takes %d bytes, the tools take %d", name, all, alone)
+		}
 	}
 }
 
