@@ -86,7 +86,7 @@ func TestAttackAnInstructionOfManyTexts(t *testing.T) {
 // TestAttackRerankRequestsThatWait: requests that repeat a long query or instruction for each of
 // many short texts hold it once while they wait, and what they hold is counted until they end.
 func TestAttackRerankRequestsThatWait(t *testing.T) {
-	const requests, count = 16, 500
+	const requests, count = 8, 100
 	for _, name := range []string{"bert rerank", "qwen3 rerank", "qwen3 embed"} {
 		p := readerInput(t, name)
 		p.conventions.Limit = 4096 // nothing is computed
