@@ -95,12 +95,12 @@ func termBytes(t v1alpha1.NodeSelectorTerm) int {
 func OrderBytes(r *v1alpha1.ModelReplica) int {
 	n := 2 << 10
 	for _, f := range r.Spec.Model.Files {
-		n += 224 + 2*stringBytes(f.Path) // also a key in managedFields
+		n += fileBytes(f)
 	}
 	for _, a := range r.Spec.Model.Adapters {
 		n += 512 + stringBytes(a.Name) + stringBytes(a.Source)
 		for _, f := range a.Files {
-			n += 224 + 2*stringBytes(f.Path)
+			n += fileBytes(f)
 		}
 	}
 	for _, p := range r.Spec.SharedPrefixes {
@@ -109,19 +109,39 @@ func OrderBytes(r *v1alpha1.ModelReplica) int {
 	return n + stringBytes(r.Spec.Model.Source) + stringBytes(r.Spec.ChatTemplate)
 }
 
+// fileBytes estimates the size of a file with its entry in managedFields, at least. The key of that
+// entry is the path as JSON, in a JSON string: its escapes are escaped again.
+func fileBytes(f model.File) int {
+	n := 224 + stringBytes(f.Path) + len(f.Path) + 3
+	for i := range len(f.Path) {
+		switch c := f.Path[i]; {
+		case escaped(c):
+			n += 6
+		case c == '"', c == '\\':
+			n += 3
+		}
+	}
+	return n
+}
+
 // stringBytes returns the size of a JSON string, in which some characters are escaped as
 // \u003c.
 func stringBytes(s string) int {
 	n := len(s) + 3
 	for i := range len(s) {
 		switch c := s[i]; {
-		case c < 0x20, c == '<', c == '>', c == '&', c == 0xe2: // the first byte of U+2028
+		case escaped(c):
 			n += 5
 		case c == '"', c == '\\':
 			n++
 		}
 	}
 	return n
+}
+
+// escaped reports whether a byte begins a character that JSON may escape by its number.
+func escaped(c byte) bool {
+	return c < 0x20 || c == '<' || c == '>' || c == '&' || c == 0xe2 // the first byte of U+2028
 }
 
 // FullOfOrders reports whether assignments of a number of bytes leave no room for more

@@ -30,6 +30,12 @@ func TestOrdersOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
 		"controls":             func(r *v1alpha1.ModelReplica) { r.Spec.SharedPrefixes = []string{strings.Repeat("\x01", 4096)} },
 		"line separators":      func(r *v1alpha1.ModelReplica) { r.Spec.SharedPrefixes = []string{strings.Repeat("\u2028", 4096)} },
 		"many files":           func(r *v1alpha1.ModelReplica) { r.Spec.Model.Files = filesOf(256, strings.Repeat("x", 100)) },
+		"paths of quotes":      func(r *v1alpha1.ModelReplica) { r.Spec.Model.Files = filesOf(30, strings.Repeat(`"`, 509)) },
+		"paths of backslashes": func(r *v1alpha1.ModelReplica) { r.Spec.Model.Files = filesOf(30, strings.Repeat(`\`, 509)) },
+		"paths of escapes":     func(r *v1alpha1.ModelReplica) { r.Spec.Model.Files = filesOf(20, strings.Repeat("<", 509)) },
+		"paths of an adapter": func(r *v1alpha1.ModelReplica) {
+			r.Spec.Model.Adapters = []model.Adapter{{Name: "a", Files: filesOf(2, strings.Repeat(`"`, 509))}}
+		},
 		"a source of escapes":  func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = strings.Repeat("&", 1024) },
 		"nothing that is long": func(*v1alpha1.ModelReplica) {},
 	} {
@@ -47,8 +53,14 @@ func TestOrdersOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
 		}
 		keys := 0 // in managedFields, which name each file again
 		for _, o := range orders {
-			for _, f := range o.Model.Files {
-				keys += len(fmt.Sprintf(`"k:{\\"path\\":\\"%s\\"}":{".":{},"f:bytes":{},"f:path":{},"f:sha256":{}},`, f.Path))
+			files := o.Model.Files
+			for _, a := range o.Model.Adapters {
+				files = append(files, a.Files...)
+			}
+			for _, f := range files { // measured: the API server writes a key of these characters in the same way
+				path, _ := json.Marshal(map[string]string{"path": f.Path})
+				key, _ := json.Marshal("k:" + string(path))
+				keys += len(key) + len(`:{".":{},"f:bytes":{},"f:path":{},"f:sha256":{}},`)
 			}
 		}
 		if len(b)+keys > maxAssignmentsBytes || len(orders) == 0 {
