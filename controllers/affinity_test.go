@@ -17,10 +17,10 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// affinityOf has about as many values as a placement may hold: terms of 16 expressions with 32 values each.
+// affinityOf has as many values as a spec may hold: terms of 16 expressions with 32 values each.
 func affinityOf(operator corev1.NodeSelectorOperator, value func(i int) string) *v1alpha1.Affinity {
 	required := &v1alpha1.NodeSelector{}
-	for count := 0; count < 512; {
+	for count := 0; count < 4400; {
 		var term v1alpha1.NodeSelectorTerm
 		for range 16 {
 			expression := v1alpha1.NodeSelectorRequirement{Key: "a", Operator: operator}
@@ -97,8 +97,8 @@ func TestAttackAStoredAffinityOfManyErrors(t *testing.T) {
 	bad.Namespace, bad.Name = w.ns, "bad"
 	bad.Spec.Model.Source = "file://evil/x.gguf"
 	bad.Spec.Placement.Affinity = affinityOf(corev1.NodeSelectorOpIn, func(i int) string { return fmt.Sprint("-", i%10) })
-	if b, err := json.Marshal(bad.Spec.Placement); err != nil || len(b) > 4<<10 {
-		t.Fatalf("a placement of %d bytes is refused for its size (%v)", len(b), err)
+	if b, err := json.Marshal(bad.Spec); err != nil || len(b) > 32<<10 {
+		t.Fatalf("a spec of %d bytes is refused for its size (%v)", len(b), err)
 	}
 	if err := w.c.Create(w.ctx, bad.DeepCopy(), client.DryRunAll); !apierrors.IsInvalid(err) {
 		t.Fatalf("today's schema: %v, want a refusal", err)

@@ -297,7 +297,7 @@ const (
 	ReasonPaused           = "Paused"
 	ReasonHalted           = "Halted"
 	ReasonProgressDeadline = "ProgressDeadlineExceeded" // no progress, and no previous revision to fall back to
-	ReasonCreateFailed     = "ReplicaCreateFailed"      // the API server refused to create a replica, for example because of a quota
+	ReasonCreateFailed     = "ReplicaCreateFailed"      // a quota, the API server or the bound of a namespace's replicas refused a replica
 	ReasonReconcileFailed  = "ReconcileFailed"          // the operator met another error and retries
 )
 

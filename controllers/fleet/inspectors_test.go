@@ -53,7 +53,7 @@ func (s *Inspectors) kept() map[string]int {
 func TestAttackEditsAmongManyLargeAffinities(t *testing.T) {
 	var deployments []v1alpha1.ModelDeployment
 	for i := range 100 {
-		deployments = append(deployments, valued("evil", i, 600))
+		deployments = append(deployments, valued("evil", i, 4400))
 		if Oversized(&deployments[i].Spec) != nil {
 			t.Fatal("the spec is refused for its size")
 		}
@@ -82,7 +82,7 @@ func TestAttackEditsAmongManyLargeAffinities(t *testing.T) {
 	for uid, r := range s.tenants["evil"].requests {
 		requests[uid] = r
 	}
-	if each := edit() / 50; each > 256<<10 { // a manifest as JSON alone is 3.7 KB, of which there are 100
+	if each := edit() / 50; each > 256<<10 { // a manifest as JSON alone is 26 KB, of which there are 100
 		t.Errorf("%d KiB are allocated for each Mac, want at most 256", each>>10)
 	}
 	again := 0

@@ -13,7 +13,6 @@ import (
 // stay smaller than that, with their peers and the rest of the MacNode.
 const (
 	maxSpecBytes        = 32 << 10  // of a deployment's spec, which its replicas repeat
-	maxPlacementBytes   = 4 << 10   // of its placement and replicaMetadata, which no bound of a Mac counts
 	maxAssignmentsBytes = 512 << 10 // of a Mac's assignments, without peers
 	maxInspectionsBytes = 128 << 10 // of a Mac's inspections
 )
@@ -22,10 +21,7 @@ const (
 // nil if it does not.
 func Oversized(spec *v1alpha1.ModelDeploymentSpec) *Refusal {
 	if n := jsonBytes(spec); n > maxSpecBytes {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes or spec.chatTemplate", n, maxSpecBytes)}
-	}
-	if n := jsonBytes(spec.Placement) + jsonBytes(spec.ReplicaMetadata); n > maxPlacementBytes {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("spec.placement and spec.replicaMetadata take %d bytes as JSON, at most %d are allowed, because each replica repeats them; label the Macs instead of listing them, or remove labels and annotations", n, maxPlacementBytes)}
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement", n, maxSpecBytes)}
 	}
 	return nil
 }
@@ -51,17 +47,32 @@ func jsonBytes(v any) int {
 }
 
 // ReplicaBytes estimates the size of a replica's spec, labels and annotations as JSON, within a
-// few KiB.
+// few KiB. Short strings count as memory, where each takes more than its JSON.
 func ReplicaBytes(r *v1alpha1.ModelReplica) int {
-	n := OrderBytes(r) + len(r.Spec.Avoid)*128
+	n := OrderBytes(r) + len(r.Spec.Avoid)*128 + placementBytes(&r.Spec.Placement)
 	for _, metadata := range []map[string]string{r.Labels, r.Annotations} {
 		for k, v := range metadata {
 			n += 2*stringBytes(k) + stringBytes(v) // the key also in managedFields
 		}
 	}
-	p := &r.Spec.Placement
+	return n
+}
+
+// perString is what a string takes in memory in addition to its bytes.
+const perString = 24
+
+func placementBytes(p *v1alpha1.PlacementSpec) (n int) {
 	for k, v := range p.NodeSelector {
-		n += len(k) + len(v)
+		n += 2*perString + 2*stringBytes(k) + stringBytes(v)
+	}
+	for _, t := range p.Tolerations {
+		n += 96 + len(t.Key) + len(t.Value)
+	}
+	for _, t := range p.TopologySpreadConstraints {
+		n += 96 + stringBytes(t.TopologyKey)
+	}
+	for _, chip := range p.Chips {
+		n += perString + stringBytes(chip)
 	}
 	if p.Affinity == nil || p.Affinity.NodeAffinity == nil {
 		return n
@@ -81,9 +92,9 @@ func termBytes(t v1alpha1.NodeSelectorTerm) int {
 	n := 0
 	for _, list := range [][]v1alpha1.NodeSelectorRequirement{t.MatchExpressions, t.MatchFields} {
 		for _, r := range list {
-			n += 48 + len(r.Key)
+			n += 96 + len(r.Key)
 			for _, v := range r.Values {
-				n += len(v) + 3
+				n += perString + len(v)
 			}
 		}
 	}

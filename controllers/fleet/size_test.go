@@ -5,6 +5,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,15 +100,6 @@ func TestADeploymentThatMakesReplicasTooLargeIsRefused(t *testing.T) {
 		"a list of files": {fill: func(_ *v1alpha1.ModelDeploymentSpec, r *model.Record) {
 			r.Files = filesOf(256, strings.Repeat("x", 500))
 		}, refused: true},
-		"a list of Macs": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
-			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 4000)}
-		}, refused: false},
-		"long placement": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
-			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 4096)}
-		}, refused: true},
-		"metadata": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
-			s.ReplicaMetadata = v1alpha1.ReplicaMetadata{Annotations: map[string]v1alpha1.MetadataValue{"a": v1alpha1.MetadataValue(strings.Repeat("x", 4096))}}
-		}, refused: true},
 		"placement": {fill: func(s *v1alpha1.ModelDeploymentSpec, _ *model.Record) {
 			s.Placement.NodeSelector = map[string]string{"a": strings.Repeat("x", 40<<10)}
 		}, refused: true},
@@ -118,6 +110,36 @@ func TestADeploymentThatMakesReplicasTooLargeIsRefused(t *testing.T) {
 		ofSpec, ofRecord := Oversized(&spec), OversizedRecord(&record)
 		if (ofSpec != nil || ofRecord != nil) != tc.refused {
 			t.Errorf("%s: %+v, %+v", name, ofSpec, ofRecord)
+		}
+	}
+}
+
+// TestAReplicaCountsWhatItsPlacementTakes: each part of it, also in the operator's memory, where a
+// short value takes more than its JSON.
+func TestAReplicaCountsWhatItsPlacementTakes(t *testing.T) {
+	long := strings.Repeat("x", 60)
+	for name, fill := range map[string]func(*v1alpha1.PlacementSpec){
+		"tolerations": func(p *v1alpha1.PlacementSpec) {
+			p.Tolerations = slices.Repeat([]v1alpha1.Toleration{{Key: strings.Repeat("k", 317), Value: long}}, 16)
+		},
+		"constraints": func(p *v1alpha1.PlacementSpec) {
+			p.TopologySpreadConstraints = slices.Repeat([]v1alpha1.TopologySpreadConstraint{{TopologyKey: strings.Repeat("k", 317), MaxSkew: 1}}, 4)
+		},
+		"chips": func(p *v1alpha1.PlacementSpec) { p.Chips = slices.Repeat([]string{long[:32]}, 32) },
+		"selector": func(p *v1alpha1.PlacementSpec) {
+			p.NodeSelector = map[string]string{"<" + long: strings.Repeat("<", 900)}
+		},
+		"values": func(p *v1alpha1.PlacementSpec) {
+			r := v1alpha1.NodeSelectorRequirement{Key: "k", Operator: "In", Values: slices.Repeat([]string{"a"}, 32)}
+			term := v1alpha1.NodeSelectorTerm{MatchExpressions: slices.Repeat([]v1alpha1.NodeSelectorRequirement{r}, 16)}
+			p.Affinity = &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1alpha1.PreferredSchedulingTerm{{Preference: term}}}}
+		},
+	} {
+		var r v1alpha1.ModelReplica
+		counted, size := ReplicaBytes(&r), jsonBytes(r)
+		fill(&r.Spec.Placement)
+		if counted, size = ReplicaBytes(&r)-counted, jsonBytes(r)-size; counted < size || name == "values" && counted < 16*32*20 {
+			t.Errorf("%s: %d bytes of JSON count as %d", name, size, counted)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 func largeAffinity(terms int) v1alpha1.PlacementSpec {
 	var values []string
 	for i := range 32 {
-		values = append(values, fmt.Sprint("v", i))
+		values = append(values, fmt.Sprint(strings.Repeat("v", 60), i))
 	}
 	expression := v1alpha1.NodeSelectorRequirement{Key: "room", Operator: corev1.NodeSelectorOpNotIn, Values: values}
 	selector := &v1alpha1.NodeSelector{}

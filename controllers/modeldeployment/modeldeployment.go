@@ -12,6 +12,7 @@
 package modeldeployment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,14 +126,12 @@ func lockedMerge(before client.Object) client.Patch {
 // carryOut creates, removes and updates replicas. It removes surplus
 // and failed ones also when a creation fails: a quota may count them.
 func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
-	if err := r.follow(ctx, s, c.swap); err != nil {
-		return err
+	followed := r.follow(ctx, s, c.swap)
+	if followed != nil && !full(followed) {
+		return followed
 	}
 	missing, err := r.withinNamespace(ctx, s, c.create, waiting(s.replicas))
-	if err == nil {
-		err = r.create(ctx, s, missing)
-	}
-	return errors.Join(err, r.remove(ctx, s, c.remove))
+	return errors.Join(followed, err, r.create(ctx, s, missing), r.remove(ctx, s, c.remove))
 }
 
 func (r *Reconciler) create(ctx context.Context, s *scope, missing []replicaToCreate) error {
@@ -181,20 +180,22 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 }
 
 // follow updates the fields that may change during the life of a replica, and the
-// permission to swap.
+// permission to swap. If the namespace has no room for larger fields, the others are updated.
 func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error {
 	spec := s.effective()
 	oversized := fleet.Oversized(spec) != nil
+	var noRoom error
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		if !replica.DeletionTimestamp.IsZero() {
 			continue
 		}
-		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
-		labels, annotations, relabelled := passOn(s.deployment.Spec.ReplicaMetadata, &replica.ObjectMeta)
-		if oversized {
-			placement, labels, annotations, relabelled = replica.Spec.Placement, replica.Labels, replica.Annotations, false
+		drain := drainSeconds(s.deployment)
+		next, inherits, err := r.inherit(ctx, s, replica, oversized)
+		if err != nil && !full(err) {
+			return err
 		}
+		noRoom = cmp.Or(noRoom, err)
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
 		if onDemand := replica.Spec.Residency.OnDemand(); onDemand && !residency.OnDemand() && replica.Spec.NodeName != "" {
 			residency = replica.Spec.Residency // placement changes it, if the rules and the Mac allow that
@@ -204,16 +205,16 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 		if replica.Spec.NodeName == "" {
 			swaps = replica.UID == swap
 		}
-		if !relabelled && replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.PrefixCache == cache &&
-			replica.Spec.Priority == priority && replica.Spec.Swap == swaps && status.Equal(replica.Spec.Placement, placement) {
+		if !inherits && replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.PrefixCache == cache &&
+			replica.Spec.Priority == priority && replica.Spec.Swap == swaps {
 			continue
 		}
 		if !s.mayWrite() {
-			return nil
+			return noRoom
 		}
 		before := replica.DeepCopy()
-		replica.Labels, replica.Annotations = labels, annotations
-		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Priority = drain, residency, placement, priority
+		replica.Labels, replica.Annotations, replica.Spec.Placement = next.Labels, next.Annotations, next.Spec.Placement
+		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Priority = drain, residency, priority
 		replica.Spec.PrefixCache, replica.Spec.Swap = cache, swaps
 		patch := client.MergeFrom(before)
 		if before.Spec.Residency.Policy != residency.Policy { // it must not be bound meanwhile
@@ -223,7 +224,7 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
 	}
-	return nil
+	return noRoom
 }
 
 // report writes the status if it changed. The write is locked: the count of freed bytes is

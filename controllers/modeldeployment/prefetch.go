@@ -20,21 +20,26 @@ import (
 // prefetch creates, updates and removes the replicas that keep the weights of the current
 // revision on Macs and run no engine (spec.prefetch).
 func (r *Reconciler) prefetch(ctx context.Context, s *scope) error {
+	oversized := fleet.Oversized(s.effective()) != nil
+	var noRoom error
 	for i := range s.prefetchers {
 		replica := &s.prefetchers[i]
-		if !replica.DeletionTimestamp.IsZero() || fleet.Oversized(s.effective()) != nil {
+		if !replica.DeletionTimestamp.IsZero() {
 			continue
 		}
-		labels, annotations, relabelled := passOn(s.deployment.Spec.ReplicaMetadata, &replica.ObjectMeta)
-		if !relabelled && status.Equal(replica.Spec.Placement, s.deployment.Spec.Placement) {
+		next, inherits, err := r.inherit(ctx, s, replica, oversized)
+		if err != nil && !full(err) {
+			return err
+		}
+		noRoom = cmp.Or(noRoom, err)
+		if !inherits {
 			continue
 		}
 		if !s.mayWrite() {
-			return nil
+			return noRoom
 		}
 		before := replica.DeepCopy()
-		replica.Labels, replica.Annotations = labels, annotations
-		replica.Spec.Placement = s.deployment.Spec.Placement
+		replica.Labels, replica.Annotations, replica.Spec.Placement = next.Labels, next.Annotations, next.Spec.Placement
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
@@ -42,17 +47,21 @@ func (r *Reconciler) prefetch(ctx context.Context, s *scope) error {
 	serving := waiting(s.replicas)
 	create, remove := planPrefetch(int(s.deployment.Spec.Prefetch.Macs), s.unplaced()-serving, s.current, s.replicas, s.prefetchers)
 	create, err := r.withinNamespace(ctx, s, create, serving+waiting(s.prefetchers))
+	return errors.Join(noRoom, err, r.createPrefetchers(ctx, s, create), r.remove(ctx, s, remove))
+}
+
+func (r *Reconciler) createPrefetchers(ctx context.Context, s *scope, create []replicaToCreate) error {
 	for _, b := range create {
-		var replica *v1alpha1.ModelReplica
-		if replica, err = newPrefetcher(s, b); err != nil {
-			break
+		replica, err := newPrefetcher(s, b)
+		if err != nil {
+			return err
 		}
-		if err = r.createReplica(ctx, replica); err != nil {
-			break
+		if err := r.createReplica(ctx, replica); err != nil {
+			return err
 		}
 		s.prefetchers = append(s.prefetchers, *replica)
 	}
-	return errors.Join(err, r.remove(ctx, s, remove))
+	return nil
 }
 
 // newPrefetcher returns a replica that only keeps weights.

@@ -55,6 +55,8 @@ type scope struct {
 	// overdue: it made no progress within its deadline.
 	overdue bool
 	failure error
+	// footprint of the namespace; nil until it is needed.
+	footprint *footprint
 	// writes of replicas in this pass; more: others are left for the next one.
 	writes int
 	more   bool

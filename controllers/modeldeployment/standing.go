@@ -47,16 +47,22 @@ func (s *scope) failureReason() string {
 	switch {
 	case s.failure == nil || apierrors.IsConflict(s.failure):
 		return ""
-	case errors.As(s.failure, &create):
+	case errors.As(s.failure, &create), full(s.failure):
 		return v1alpha1.ReasonCreateFailed
 	}
 	return v1alpha1.ReasonReconcileFailed
 }
 
-// refused reports whether the API server gave a final answer: a quota, an admission policy
-// or missing permissions.
+// full reports whether the namespace has no room for a replica, or for a larger one.
+func full(err error) bool {
+	var full *fullError
+	return errors.As(err, &full)
+}
+
+// refused reports whether the answer is final: a quota, an admission policy, missing permissions
+// or a full namespace.
 func refused(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+	return full(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // silent reports whether the Mac of a replica is silent: it may be back at any time.

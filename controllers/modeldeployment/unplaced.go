@@ -1,13 +1,6 @@
 package modeldeployment
 
 import (
-	"context"
-	"fmt"
-	"slices"
-
-	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
@@ -50,35 +43,4 @@ func waiting(replicas []v1alpha1.ModelReplica) (n int) {
 		}
 	}
 	return n
-}
-
-// withinNamespace returns the replicas to create for which the namespace has room, and one in
-// any case if none waits already. When one of those that wait is placed, its deployment creates
-// another.
-func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []replicaToCreate, waiting int) ([]replicaToCreate, error) {
-	if len(missing) == 0 {
-		return nil, nil
-	}
-	var list v1alpha1.ModelReplicaList // shares its objects with the cache: read only
-	if err := r.Client.List(ctx, &list, client.InNamespace(s.deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the replicas of the namespace: %w", err)
-	}
-	bytes, listed := 0, sets.Set[string]{}
-	// The cache may not have those that this pass created.
-	for _, replica := range slices.Concat(all(list.Items), all(s.replicas), all(s.prefetchers)) {
-		if waits(replica) && !listed.Has(replica.Name) {
-			listed.Insert(replica.Name)
-			bytes += fleet.ReplicaBytes(replica)
-		}
-	}
-	for i, b := range missing {
-		replica, err := newReplica(s, b)
-		if err != nil {
-			return nil, err
-		}
-		if bytes += fleet.ReplicaBytes(replica); bytes > maxNamespaceUnplacedBytes && waiting+i > 0 {
-			return missing[:i], nil
-		}
-	}
-	return missing, nil
 }

@@ -106,6 +106,7 @@ func TestAttackManyDeploymentsOfUnplacedReplicas(t *testing.T) {
 	reconciler := &Reconciler{Client: c.Build()}
 	missing := plan(s.desired(), nil, now).create
 	for name, want := range map[string]int{"full": 1, "empty": len(missing)} {
+		s.footprint = nil // another pass
 		if s.deployment.Namespace = "ns"; name == "empty" {
 			s.deployment.Namespace = name
 		}
@@ -113,7 +114,7 @@ func TestAttackManyDeploymentsOfUnplacedReplicas(t *testing.T) {
 			t.Errorf("%s: %d replicas (%v), want %d", name, len(got), err, want)
 		}
 	}
-	s.deployment.Namespace = "ns"
+	s.deployment.Namespace, s.footprint = "ns", nil
 	if got, err := reconciler.withinNamespace(t.Context(), s, missing, 1); err != nil || len(got) != 0 {
 		t.Errorf("%d replicas more (%v), want none", len(got), err)
 	}

@@ -1,0 +1,131 @@
+package modeldeployment
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// maxNamespaceBytes bounds all replicas of a namespace, with and without a Mac: no quota counts
+// OnDemand replicas, and each repeats the placement and metadata of its deployment in the
+// operator's memory. It is enough for about 10,000 replicas with a short spec.
+const maxNamespaceBytes = 32 << 20
+
+// footprint is what the replicas of a namespace take, by fleet.ReplicaBytes, as one pass reads and
+// changes it.
+type footprint struct {
+	all int
+	// waiting is the part of those without a Mac.
+	waiting int
+}
+
+// fullError refuses a replica for which the namespace has no room.
+type fullError struct {
+	namespace string
+	bytes     int // with that replica
+}
+
+func (e *fullError) Error() string {
+	return fmt.Sprintf("all replicas of the namespace %s would take %s in the operator, at most %s are allowed; scale down or delete deployments there, "+
+		"or shorten spec.placement, spec.chatTemplate, spec.prefixCache.sharedPrefixes and spec.replicaMetadata of those with many replicas",
+		e.namespace, v1alpha1.FormatBytes(int64(e.bytes)), v1alpha1.FormatBytes(maxNamespaceBytes))
+}
+
+// add counts more bytes, or refuses them.
+func (f *footprint) add(namespace string, bytes int) error {
+	if f.all+bytes > maxNamespaceBytes {
+		return &fullError{namespace, f.all + bytes}
+	}
+	f.all += bytes
+	return nil
+}
+
+// footprint reads what the replicas of the namespace take, once in a pass.
+func (r *Reconciler) footprint(ctx context.Context, s *scope) (*footprint, error) {
+	if s.footprint != nil {
+		return s.footprint, nil
+	}
+	var list v1alpha1.ModelReplicaList // shares its objects with the cache: read only
+	if err := r.Client.List(ctx, &list, client.InNamespace(s.deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the replicas of the namespace: %w", err)
+	}
+	f, listed := &footprint{}, sets.Set[string]{}
+	// The cache may not have those that this pass created.
+	for _, replica := range slices.Concat(all(list.Items), all(s.replicas), all(s.prefetchers)) {
+		if listed.Has(replica.Name) {
+			continue
+		}
+		listed.Insert(replica.Name)
+		bytes := fleet.ReplicaBytes(replica)
+		f.all += bytes
+		if waits(replica) {
+			f.waiting += bytes
+		}
+	}
+	s.footprint = f
+	return f, nil
+}
+
+// withinNamespace returns the replicas to create for which the namespace has room. Of those that
+// wait for a Mac, it has room for one in any case if none waits already: when one of them is
+// placed, its deployment creates another. An error explains that all replicas of the namespace
+// take too much.
+func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []replicaToCreate, waiting int) ([]replicaToCreate, error) {
+	if len(missing) == 0 {
+		return nil, nil
+	}
+	f, err := r.footprint(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for i, b := range missing {
+		replica, err := newReplica(s, b)
+		if err != nil {
+			return nil, err
+		}
+		bytes := fleet.ReplicaBytes(replica)
+		if f.waiting+bytes > maxNamespaceUnplacedBytes && waiting+i > 0 {
+			return missing[:i], nil
+		}
+		if err := f.add(s.deployment.Namespace, bytes); err != nil {
+			return missing[:i], &createError{name: replica.Name, err: err}
+		}
+		f.waiting += bytes
+	}
+	return missing, nil
+}
+
+// inherit returns a replica with the placement, labels and annotations of its deployment, and
+// reports whether they differ. It keeps its own while the spec is too large, and, with an error,
+// if the namespace has no room for larger ones.
+func (r *Reconciler) inherit(ctx context.Context, s *scope, replica *v1alpha1.ModelReplica, oversized bool) (next v1alpha1.ModelReplica, changed bool, err error) {
+	next = *replica
+	if oversized {
+		return next, false, nil
+	}
+	next.Labels, next.Annotations, changed = passOn(s.deployment.Spec.ReplicaMetadata, &replica.ObjectMeta)
+	if !changed && status.Equal(replica.Spec.Placement, s.deployment.Spec.Placement) {
+		return *replica, false, nil
+	}
+	next.Spec.Placement = s.deployment.Spec.Placement
+	f, err := r.footprint(ctx, s)
+	if err != nil {
+		return *replica, false, err
+	}
+	if more := fleet.ReplicaBytes(&next) - fleet.ReplicaBytes(replica); more > 0 {
+		err = f.add(s.deployment.Namespace, more)
+	} else {
+		f.all += more
+	}
+	if err != nil {
+		return *replica, false, fmt.Errorf("update replica %s: %w", replica.Name, err)
+	}
+	return next, true, nil
+}

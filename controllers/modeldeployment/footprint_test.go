@@ -1,0 +1,195 @@
+//go:build !race
+
+package modeldeployment
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// placer is an API server that keeps the replicas of one namespace, and gives each a Mac.
+type placer struct {
+	client.Client
+	replicas []v1alpha1.ModelReplica
+}
+
+func (p *placer) List(_ context.Context, l client.ObjectList, _ ...client.ListOption) error {
+	l.(*v1alpha1.ModelReplicaList).Items = slices.Clone(p.replicas)
+	return nil
+}
+
+func (p *placer) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	r := o.(*v1alpha1.ModelReplica).DeepCopy()
+	if r.UID = types.UID(r.Name); fleet.Prefetches(r) {
+		r.Spec.PrefetchNodeName = r.Name
+	} else {
+		r.Spec.NodeName = "mac-1"
+	}
+	p.replicas = append(p.replicas, *r)
+	return nil
+}
+
+func (p *placer) at(name string) int {
+	return slices.IndexFunc(p.replicas, func(r v1alpha1.ModelReplica) bool { return r.Name == name })
+}
+
+func (p *placer) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	p.replicas[p.at(o.GetName())] = *o.(*v1alpha1.ModelReplica).DeepCopy()
+	return nil
+}
+
+func (p *placer) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
+	i := p.at(o.GetName())
+	p.replicas = slices.Delete(p.replicas, i, i+1)
+	return nil
+}
+
+// bytes is what all replicas take.
+func (p *placer) bytes() (n int) {
+	for i := range p.replicas {
+		n += fleet.ReplicaBytes(&p.replicas[i])
+	}
+	return n
+}
+
+// deployed is a scope of one of many deployments of OnDemand replicas.
+func (p *placer) deployed(name string, replicas, macs int32, placement v1alpha1.PlacementSpec) *scope {
+	s := rolled(wide)
+	s.revisions[2].engine.Model.Files = s.revisions[2].engine.Model.Files[:2]
+	s.deployment.Name, s.deployment.UID = name, types.UID(name)
+	s.deployment.Spec.Replicas, s.deployment.Spec.Prefetch.Macs = ptr.To(replicas), macs
+	s.deployment.Spec.Residency.Policy, s.deployment.Spec.Placement = v1alpha1.ResidencyOnDemand, placement
+	var own []v1alpha1.ModelReplica
+	for _, r := range p.replicas {
+		if r.Spec.DeploymentRef.UID == name {
+			own = append(own, *r.DeepCopy())
+		}
+	}
+	s.replicas, s.prefetchers = fleet.Serving(own)
+	return s
+}
+
+// pass is what Reconcile does with a scope.
+func (p *placer) pass(t *testing.T, s *scope) {
+	t.Helper()
+	r := &Reconciler{Client: p}
+	if s.failure = r.carryOut(t.Context(), s, plan(s.desired(), s.replicas, now)); s.failure == nil {
+		s.failure = r.prefetch(t.Context(), s)
+	}
+	if s.failure != nil && !full(s.failure) {
+		t.Fatal(s.failure)
+	}
+}
+
+// wideAffinity is a placement of about 30 KB that any Mac matches.
+func wideAffinity() v1alpha1.PlacementSpec {
+	term := v1alpha1.NodeSelectorTerm{}
+	for i := range 14 {
+		r := v1alpha1.NodeSelectorRequirement{Key: fmt.Sprint("k", i), Operator: corev1.NodeSelectorOpNotIn}
+		for range 32 {
+			r.Values = append(r.Values, strings.Repeat("x", 60))
+		}
+		term.MatchExpressions = append(term.MatchExpressions, r)
+	}
+	required := &v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{term}}
+	return v1alpha1.PlacementSpec{Affinity: &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}}
+}
+
+// TestAttackPlacedReplicasOfManyBytes: OnDemand replicas and prefetches, all with a Mac, whose
+// deployments state a placement of 30 KB.
+func TestAttackPlacedReplicasOfManyBytes(t *testing.T) {
+	p, last := &placer{}, (*scope)(nil)
+	for before := -1; before < len(p.replicas); {
+		before = len(p.replicas)
+		for i := range 4 {
+			last = p.deployed(fmt.Sprint("d", i), 1000, 200, wideAffinity())
+			p.pass(t, last)
+		}
+	}
+	if n := p.bytes(); n > maxNamespaceBytes || n < maxNamespaceBytes-100<<10 {
+		t.Errorf("%d replicas take %d bytes, want up to %d", len(p.replicas), n, maxNamespaceBytes)
+	}
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionStalled, v1alpha1.ConditionDegraded} {
+		if c := condition(deriveStatus(last).Conditions, kind); c.Reason != v1alpha1.ReasonCreateFailed || !strings.Contains(c.Message, "shorten spec.placement") {
+			t.Errorf("%s: %s, %s", kind, c.Reason, c.Message)
+		}
+	}
+	if p.pass(t, p.deployed("another", 1, 0, v1alpha1.PlacementSpec{})); p.bytes() > maxNamespaceBytes {
+		t.Errorf("a deployment in a full namespace creates up to %d bytes", p.bytes())
+	}
+	// What makes room is not delayed, and then others continue.
+	p.pass(t, p.deployed("d0", 0, 0, wideAffinity()))
+	s := p.deployed("another", 1, 0, v1alpha1.PlacementSpec{})
+	if p.pass(t, s); s.failure != nil || len(s.replicas) != 1 {
+		t.Errorf("%d replicas once there is room, %v", len(s.replicas), s.failure)
+	}
+}
+
+// TestAttackPlacedReplicasThatGrow: the placement of existing replicas is changed in place.
+func TestAttackPlacedReplicasThatGrow(t *testing.T) {
+	p := &placer{}
+	p.pass(t, p.deployed("d", 1, 1, v1alpha1.PlacementSpec{}))
+	for i := int32(1); len(p.replicas) < 1030; i++ {
+		r := p.replicas[1] // the prefetching one
+		if i < 1000 {
+			r = p.replicas[0]
+		}
+		r.Name, r.Spec.Slot = fmt.Sprint("r", i), i
+		r.UID = types.UID(r.Name)
+		p.replicas = append(p.replicas, r)
+	}
+	follow := func(placement v1alpha1.PlacementSpec) *scope {
+		for {
+			s := p.deployed("d", 1000, 30, placement)
+			s.deployment.Spec.Rollout.DrainSeconds = ptr.To[int32](7)
+			if p.pass(t, s); !s.more {
+				return s
+			}
+		}
+	}
+	if s := follow(wideAffinity()); !full(s.failure) || p.bytes() > maxNamespaceBytes {
+		t.Errorf("%d bytes, %v", p.bytes(), s.failure)
+	}
+	narrow := 0
+	for _, r := range p.replicas {
+		if r.Spec.Placement.Affinity == nil {
+			narrow++
+		}
+		if !fleet.Prefetches(&r) && r.Spec.DrainSeconds != 7 {
+			t.Fatalf("%s keeps its drainSeconds", r.Name)
+		}
+	}
+	if narrow < 100 || narrow > 900 {
+		t.Errorf("%d replicas keep their placement", narrow)
+	}
+	if s := follow(v1alpha1.PlacementSpec{}); s.failure != nil || p.bytes() > maxNamespaceBytes/2 {
+		t.Errorf("%d bytes with the short placement again, %v", p.bytes(), s.failure)
+	}
+}
+
+// TestThousandsOfSmallReplicasFitIntoANamespace: the bound is for large specs.
+func TestThousandsOfSmallReplicasFitIntoANamespace(t *testing.T) {
+	p := &placer{}
+	s := p.deployed("d", 1, 0, v1alpha1.PlacementSpec{NodeSelector: map[string]string{"room": "lab-2"}})
+	p.pass(t, s)
+	for i := range 7999 {
+		r := p.replicas[0]
+		r.Name = fmt.Sprint("r", i)
+		p.replicas = append(p.replicas, r)
+	}
+	s = p.deployed("e", 1, 0, v1alpha1.PlacementSpec{})
+	if p.pass(t, s); s.failure != nil || len(s.replicas) != 1 {
+		t.Errorf("%d replicas, %v", len(s.replicas), s.failure)
+	}
+}
