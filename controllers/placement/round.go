@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
@@ -17,13 +18,14 @@ const passBudget = 2 * time.Second
 // round is a sequence of passes that decides for each unplaced replica once: a pass that has
 // used its budget ends, and the next one skips what the round decided already. Without
 // that, replicas at the end of the order would never be decided for. A replica that claims
-// room or downloads is decided for in each pass, because later ones must not get these. Room
+// room or downloads is decided for in each pass, because later ones must not get these, unless
+// it only keeps weights: each snapshot counts those. Room
 // that becomes free during a round is for those that the round still decides for.
 type round struct {
 	// changed since the round began: another round follows. Watches set it.
 	changed atomic.Bool
 
-	// decided has the generations of the replicas that wait, and that claim nothing.
+	// decided has the generations of the replicas that wait and claim nothing, or keep weights.
 	decided map[types.UID]int64
 	// retry is when the first decision of the round may change without an event; 0: never.
 	retry time.Duration
@@ -58,6 +60,13 @@ func (r *round) skips(replica *v1alpha1.ModelReplica) bool {
 func (r *round) note(replica *v1alpha1.ModelReplica, d plan.Decision, took time.Duration) {
 	if d.RetryAfter > 0 && (r.retry == 0 || d.RetryAfter < r.retry) {
 		r.retry = d.RetryAfter
+	}
+	if fleet.Prefetches(replica) {
+		// A snapshot counts what it keeps already; the next pass reads what this one chose.
+		if r.used += took; d.Prefetch == replica.Spec.PrefetchNodeName {
+			r.decided[replica.UID] = replica.Generation
+		}
+		return
 	}
 	if claims := d.Awaits != "" || d.FetchesOn(replica) != ""; claims {
 		return // neither is its time counted: it is decided for in each pass

@@ -171,3 +171,44 @@ func TestAChangeDuringARoundIsNotLost(t *testing.T) {
 		t.Errorf("%v are placed, want the first", c.bound)
 	}
 }
+
+// TestAttackPrefetchesThatTakeLong: each of a thousand decisions for weights that are kept already
+// takes 10 ms, and a replica of another namespace is created meanwhile.
+func TestAttackPrefetchesThatTakeLong(t *testing.T) {
+	c := crowded()
+	for i := range c.replicas {
+		c.replicas[i].Spec.Desired, c.replicas[i].Spec.PrefetchNodeName = v1alpha1.DesiredDownloaded, "m"
+		c.replicas[i].Spec.ReservedBytes = gib
+	}
+	clock := &slowClock{now: time.Unix(1_800_000_000, 0), step: 10 * time.Millisecond}
+	r := &Reconciler{Client: c, Clock: clock}
+	for passes := 0; ; passes++ {
+		began := clock.Now()
+		result, err := r.Reconcile(t.Context(), pass)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := clock.Since(began); took > 4*passBudget { // the clock is read three times for a decision
+			t.Errorf("pass %d takes %v", passes, took)
+		}
+		switch passes {
+		case 0:
+			if result.RequeueAfter == 0 {
+				t.Fatal("the first pass decides for all")
+			}
+			c.add("other", "urgent", gib, 0, 0)
+		case 1:
+			if strings.Join(c.bound, " ") != "urgent" {
+				t.Fatalf("the second pass placed %v, want the replica of the other namespace", c.bound)
+			}
+		case 100:
+			t.Fatal("the round does not end")
+		}
+		if !r.round.left {
+			break
+		}
+	}
+	if c.reported["crowd-0"] == 0 || c.reported["crowd-999"] == 0 || c.reported["crowd-0"] > 2 {
+		t.Errorf("the first is reported %d times, the last %d times", c.reported["crowd-0"], c.reported["crowd-999"])
+	}
+}
