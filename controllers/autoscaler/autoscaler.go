@@ -23,6 +23,7 @@ import (
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -69,12 +70,13 @@ type Reconciler struct {
 
 	urgent chan event.GenericEvent
 	mu     sync.Mutex // guards known
-	known  map[types.UID]*known
+	known  map[types.NamespacedName]*known
 }
 
 // known is what this process remembers of a deployment. Only one worker reconciles a key at
 // a time.
 type known struct {
+	uid     types.UID
 	memory  scale.Memory
 	starts  starts
 	written time.Time
@@ -82,7 +84,7 @@ type known struct {
 
 // New returns a reconciler.
 func New(c client.Client, clock clock.PassiveClock, namespace string, l *demand.Ledger, m *signal.Metrics) *Reconciler {
-	return &Reconciler{Client: c, Clock: clock, Namespace: namespace, Service: DefaultService, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.UID]*known{}}
+	return &Reconciler{Client: c, Clock: clock, Namespace: namespace, Service: DefaultService, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.NamespacedName]*known{}}
 }
 
 // Urgent triggers an evaluation of a deployment. If its channel is full, the regular
@@ -106,10 +108,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var d v1alpha1.ModelDeployment
 	if err := r.Client.Get(ctx, req.NamespacedName, &d); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.NamespacedName)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !d.DeletionTimestamp.IsZero() || d.Spec.Autoscaling == nil {
-		r.forget(d.UID)
+		r.forget(req.NamespacedName)
 		return reconcile.Result{}, r.retire(ctx, &d)
 	}
 	own, err := r.replicas(ctx, &d)
@@ -118,7 +123,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	if d.Spec.Suspend {
 		// The status stays: once it is resumed the decision continues as after a restart.
-		r.forget(d.UID)
+		r.forget(req.NamespacedName)
 		return reconcile.Result{}, r.mark(ctx, own, nil)
 	}
 	k, now := r.of(&d), r.Clock.Now()
@@ -196,21 +201,22 @@ func (r *Reconciler) figures(key types.NamespacedName, seen time.Time, serve int
 func (r *Reconciler) of(d *v1alpha1.ModelDeployment) *known {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k := r.known[d.UID]
-	if k == nil {
-		k = &known{memory: Recall(d.Status.Autoscaling)}
+	key := client.ObjectKeyFromObject(d)
+	k := r.known[key]
+	if k == nil || k.uid != d.UID {
+		k = &known{uid: d.UID, memory: Recall(d.Status.Autoscaling)}
 		if a := d.Status.Autoscaling; a != nil {
 			k.starts.last = time.Duration(a.StartSeconds) * time.Second
 		}
-		r.known[d.UID] = k
+		r.known[key] = k
 	}
 	return k
 }
 
-func (r *Reconciler) forget(uid types.UID) {
+func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.known, uid)
+	delete(r.known, key)
 }
 
 // retire clears what was written for a deployment that no longer uses autoscaling.

@@ -1,0 +1,63 @@
+package autoscaler
+
+import (
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// TestADeletedDeploymentIsForgotten: also if its deletion is only noticed when it is gone, and one
+// of the same name remembers nothing of it.
+func TestADeletedDeploymentIsForgotten(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, discoveryv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ModelDeployment{}).
+		WithIndex(&v1alpha1.ModelReplica{}, fleet.IndexOwner, func(o client.Object) []string {
+			return []string{o.(*v1alpha1.ModelReplica).Spec.DeploymentRef.UID}
+		}).Build()
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	r := New(c, clock, "system", demand.NewLedger(clock.Now), nil)
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "one"}}
+	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
+	pass := func() {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "d"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := d.DeepCopy()
+	if err := c.Create(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	pass()
+	if len(r.known) != 1 {
+		t.Fatalf("%d deployments are remembered, want 1", len(r.known))
+	}
+	before := r.of(d)
+	again := d.DeepCopy()
+	if again.UID = "two"; r.of(again) == before {
+		t.Error("a deployment remembers what another one of its name did")
+	}
+	if err := c.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if pass(); len(r.known) != 0 {
+		t.Errorf("%d deployments are remembered after the only one is gone", len(r.known))
+	}
+}
