@@ -1,6 +1,7 @@
 package kv_test
 
 import (
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ func TestWhatIsPreparedIsResident(t *testing.T) {
 	const size = 64 << 20
 	m := kv.NewMemory(size, nil)
 	defer m.Close(t.Context())
+	debug.FreeOSMemory() // the garbage of other tests, which would leave meanwhile
 	before := resident(t)
 	m.Prepare(size, 1)
 	for deadline := time.Now().Add(patience.Of(t)); resident(t)-before < size*9/10; time.Sleep(time.Millisecond) {
