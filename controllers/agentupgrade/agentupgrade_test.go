@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +22,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
 // room is a fleet of two Macs, and an operator.
@@ -256,26 +256,8 @@ func TestAMacThatCannotBeWrittenKeepsNoOtherBack(t *testing.T) {
 func TestAPassCopiesNoObjects(t *testing.T) {
 	o := newRoom(t)
 	var unchanged func()
-	o.r.Client, unchanged = sharing(t, o.c)
+	o.r.Client, unchanged = fleettest.Sharing(t, o.c)
 	o.look()
 	o.wantOrdered("mini")
 	unchanged()
-}
-
-// sharing returns a client that fails the test for a List with copies: each costs the whole
-// fleet. The returned function reports whether what was listed was changed: it is the cache's.
-func sharing(t *testing.T, c client.WithWatch) (client.WithWatch, func()) {
-	var listed, before []runtime.Object
-	return interceptor.NewClient(c, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
-			if o := (&client.ListOptions{}).ApplyOptions(opts); o.UnsafeDisableDeepCopy == nil || !*o.UnsafeDisableDeepCopy {
-				t.Errorf("a List copies every object of a %T", l)
-			}
-			err := c.List(ctx, l, opts...)
-			listed, before = append(listed, l), append(before, l.DeepCopyObject())
-			return err
-		}}), func() {
-			if len(listed) == 0 || !equality.Semantic.DeepEqual(listed, before) {
-				t.Errorf("%d lists; an object of the cache was changed", len(listed))
-			}
-		}
 }

@@ -3,12 +3,10 @@
 package uninstall
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,10 +14,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
 // TestTheGuardExistsWhileModelDeploymentsExist: and a ConfigMap that Helm left is taken over,
@@ -31,7 +29,7 @@ func TestTheGuardExistsWhileModelDeploymentsExist(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, unchanged := sharing(t, fake.NewClientBuilder().WithScheme(scheme).Build())
+	c, unchanged := fleettest.Sharing(t, fake.NewClientBuilder().WithScheme(scheme).Build())
 	defer unchanged()
 	r := &Reconciler{Client: c, Namespace: "system"}
 	key := client.ObjectKey{Namespace: "system", Name: Name}
@@ -94,22 +92,4 @@ func TestEditsOfATenantCostNothing(t *testing.T) {
 	if !p.Create(event.CreateEvent{Object: old}) || !p.Delete(event.DeleteEvent{Object: old}) {
 		t.Error("a creation or a deletion is not noticed")
 	}
-}
-
-// sharing returns a client that fails the test for a List with copies: each costs the whole
-// fleet. The returned function reports whether what was listed was changed: it is the cache's.
-func sharing(t *testing.T, c client.WithWatch) (client.WithWatch, func()) {
-	var listed, before []runtime.Object
-	return interceptor.NewClient(c, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
-			if o := (&client.ListOptions{}).ApplyOptions(opts); o.UnsafeDisableDeepCopy == nil || !*o.UnsafeDisableDeepCopy {
-				t.Errorf("a List copies every object of a %T", l)
-			}
-			err := c.List(ctx, l, opts...)
-			listed, before = append(listed, l), append(before, l.DeepCopyObject())
-			return err
-		}}), func() {
-			if len(listed) == 0 || !equality.Semantic.DeepEqual(listed, before) {
-				t.Errorf("%d lists; an object of the cache was changed", len(listed))
-			}
-		}
 }

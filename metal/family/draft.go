@@ -14,7 +14,7 @@ func (d Dimensions) CanDraft() bool { return d.family().Draft != nil }
 // CommonDraft reports whether config.json describes a draft head as published ones are: of
 // one layer, with the embedding of the model (mlx-vlm 0.7.10,
 // speculative/drafters/qwen3_5_mtp). Others are not loaded.
-func (c *Config) CommonDraft() bool {
+func CommonDraft(c *Config) bool {
 	layers, own := c.value("mtp_num_hidden_layers"), c.value("mtp_use_dedicated_embeddings")
 	return (layers == nil || layers == json.Number("1")) && (own == nil || own == false)
 }

@@ -12,7 +12,7 @@ import (
 // drop them, and the model runs without.
 func (c *collection) draft(d family.Dimensions, cfg *family.Config) map[string]Entry {
 	groups, err := groupingOf(cfg)
-	if err != nil || !d.CanDraft() || !cfg.CommonDraft() {
+	if err != nil || !d.CanDraft() || !family.CommonDraft(cfg) {
 		return nil
 	}
 	groups = groups.unwrap()
