@@ -1,16 +1,21 @@
-// The source of a CUDA kernel, compiled by the framework when it is first used
-// (mlx::fast::cuda_kernel): a sum and its norm, which each half of a layer begins with.
-// The framework launches a kernel for each of them and reads the sum twice; a launch
-// costs the host more than such a kernel takes.
+// The sources of two CUDA kernels, compiled by the framework when they are first used
+// (mlx::fast::cuda_kernel).
+//
+// add_norm is a sum and its norm, which each half of a layer begins with. The framework
+// launches a kernel for each of them and reads the sum twice; a launch costs the host more
+// than such a kernel takes.
 //
 // a + b, times by[0] if it is SCALED: sum [rows, WIDTH]; its norm, times weight: y. A
 // summand is an array a0; or, of kind NORMED, the norm of a0 times a1 [WIDTH]; or, of kind
 // ADDED, a0 + a1. Numbers are bfloat16, rounded after each operation as the framework does;
 // sums of squares are float32. EPS, A_EPS and B_EPS are the bits of numbers of float32.
 //
+// norm_cut is the norm of the first WIDTH columns of x [rows, columns], times weight: y [rows,
+// WIDTH]. The framework would copy those columns first.
+//
 // A block has one row, a thread every THREADS-th run of 8 columns.
 //
-// TestAddNormKernelOnTheProcessor runs it without a GPU.
+// TestAddNormKernelOnTheProcessor runs both without a GPU.
 
 #ifndef METALFLEET_ADD_NORM_H
 #define METALFLEET_ADD_NORM_H
@@ -119,6 +124,38 @@ static const char *const add_norm_source = R"(
         total[p][j] = add_norm_rounded(add_norm_at(w, j) * add_norm_rounded(total[p][j] * scale));
       }
       add_norm_write(y + at, i, total[p]);
+    }
+  }
+)";
+
+static const char *const norm_cut_source = R"(
+  constexpr int PER = (WIDTH / 8 + THREADS - 1) / THREADS;
+  __shared__ float room[32];
+  const auto *from = x + (size_t)blockIdx.x * x_shape[1];
+  auto *to = y + (size_t)blockIdx.x * WIDTH;
+  uint4 own[PER];
+  float squares = 0;
+#pragma unroll
+  for (int p = 0; p < PER; p++) {
+    const int i = threadIdx.x + p * THREADS;
+    own[p] = i < WIDTH / 8 ? add_norm_row(from, i) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      squares += add_norm_at(own[p], j) * add_norm_at(own[p], j);
+    }
+  }
+  const float scale = add_norm_scale(room, squares, WIDTH, __uint_as_float(EPS));
+#pragma unroll
+  for (int p = 0; p < PER; p++) {
+    const int i = threadIdx.x + p * THREADS;
+    if (i < WIDTH / 8) {
+      const uint4 w = add_norm_row(weight, i);
+      float normed[8];
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        normed[j] = add_norm_rounded(add_norm_at(w, j) * add_norm_rounded(add_norm_at(own[p], j) * scale));
+      }
+      add_norm_write(to, i, normed);
     }
   }
 )";

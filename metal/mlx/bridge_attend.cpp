@@ -99,8 +99,8 @@ bool has_ragged(mx::Dtype type, int size) { return runs_kernels() && type == mx:
 // Segments of slabs, whose keys and values come in pairs, by the kernel of
 // ragged.h: [rows, heads*size].
 mx::array multiply_ragged(const mx::array &q, const std::vector<mx::array> &slabs, const mx::array &list, int tiles, int rows, int heads) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("ragged", {"q", "tiles", "k0", "v0", "k1", "v1", "k2", "v2", "k3", "v3"}, {"y"}, ragged_source,
-                                                                std::string(few_rows_product) + ragged_rounding + ragged_numbers));
+  static thread_local own_kernel kernel("ragged", {"q", "tiles", "k0", "v0", "k1", "v1", "k2", "v2", "k3", "v3"}, {"y"}, ragged_source,
+                                                                std::string(few_rows_product) + ragged_rounding + ragged_numbers);
   std::vector<mx::array> in{q, list};
   for (size_t i = 0; i < 2 * ragged_slabs; i++) { // those that there are not are not read
     in.push_back(slabs[i < slabs.size() ? i : i % 2]);

@@ -31,6 +31,37 @@ inline const std::vector<mx::array> *made_by(const mx::array &a, std::string_vie
   return &a.inputs();
 }
 
+// The first of the columns that were cut out of every row to make a, which was not
+// started yet; -1 if a is anything else.
+inline int first_column(const mx::array &a) {
+  if (made_by(a, "Slice") == nullptr || a.ndim() != 2) {
+    return -1;
+  }
+  auto [start, end, strides] = static_cast<const mx::Slice &>(a.primitive()).state();
+  return start[0] == 0 && strides[0] == 1 && strides[1] == 1 && a.shape(0) == a.inputs()[0].shape(0) ? start[1] : -1;
+}
+
+// The text of a kernel without its comments and its indentation: at each call the
+// framework reads the whole text once more, for a hash.
+inline std::string compact(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size() - 1);
+    auto line = text.substr(0, end + 1);
+    text.remove_prefix(end + 1);
+    if (const auto comment = line.find("//"); comment != line.npos) {
+      line = line.substr(0, comment);
+    }
+    const auto from = line.find_first_not_of(" \n");
+    if (from == line.npos) {
+      continue;
+    }
+    line = line.substr(from, line.find_last_not_of(" \n") + 1 - from);
+    out.append(line).push_back('\n');
+  }
+  return out;
+}
+
 // A kernel of the framework's makers (mlx::fast::cuda_kernel). For every call they put
 // its source together again, some five kilobytes, to give it to an operation. Calls
 // that differ in nothing but the contents and sizes of their operands share one.
@@ -40,6 +71,10 @@ public:
   using constants = std::vector<std::pair<std::string, mx::fast::TemplateArg>>;
 
   explicit own_kernel(mx::fast::CustomKernelFunction make) : make(std::move(make)) {}
+
+  // A CUDA kernel; unless operands are whole, its source takes them at any strides.
+  own_kernel(const std::string &name, const std::vector<std::string> &in, const std::vector<std::string> &out, std::string_view source, std::string_view header = {}, bool whole = true)
+      : own_kernel(mx::fast::cuda_kernel(name, in, out, compact(source), compact(header), whole)) {}
 
   // Results of the shapes and types, by grid threads in blocks.
   std::vector<mx::array> operator()(const std::vector<mx::array> &in, const std::vector<mx::Shape> &shapes, const std::vector<mx::Dtype> &types, size grid, size block, const constants &how = {}) {

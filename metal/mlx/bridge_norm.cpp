@@ -58,7 +58,7 @@ std::vector<mx::array> add_and_norm(const mx::array &x, const mx::array &weight,
   if (in == nullptr || !alike((*in)[0], sum) || !alike((*in)[1], sum)) {
     return {};
   }
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("add_norm", {"a0", "a1", "b0", "b1", "by", "weight"}, {"sum", "y"}, add_norm_source, add_norm_numbers));
+  static thread_local own_kernel kernel("add_norm", {"a0", "a1", "b0", "b1", "by", "weight"}, {"sum", "y"}, add_norm_source, add_norm_numbers);
   summand a((*in)[0]), b((*in)[1]);
   int width = x.shape(1), threads = std::min(add_norm_most_threads, (width / 8 + 31) / 32 * 32);
   auto bits = [](float v) { return std::bit_cast<int>(v); };
@@ -67,6 +67,22 @@ std::vector<mx::array> add_and_norm(const mx::array &x, const mx::array &weight,
 }
 
 } // namespace
+
+std::optional<mx::array> bridge::norm_of_cut(const mx::array &x) {
+  const auto *normed = made_by(x, "RMSNorm");
+  if (normed == nullptr || !runs_kernels() || x.ndim() != 2 || x.dtype() != mx::bfloat16 || (*normed)[1].dtype() != x.dtype() || (*normed)[1].shape() != mx::Shape{x.shape(1)}) {
+    return std::nullopt;
+  }
+  const auto &cut = (*normed)[0];
+  const auto *in = made_by(cut, "Slice");
+  const int width = x.shape(1), threads = std::min(add_norm_most_threads, (width / 8 + 31) / 32 * 32);
+  if (in == nullptr || cut.dtype() != x.dtype() || cut.shape() != x.shape() || first_column(cut) != 0 || width % 8 != 0 || width > add_norm_widest || (*in)[0].shape(1) % 8 != 0) {
+    return std::nullopt;
+  }
+  static thread_local own_kernel kernel("norm_cut", {"x", "weight"}, {"y"}, norm_cut_source, add_norm_numbers);
+  const auto eps = static_cast<const mx::fast::RMSNorm &>(x.primitive()).state().second;
+  return kernel({(*in)[0], (*normed)[1]}, {x.shape()}, {x.dtype()}, {x.shape(0) * threads, 1, 1}, {threads, 1, 1}, {{"WIDTH", width}, {"THREADS", threads}, {"EPS", std::bit_cast<int>(eps)}})[0];
+}
 
 extern "C" {
 

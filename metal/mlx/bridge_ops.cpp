@@ -31,7 +31,7 @@ const char *mode_name(int32_t mode) {
 std::string experts_header() { return std::string(few_rows_product) + experts_numbers; }
 
 own_kernel &few_rows_kernel() {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers + gate_numbers));
+  static thread_local own_kernel kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers + gate_numbers);
   return kernel;
 }
 
@@ -79,7 +79,7 @@ static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::arr
 
 static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
   static thread_local own_kernel some(
-      mx::fast::cuda_kernel("some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers));
+      "some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers);
   int rows = x.shape(0), out = w.shape(0);
   if (rows > few_rows) {
     int blocks = (out + some_rows_outputs - 1) / some_rows_outputs, tiles = (rows + some_rows_at_once - 1) / some_rows_at_once;
@@ -144,6 +144,9 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
     auto in = flat(x);
     int rows = in.shape(0);
     if (mode == BRIDGE_AFFINE && suits_few_rows(in, w->value, scales->value, group, bits)) {
+      if (auto normed = norm_of_cut(in)) {
+        x->value = in = *normed; // which then is computed once
+      }
       return multiply_few_rows(in, w->value, scales->value, biases->value);
     }
     // CUDA's kernel for 8 rows and more is faster from 3 rows on.
@@ -214,7 +217,7 @@ bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_ro
       return;
     }
     bool rounded = router->rounded != 0 && narrow;
-    static thread_local own_kernel kernel(mx::fast::cuda_kernel("experts_route", {"scores", "bias", "each"}, {"ids", "shares"}, experts_route_source, experts_header()));
+    static thread_local own_kernel kernel("experts_route", {"scores", "bias", "each"}, {"ids", "shares"}, experts_route_source, experts_header());
     auto given = [&](const bridge_array *a) { return a == nullptr ? x : a->value; };
     own_kernel::constants how{
         {"EXPERTS", experts}, {"K", k}, {"SIGMOID", router->sigmoid != 0}, {"BIASED", router->bias != nullptr}, {"NORMALIZED", router->normalized != 0}, {"EACH", router->each != nullptr},
@@ -279,7 +282,7 @@ struct packed {
 
 // Whether experts.h has kernels for products of x with experts of w.
 bool suits_experts(const mx::array &x, int experts, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits, int32_t mode) {
-  return runs_kernels() && mode == BRIDGE_AFFINE && bits == 4 && group == 64 && w.ndim() == 2 && x.dtype() == mx::bfloat16 && scales.dtype() == mx::bfloat16 && x.shape(1) % 64 == 0 &&
+  return runs_kernels() && mode == BRIDGE_AFFINE && bits == 4 && group == 64 && w.ndim() == 2 && x.dtype() == mx::bfloat16 && scales.dtype() == mx::bfloat16 && x.shape(-1) % 64 == 0 &&
          w.shape(0) / experts % 32 == 0 && experts <= experts_most;
 }
 
@@ -288,7 +291,7 @@ void sort_chosen(const mx::array &ids, int experts) {
   if (!self.sorted.empty() && self.sorted[0].id() == ids.id()) {
     return;
   }
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("experts_sort", {"ids"}, {"order", "tiles"}, experts_sort_source));
+  static thread_local own_kernel kernel("experts_sort", {"ids"}, {"order", "tiles"}, experts_sort_source);
   int n = ids.shape(0), most = n / experts_tile + std::min(n, experts);
   auto both = kernel({ids}, {mx::Shape{n}, mx::Shape{1 + 3 * most}}, {mx::int32, mx::int32}, {experts_sort_threads, 1, 1}, {experts_sort_threads, 1, 1},
                      {{"EXPERTS", experts}, {"TILE", experts_tile}});
@@ -310,7 +313,7 @@ own_kernel experts_kernel(const std::string &name, std::vector<std::string> in, 
     }
   }
   const char *one = gated ? experts_one_of_gated : two ? experts_one_of_two : "";
-  return own_kernel(mx::fast::cuda_kernel(name + (gated ? "_gated" : two ? "_of_two" : ""), in, out, one + source, experts_header() + (name == "experts_few" ? gate_numbers : "")));
+  return own_kernel(name + (gated ? "_gated" : two ? "_of_two" : ""), in, out, one + source, experts_header() + (name == "experts_few" ? gate_numbers : ""));
 }
 
 own_kernel &experts_few_kernel(bool two) {
@@ -407,6 +410,18 @@ bridge_status bridge_linear_of_two(uint64_t owner, bridge_array *x, bridge_array
   });
 }
 
+// The heads that x was cut out of at their first columns, [tokens, heads, more], if a
+// kernel can skip the others; x otherwise, as [rows, columns].
+static mx::array uncut(const mx::array &x, int rows, int columns) {
+  if (const auto *in = made_by(x, "Slice"); in != nullptr && x.ndim() == 3 && x.shape(2) == columns && (*in)[0].ndim() == 3 && (*in)[0].shape(2) % 8 == 0) {
+    auto [start, end, strides] = static_cast<const mx::Slice &>(x.primitive()).state();
+    if (start == mx::Shape{0, 0, 0} && strides == mx::Shape{1, 1, 1} && (*in)[0].shape(0) == x.shape(0) && (*in)[0].shape(1) == x.shape(1)) {
+      return mx::reshape((*in)[0], {rows, (*in)[0].shape(2)});
+    }
+  }
+  return mx::reshape(x, {rows, columns});
+}
+
 // Every head is a row for the one expert that is its matrix.
 bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
   return making(owner, [&] {
@@ -417,13 +432,15 @@ bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, b
       found = self.masks.emplace(std::vector<int32_t>{-3, tokens, heads}, all).first;
     }
     const auto &who = found->second;
-    auto y = linear_of(mx::reshape(x->value, {tokens * heads, width}), who, heads, w, scales, biases, group, bits, mode);
+    auto y = scales != nullptr && biases != nullptr && suits_experts(x->value, heads, w->value, scales->value, group, bits, mode) && width % 64 == 0
+                 ? multiply_experts(uncut(x->value, tokens * heads, width), who, heads, {{w->value, scales->value, biases->value}})[0]
+                 : linear_of(mx::reshape(x->value, {tokens * heads, width}), who, heads, w, scales, biases, group, bits, mode);
     return mx::reshape(y, {tokens, heads * y.shape(1)});
   });
 }
 
 static mx::array combine_by_kernel(const mx::array &y, const mx::array &shares) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("experts_combine", {"y", "shares"}, {"out"}, experts_combine_source, experts_header()));
+  static thread_local own_kernel kernel("experts_combine", {"y", "shares"}, {"out"}, experts_combine_source, experts_header());
   int tokens = shares.shape(0), width = y.shape(1);
   return kernel({y, shares}, {mx::Shape{tokens, width}}, {y.dtype()}, {tokens * (width / experts_combine_columns), 1, 1}, {experts_combine_threads, 1, 1},
                 {{"K", shares.shape(1)}, {"ROUNDED", shares.dtype() != mx::float32}})[0];
@@ -503,16 +520,6 @@ bridge_made bridge_silu(uint64_t owner, bridge_array *x) {
   return making(owner, [&] { return fused<silu>({flat(x)})[0]; });
 }
 
-// Columns that are cut out of every row of a product, which was not started yet: their
-// first one; -1 if a is anything else.
-static int cut_from(const mx::array &a) {
-  if (made_by(a, "Slice") == nullptr || a.ndim() != 2) {
-    return -1;
-  }
-  auto [start, end, strides] = static_cast<const mx::Slice &>(a.primitive()).state();
-  return start[0] == 0 && strides[0] == 1 && strides[1] == 1 && a.shape(0) == a.inputs()[0].shape(0) ? start[1] : -1;
-}
-
 // The products that a gate and what it lets through are made of, which were not started
 // yet, with the unit that gates, by one kernel; nothing where there is none for them.
 static std::optional<mx::array> multiply_gated(const mx::array &gate, const mx::array &up, int by) {
@@ -520,7 +527,7 @@ static std::optional<mx::array> multiply_gated(const mx::array &gate, const mx::
     return std::nullopt;
   }
   const int width = gate.shape(1);
-  if (cut_from(gate) == 0 && cut_from(up) == width && gate.inputs()[0].id() == up.inputs()[0].id()) {
+  if (first_column(gate) == 0 && first_column(up) == width && gate.inputs()[0].id() == up.inputs()[0].id()) {
     const auto &both = gate.inputs()[0];
     const auto *in = few_rows_kernel().operands(both);
     return in != nullptr && both.shape(1) == 2 * width ? std::optional(multiply_few(*in, by)) : std::nullopt;
@@ -558,7 +565,7 @@ static std::vector<mx::array> geglu(const std::vector<mx::array> &in) {
 // By one kernel: compiled, it is two. Rows are those of a matrix, or of parts of its
 // columns.
 static mx::array geglu_by_kernel(const mx::array &gate, const mx::array &up) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("geglu", {"gate", "up"}, {"y"}, geglu_source, gate_numbers, false));
+  static thread_local own_kernel kernel("geglu", {"gate", "up"}, {"y"}, geglu_source, gate_numbers, false);
   int blocks = (static_cast<int>(gate.size()) + rows_threads - 1) / rows_threads;
   return kernel({gate, up}, {gate.shape()}, {gate.dtype()}, {blocks * rows_threads, 1, 1}, {rows_threads, 1, 1})[0];
 }
@@ -684,7 +691,7 @@ bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t fr
 }
 
 static own_kernel &join_kernel() {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("join_runs", {"p0", "p1", "p2"}, {"y"}, join_runs_source));
+  static thread_local own_kernel kernel("join_runs", {"p0", "p1", "p2"}, {"y"}, join_runs_source);
   return kernel;
 }
 

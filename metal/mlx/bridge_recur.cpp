@@ -424,8 +424,8 @@ bool suits_step(const bridge_recur_operands *in, const bridge_state_shape *of, c
 
 // The rows of one slab by the kernel.
 mx::array step_by_kernel(const bridge_recur_operands *in, const bridge_state_shape *of, slab_layer &held, const single &ones) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel(
-      "recur_step", {"q", "k", "v", "decay", "beta", "kernel", "shift", "rate", "bias", "skip", "seen", "state"}, {"y", "after", "next"}, recur_step_source, "", false));
+  static thread_local own_kernel kernel(
+      "recur_step", {"q", "k", "v", "decay", "beta", "kernel", "shift", "rate", "bias", "skip", "seen", "state"}, {"y", "after", "next"}, recur_step_source, "", false);
   auto rows = [&](const bridge_array *x) { return rows_at(flat(x), ones.rows); };
   auto given = [&](const bridge_array *x) { return flat(x == nullptr ? in->bias : x); };
   auto seen = slots_at(held.keys->value, ones.slots), state = *matrices(held, ones.slots);

@@ -134,8 +134,8 @@ bool step_writes(const mx::array *k, const mx::array *v, const bridge_attend_spe
 }
 
 std::vector<mx::array> attend_step(const mx::array &q, const mx::array *k, const mx::array *v, const bridge_attend_spec &spec, const bridge_segment *segments, int32_t n, bool is_new, std::vector<int32_t> &order) {
-  static thread_local own_kernel kernel(mx::fast::cuda_kernel("attend_step", {"q0", "q1", "k0", "k1", "v", "q_weight", "k_weight", "v_weight", "positions", "periods", "list", "keys", "values"}, {"y"}, attend_step_source,
-                                                              attend_step_numbers, false));
+  static thread_local own_kernel kernel("attend_step", {"q0", "q1", "k0", "k1", "v", "q_weight", "k_weight", "v_weight", "positions", "periods", "list", "keys", "values"}, {"y"}, attend_step_source,
+                                                              attend_step_numbers, false);
   rotation by;
   auto query = parts_of(q, n, spec.size, by), key = k == nullptr ? query : parts_of(*k, n, spec.size, by);
   rotation still; // values are not turned

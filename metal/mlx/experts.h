@@ -3,8 +3,8 @@
 // experts have a tile of 16 rows for every row, sorted or not, and routing takes
 // it ten operations of a few numbers each, which cost the host more than the device.
 //
-// x [rows, in] times experts stacked in w [EXPERTS*out, in], of which ids [n] name
-// n/rows for each row: y [n, out]. w is packed as MLX does: 4 bits a number, scales
+// The first in columns of x [rows, at least in] times experts stacked in w [EXPERTS*out, in],
+// of which ids [n] name n/rows for each row: y [n, out]. w is packed as MLX does: 4 bits a number, scales
 // and biases for each group of 64. Numbers are bfloat16, sums float32. A number q
 // becomes 128+q, as in few_rows.h.
 //
@@ -69,7 +69,7 @@ static const char *const experts_one_of_gated = R"(
 
 static const char *const experts_few_source = R"(
   constexpr int ROWS = 4;
-  const int lane = threadIdx.x % 32, in = x_shape[1], out = w_shape[0] / EXPERTS, pair = blockIdx.y;
+  const int lane = threadIdx.x % 32, in = w_shape[1] * 8, out = w_shape[0] / EXPERTS, pair = blockIdx.y;
   constexpr int WARPS = GATE ? 2 : 4;
   const int warp = threadIdx.x / 32 % WARPS, row0 = (blockIdx.x * WARPS + warp) * ROWS;
   if (row0 >= out) {
@@ -79,7 +79,7 @@ static const char *const experts_few_source = R"(
   const uint2 *words = reinterpret_cast<const uint2 *>(w + row * (in / 8)) + lane;
   const unsigned short *s = reinterpret_cast<const unsigned short *>(scales) + row * (in / 64) + lane / 4;
   const unsigned short *b = reinterpret_cast<const unsigned short *>(biases) + row * (in / 64) + lane / 4;
-  const uint4 *v = reinterpret_cast<const uint4 *>(x + (size_t)(pair / (ids_shape[0] / x_shape[0])) * in) + lane * 2;
+  const uint4 *v = reinterpret_cast<const uint4 *>(x + (size_t)(pair / (ids_shape[0] / x_shape[0])) * x_shape[1]) + lane * 2;
   uint2 next[ROWS];
   auto ask = [&](bool there) {
 #pragma unroll
@@ -187,14 +187,14 @@ static const char *const experts_many_source = R"(
     return;
   }
   const int expert = tiles[1 + 3 * blockIdx.y], first = tiles[2 + 3 * blockIdx.y], tokens = tiles[3 + 3 * blockIdx.y];
-  const int in = x_shape[1], out = w_shape[0] / EXPERTS, groups = in / 64;
+  const int in = w_shape[1] * 8, out = w_shape[0] / EXPERTS, groups = in / 64;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, own = thread / 4;
   const bool there = own < tokens, has = blockIdx.x * OUTPUTS + warp * 32 < out;
   const int pair = order[first + (there ? own : 0)];
   if (t == 0) {
     pairs[own] = pair;
   }
-  const uint4 *from = reinterpret_cast<const uint4 *>(x + (size_t)(pair / (order_shape[0] / x_shape[0])) * in) + t * 2;
+  const uint4 *from = reinterpret_cast<const uint4 *>(x + (size_t)(pair / (order_shape[0] / x_shape[0])) * x_shape[1]) + t * 2;
   uint4 v[2][2];
   auto ask = [&](int group) {
 #pragma unroll

@@ -28,7 +28,7 @@ func TestCallsOfAKernelShareItsOperation(t *testing.T) {
 	if err != nil {
 		t.Fatalf("run: %v\n%s", err, out)
 	}
-	want := "others 1 1, grid 2, block 3, constant 4, flag 5, result 6, operand 7, scalar 8, again 8, forgotten 109"
+	want := "others 1 1, grid 2, block 3, constant 4, flag 5, result 6, operand 7, scalar 8, again 8, forgotten 109, text int a;|#pragma unroll|b();|c|"
 	if got := strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", ", "); got != want {
 		t.Errorf("operations that were made:\n%s, want\n%s", got, want)
 	}

@@ -1,5 +1,5 @@
-// Runs the CUDA kernel of add_norm.h on a processor and compares it with plain float64.
-// numbers.inc and kernel.inc are its text. Prints the largest error for each case, as a
+// Runs the CUDA kernels of add_norm.h on a processor and compares them with plain float64.
+// numbers.inc, kernel.inc and cut.inc are their text. Prints the largest error for each case, as a
 // part of 1 and what was wanted.
 
 #include "cuda.h"
@@ -28,6 +28,43 @@ constexpr float eps = 0.5f, a_eps = 0.25f, b_eps = 0.125f;
 template <int WIDTH, int THREADS, int A, int B, bool SCALED> void kernel(const number *a0, const number *a1, const number *b0, const number *b1, const number *by, const number *weight, number *sum, number *y) {
   const int EPS = (int)__float_as_uint(eps), A_EPS = (int)__float_as_uint(a_eps), B_EPS = (int)__float_as_uint(b_eps);
 #include "kernel.inc"
+}
+
+template <int WIDTH, int THREADS> void cut(const number *x, const int *x_shape, const number *weight, number *y) {
+  const int EPS = (int)__float_as_uint(eps);
+#include "cut.inc"
+}
+
+// Of the first WIDTH of columns.
+template <int WIDTH> double error_of_cut(int columns) {
+  constexpr int rows = 3, threads = std::min(512, (WIDTH / 8 + 31) / 32 * 32);
+  std::mt19937 random(WIDTH);
+  auto some = [&](int n) {
+    std::vector<number> out(static_cast<size_t>(n));
+    for (auto &v : out) {
+      v.bits = __float2bfloat16(std::uniform_real_distribution<float>(-2, 2)(random));
+    }
+    return out;
+  };
+  const auto x = some(rows * columns), weight = some(WIDTH);
+  std::vector<number> y(rows * WIDTH + 8, {0x7fc1});
+  const int shape[] = {rows, columns};
+  for (int row = 0; row < rows; row++) {
+    run_block(row, 0, threads, [&] { cut<WIDTH, threads>(x.data(), shape, weight.data(), y.data()); });
+  }
+  double worst = y[rows * WIDTH].bits == 0x7fc1 ? 0 : 1e9;
+  for (int row = 0; row < rows; row++) {
+    double squares = 0;
+    auto of = [&](int i) { return static_cast<double>(x[static_cast<size_t>(row * columns + i)]); };
+    for (int i = 0; i < WIDTH; i++) {
+      squares += of(i) * of(i);
+    }
+    for (int i = 0; i < WIDTH; i++) {
+      const double want = of(i) / std::sqrt(squares / WIDTH + eps) * weight[static_cast<size_t>(i)];
+      worst = worse(worst, std::fabs(y[static_cast<size_t>(row * WIDTH + i)] - want) / (1 + std::fabs(want)));
+    }
+  }
+  return worst;
 }
 
 template <int WIDTH, int A, int B, bool SCALED> double error() {
@@ -85,4 +122,5 @@ template <int WIDTH, int A, int B, bool SCALED> double error() {
 int main() {
   std::printf("%.6f\n%.6f\n%.6f\n", error<64, 0, 0, false>(), error<2048, 0, 1, false>(), error<2816, 1, 1, true>());
   std::printf("%.6f\n%.6f\n%.6f\n", error<4168, 0, 2, false>(), error<8192, 2, 0, true>(), error<264, 2, 1, true>());
+  std::printf("%.6f\n%.6f\n", error_of_cut<768>(1344), error_of_cut<4168>(4176));
 }

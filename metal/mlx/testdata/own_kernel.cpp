@@ -1,4 +1,5 @@
-// Calls an own_kernel whose maker counts, and prints how often it was asked to make an operation.
+// Calls an own_kernel whose maker counts, and prints how often it was asked to make an operation; then what
+// compact leaves of a text.
 #include "bridge_kernel.h"
 
 #include <cstdio>
@@ -50,4 +51,7 @@ int main() {
   }
   call(x, 4, mx::float32, 8, 4, 1, false);
   std::printf("forgotten %d\n", made);
+  std::string text = bridge::compact("\n  int a; // one\n\n// two\n#pragma unroll\n    b();\n  c");
+  std::replace(text.begin(), text.end(), '\n', '|');
+  std::printf("text %s\n", text.c_str());
 }
