@@ -7,8 +7,9 @@
 //
 // a + b, times by[0] if it is SCALED: sum [rows, WIDTH]; its norm, times weight: y. A
 // summand is an array a0; or, of kind NORMED, the norm of a0 times a1 [WIDTH]; or, of kind
-// ADDED, a0 + a1. Numbers are bfloat16, rounded after each operation as the framework does;
-// sums of squares are float32. EPS, A_EPS and B_EPS are the bits of numbers of float32.
+// ADDED, a0 + a1; or, of kind COMBINED, what K experts of each row made, a0 [rows*K, WIDTH],
+// added up by shares [rows, K] (experts.h), or that and a1. Numbers are bfloat16, rounded
+// after each operation as the framework does; sums of squares are float32. EPS, A_EPS and B_EPS are the bits of numbers of float32.
 //
 // norm_cut is the norm of the first WIDTH columns of x [rows, columns], times weight: y [rows,
 // WIDTH]. The framework would copy those columns first.
@@ -20,7 +21,7 @@
 #ifndef METALFLEET_ADD_NORM_H
 #define METALFLEET_ADD_NORM_H
 
-static constexpr int add_norm_plain = 0, add_norm_normed = 1, add_norm_added = 2;
+static constexpr int add_norm_plain = 0, add_norm_normed = 1, add_norm_added = 2, add_norm_combined_added = 3, add_norm_combined = 4;
 static constexpr int add_norm_widest = 16384, add_norm_most_threads = 512;
 
 static const char *const add_norm_numbers = R"(
@@ -79,6 +80,30 @@ static const char *const add_norm_source = R"(
         }
       }
       scale = add_norm_scale(room, squares, WIDTH, __uint_as_float(eps));
+    }
+    if (kind >= 3) {
+#pragma unroll
+      for (int p = 0; p < PER; p++) {
+        const int i = threadIdx.x + p * THREADS;
+        if (i < WIDTH / 8) {
+          float of[8] = {};
+          for (int k = 0; k < K; k++) {
+            const uint4 v = add_norm_row(first + at * K + (size_t)k * WIDTH, i);
+            const float share = (float)shares[blockIdx.x * K + k];
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+              of[j] += ROUNDED ? add_norm_rounded(add_norm_at(v, j) * share) : add_norm_at(v, j) * share;
+            }
+          }
+          const uint4 w = kind == 3 ? add_norm_row(second + at, i) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+          for (int j = 0; j < 8; j++) {
+            of[j] = add_norm_rounded(of[j]);
+            total[p][j] += kind == 3 ? add_norm_rounded(of[j] + add_norm_at(w, j)) : of[j];
+          }
+        }
+      }
+      return;
     }
 #pragma unroll
     for (int p = 0; p < PER; p++) {

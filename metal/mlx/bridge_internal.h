@@ -164,6 +164,10 @@ const mx::array &list_of(std::vector<int32_t> wanted);
 // The parts that a kernel, which was not started yet, joins to a; nullptr if it joins none.
 const std::vector<mx::array> *joined_by_kernel(const mx::array &a);
 
+// The results of experts and the shares by which a kernel, which was not started yet,
+// adds them up to a; nullptr if a is anything else.
+const std::vector<mx::array> *combined_by_kernel(const mx::array &a);
+
 // The norm x, which was not started yet, of the first columns of longer rows, by one
 // kernel (bridge_norm.cpp); nothing where x is anything else.
 std::optional<mx::array> norm_of_cut(const mx::array &x);

@@ -28,8 +28,9 @@ struct summand {
   mx::array first, second;
   int kind = add_norm_plain;
   float eps = 0;
+  std::optional<mx::array> shares;
 
-  explicit summand(const mx::array &a) : first(a), second(a) {
+  explicit summand(const mx::array &a, bool combines = true) : first(a), second(a) {
     if (const auto *in = made_by(a, "RMSNorm"); in != nullptr && alike((*in)[0], a) && (*in)[1].dtype() == a.dtype() && (*in)[1].shape() == mx::Shape{a.shape(1)}) {
       kind = add_norm_normed;
       eps = static_cast<const mx::fast::RMSNorm &>(a.primitive()).state().second;
@@ -37,6 +38,11 @@ struct summand {
     } else if (const auto *in = made_by(a, "Add"); in != nullptr && alike((*in)[0], a) && alike((*in)[1], a)) {
       kind = add_norm_added;
       first = (*in)[0], second = (*in)[1];
+    }
+    if (const auto *in = combined_by_kernel(first); combines && in != nullptr && kind != add_norm_normed) {
+      kind = kind == add_norm_added ? add_norm_combined_added : add_norm_combined;
+      shares = (*in)[1];
+      first = mx::array((*in)[0]);
     }
   }
 };
@@ -58,12 +64,13 @@ std::vector<mx::array> add_and_norm(const mx::array &x, const mx::array &weight,
   if (in == nullptr || !alike((*in)[0], sum) || !alike((*in)[1], sum)) {
     return {};
   }
-  static thread_local own_kernel kernel("add_norm", {"a0", "a1", "b0", "b1", "by", "weight"}, {"sum", "y"}, add_norm_source, add_norm_numbers);
-  summand a((*in)[0]), b((*in)[1]);
+  static thread_local own_kernel kernel("add_norm", {"a0", "a1", "b0", "b1", "by", "weight", "shares"}, {"sum", "y"}, add_norm_source, add_norm_numbers);
+  summand a((*in)[0]), b((*in)[1], !a.shares);
+  const auto shares = a.shares ? *a.shares : b.shares.value_or(weight);
   int width = x.shape(1), threads = std::min(add_norm_most_threads, (width / 8 + 31) / 32 * 32);
   auto bits = [](float v) { return std::bit_cast<int>(v); };
-  own_kernel::constants how{{"WIDTH", width}, {"THREADS", threads}, {"A", a.kind}, {"B", b.kind}, {"SCALED", by.has_value()}, {"EPS", bits(eps)}, {"A_EPS", bits(a.eps)}, {"B_EPS", bits(b.eps)}};
-  return kernel({a.first, a.second, b.first, b.second, by.value_or(weight), weight}, {x.shape(), x.shape()}, {x.dtype(), x.dtype()}, {x.shape(0) * threads, 1, 1}, {threads, 1, 1}, how);
+  own_kernel::constants how{{"WIDTH", width}, {"THREADS", threads}, {"A", a.kind}, {"B", b.kind}, {"SCALED", by.has_value()}, {"K", a.shares || b.shares ? shares.shape(1) : 1}, {"ROUNDED", shares.dtype() != mx::float32}, {"EPS", bits(eps)}, {"A_EPS", bits(a.eps)}, {"B_EPS", bits(b.eps)}};
+  return kernel({a.first, a.second, b.first, b.second, by.value_or(weight), weight, shares}, {x.shape(), x.shape()}, {x.dtype(), x.dtype()}, {x.shape(0) * threads, 1, 1}, {threads, 1, 1}, how);
 }
 
 } // namespace

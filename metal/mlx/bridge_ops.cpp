@@ -207,6 +207,20 @@ bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array
   });
 }
 
+// What scores of a few rows are the product of, which was not started yet: rows and a
+// router of bfloat16; nothing where they are anything else.
+static std::vector<mx::array> unscored(const mx::array &scores) {
+  const auto *in = made_by(scores, "Matmul");
+  if (in == nullptr || scores.shape(0) > experts_score_rows || (*in)[0].ndim() != 2 || (*in)[0].shape(1) % 8 != 0 || (*in)[0].dtype() != mx::bfloat16) {
+    return {};
+  }
+  const auto *router = made_by((*in)[1], "Transpose");
+  if (router == nullptr || (*router)[0].dtype() != mx::bfloat16 || (*router)[0].shape() != mx::Shape{scores.shape(1), (*in)[0].shape(1)}) {
+    return {};
+  }
+  return {(*in)[0], (*router)[0]};
+}
+
 // Chooses by one kernel; out stays as it is where there is none for these operands.
 bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_router *router, bridge_made *out) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
@@ -217,13 +231,21 @@ bridge_status bridge_route(uint64_t owner, bridge_array *scores, const bridge_ro
       return;
     }
     bool rounded = router->rounded != 0 && narrow;
-    static thread_local own_kernel kernel("experts_route", {"scores", "bias", "each"}, {"ids", "shares"}, experts_route_source, experts_header());
-    auto given = [&](const bridge_array *a) { return a == nullptr ? x : a->value; };
     own_kernel::constants how{
         {"EXPERTS", experts}, {"K", k}, {"SIGMOID", router->sigmoid != 0}, {"BIASED", router->bias != nullptr}, {"NORMALIZED", router->normalized != 0}, {"EACH", router->each != nullptr},
         {"ROUNDED", rounded}, {"LEAST", std::bit_cast<int>(router->least)}, {"SCALE", std::bit_cast<int>(router->scale)}};
-    auto both = kernel({x, given(router->bias), given(router->each)}, {mx::Shape{rows * k}, mx::Shape{rows, k}}, {mx::int32, rounded ? mx::bfloat16 : mx::float32},
-                       {(rows + experts_route_rows - 1) / experts_route_rows * experts_route_rows * 32, 1, 1}, {experts_route_rows * 32, 1, 1}, how);
+    auto in = unscored(x);
+    const bool scored = in.empty();
+    if (scored) {
+      in = {x};
+    }
+    for (const auto *a : {router->bias, router->each}) {
+      in.push_back(a == nullptr ? in[0] : a->value); // what there is not is not read
+    }
+    static thread_local own_kernel route("experts_route", {"scores", "bias", "each"}, {"ids", "shares"}, std::string(experts_scored_source) + experts_route_source, experts_header());
+    static thread_local own_kernel score("experts_score", {"x", "router", "bias", "each"}, {"ids", "shares"}, std::string(experts_score_source) + experts_route_source, experts_header());
+    int blocks = scored ? (rows + experts_route_rows - 1) / experts_route_rows : rows, threads = scored ? 32 * experts_route_rows : experts_score_threads;
+    auto both = (scored ? route : score)(in, {mx::Shape{rows * k}, mx::Shape{rows, k}}, {mx::int32, rounded ? mx::bfloat16 : mx::float32}, {blocks * threads, 1, 1}, {threads, 1, 1}, how);
     out[0] = hand_over(both[0]), out[1] = hand_over(both[1]);
   });
 }
@@ -439,10 +461,14 @@ bridge_made bridge_linear_each(uint64_t owner, bridge_array *x, int32_t heads, b
   });
 }
 
-static mx::array combine_by_kernel(const mx::array &y, const mx::array &shares) {
+static own_kernel &combine_kernel() {
   static thread_local own_kernel kernel("experts_combine", {"y", "shares"}, {"out"}, experts_combine_source, experts_header());
+  return kernel;
+}
+
+static mx::array combine_by_kernel(const mx::array &y, const mx::array &shares) {
   int tokens = shares.shape(0), width = y.shape(1);
-  return kernel({y, shares}, {mx::Shape{tokens, width}}, {y.dtype()}, {tokens * (width / experts_combine_columns), 1, 1}, {experts_combine_threads, 1, 1},
+  return combine_kernel()({y, shares}, {mx::Shape{tokens, width}}, {y.dtype()}, {tokens * (width / experts_combine_columns), 1, 1}, {experts_combine_threads, 1, 1},
                 {{"K", shares.shape(1)}, {"ROUNDED", shares.dtype() != mx::float32}})[0];
 }
 
@@ -876,5 +902,7 @@ bridge_made bridge_clip(uint64_t owner, bridge_array *x, float low, float high) 
 }
 
 } // extern "C"
+
+const std::vector<mx::array> *bridge::combined_by_kernel(const mx::array &a) { return runs_kernels() ? combine_kernel().operands(a) : nullptr; }
 
 const std::vector<mx::array> *bridge::joined_by_kernel(const mx::array &a) { return runs_kernels() ? join_kernel().operands(a) : nullptr; }

@@ -16,8 +16,8 @@
 // outputs, whose words need not be turned around (few_rows.h), and x lies in shared
 // memory, in pairs as the words hold them, with the sum of each group.
 //
-// experts_route chooses by scores [rows, EXPERTS], a warp for each row, and
-// experts_combine adds up what was chosen, [rows*K, width], by shares [rows, K].
+// experts_route chooses by scores [rows, EXPERTS], a warp for each row, which
+// experts_scored finds or experts_score computes for a few rows, and experts_combine adds up what was chosen, [rows*K, width], by shares [rows, K].
 //
 // TestExpertKernelsOnTheProcessor and TestKernelsThatChooseExpertsOnTheProcessor run
 // them without a GPU.
@@ -28,7 +28,7 @@
 static constexpr int experts_most = 1024; // counted in shared memory
 static constexpr int experts_few_outputs = 16, experts_few_threads = 128;
 static constexpr int experts_tile = 32, experts_many_outputs = 128, experts_many_threads = 128;
-static constexpr int experts_sort_threads = 1024, experts_route_rows = 4, experts_combine_threads = 128, experts_combine_columns = 8;
+static constexpr int experts_sort_threads = 1024, experts_route_rows = 4, experts_score_rows = 16, experts_score_threads = 1024, experts_combine_threads = 128, experts_combine_columns = 8;
 
 static const char *const experts_numbers = R"(
 // Numbers i and i+4 of a word of 8, plus 128.
@@ -313,20 +313,53 @@ static const char *const experts_many_source = R"(
   }
 )";
 
+// Scores as they were computed, for a warp each.
+static const char *const experts_scored_source = R"(
+  const int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (row >= scores_shape[0]) {
+    return;
+  }
+  auto score = [&](int e) { return (float)scores[(size_t)row * EXPERTS + e]; };
+)";
+
+// Scores of x [rows, in] by a router [EXPERTS, in], rounded to 16 bits, by a block for each
+// row, of which one warp continues.
+static const char *const experts_score_source = R"(
+  __shared__ float own[EXPERTS];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, in = x_shape[1];
+  const uint4 *of = reinterpret_cast<const uint4 *>(x + (size_t)row * in);
+  for (int e = warp; e < EXPERTS; e += blockDim.x / 32) {
+    const uint4 *by = reinterpret_cast<const uint4 *>(router + (size_t)e * in);
+    float dot = 0;
+    for (int i = lane; i < in / 8; i += 32) {
+      const uint4 a = of[i], b = by[i];
+      dot += experts_low(a.x) * experts_low(b.x) + experts_high(a.x) * experts_high(b.x) + experts_low(a.y) * experts_low(b.y) + experts_high(a.y) * experts_high(b.y);
+      dot += experts_low(a.z) * experts_low(b.z) + experts_high(a.z) * experts_high(b.z) + experts_low(a.w) * experts_low(b.w) + experts_high(a.w) * experts_high(b.w);
+    }
+    for (int mask = 16; mask > 0; mask /= 2) {
+      dot += __shfl_xor_sync(0xffffffffu, dot, mask);
+    }
+    if (lane == 0) {
+      own[e] = experts_rounded(dot);
+    }
+  }
+  __syncthreads();
+  if (warp > 0) {
+    return;
+  }
+  auto score = [&](int e) { return own[e]; };
+)";
+
 // With ROUNDED, weights and shares are rounded to 16 bits where the operations of
 // the framework round them. LEAST and SCALE are the bits of numbers of float32.
 static const char *const experts_route_source = R"(
   constexpr int PER = (EXPERTS + 31) / 32;
   const float none = __uint_as_float(0xff800000u);
-  const int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (row >= scores_shape[0]) {
-    return;
-  }
   float weight[PER], wanted[PER], top = none, all = 0;
 #pragma unroll
   for (int i = 0; i < PER; i++) {
     const int e = lane + 32 * i;
-    weight[i] = e < EXPERTS ? (float)scores[(size_t)row * EXPERTS + e] : none;
+    weight[i] = e < EXPERTS ? score(e) : none;
     top = fmaxf(top, weight[i]);
   }
   for (int mask = 16; mask > 0; mask /= 2) {

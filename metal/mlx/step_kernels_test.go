@@ -18,7 +18,7 @@ func TestRecurStepKernelOnTheProcessor(t *testing.T) {
 
 // Five operations round to 8 bits.
 func TestAddNormKernelOnTheProcessor(t *testing.T) {
-	checkErrors(t, runKernel(t, "add_norm", addNormHeader, "add_norm_numbers", "add_norm_source", "cut.inc=norm_cut_source"), 8, 0.012)
+	checkErrors(t, runKernel(t, "add_norm", addNormHeader, "add_norm_numbers", "add_norm_source", "cut.inc=norm_cut_source"), 10, 0.012)
 }
 
 func TestRowKernelsOnTheProcessor(t *testing.T) {

@@ -24,8 +24,10 @@ struct number { // bfloat16, which converts
 };
 
 constexpr float eps = 0.5f, a_eps = 0.25f, b_eps = 0.125f;
+constexpr int K = 3; // of experts
+constexpr bool ROUNDED = false;
 
-template <int WIDTH, int THREADS, int A, int B, bool SCALED> void kernel(const number *a0, const number *a1, const number *b0, const number *b1, const number *by, const number *weight, number *sum, number *y) {
+template <int WIDTH, int THREADS, int A, int B, bool SCALED> void kernel(const number *a0, const number *a1, const number *b0, const number *b1, const number *by, const number *weight, const float *shares, number *sum, number *y) {
   const int EPS = (int)__float_as_uint(eps), A_EPS = (int)__float_as_uint(a_eps), B_EPS = (int)__float_as_uint(b_eps);
 #include "kernel.inc"
 }
@@ -77,10 +79,11 @@ template <int WIDTH, int A, int B, bool SCALED> double error() {
     }
     return out;
   };
-  const auto a0 = some(rows * WIDTH), a1 = some(A == 1 ? WIDTH : rows * WIDTH), b0 = some(rows * WIDTH), b1 = some(B == 1 ? WIDTH : rows * WIDTH), by = some(1), weight = some(WIDTH);
+  const auto a0 = some(rows * WIDTH * (A > 2 ? K : 1)), a1 = some(A == 1 ? WIDTH : rows * WIDTH), b0 = some(rows * WIDTH * (B > 2 ? K : 1)), b1 = some(B == 1 ? WIDTH : rows * WIDTH), by = some(1), weight = some(WIDTH);
+  const float shares[rows * K] = {0.5f, 0.25f, 0.375f, 1, 0.125f, 0.75f};
   std::vector<number> sum(rows * WIDTH, {0x7fc1}), y(rows * WIDTH + 8, {0x7fc1});
   for (int row = 0; row < rows; row++) {
-    run_block(row, 0, threads, [&] { kernel<WIDTH, threads, A, B, SCALED>(a0.data(), a1.data(), b0.data(), b1.data(), by.data(), weight.data(), sum.data(), y.data()); });
+    run_block(row, 0, threads, [&] { kernel<WIDTH, threads, A, B, SCALED>(a0.data(), a1.data(), b0.data(), b1.data(), by.data(), weight.data(), shares, sum.data(), y.data()); });
   }
   auto scale = [](const std::vector<double> &v, double least) {
     double squares = 0;
@@ -95,11 +98,15 @@ template <int WIDTH, int A, int B, bool SCALED> double error() {
     auto summand = [&](int kind, const std::vector<number> &first, const std::vector<number> &second, double least) {
       std::vector<double> out;
       for (int i = 0; i < WIDTH; i++) {
-        out.push_back(of(first, i));
+        double combined = 0;
+        for (int k = 0; k < K && kind > 2; k++) {
+          combined += static_cast<double>(first[static_cast<size_t>((row * K + k) * WIDTH + i)]) * shares[row * K + k];
+        }
+        out.push_back(kind > 2 ? combined : of(first, i));
       }
       const double by_root = scale(out, least);
       for (int i = 0; i < WIDTH; i++) {
-        out[static_cast<size_t>(i)] = kind == 0 ? out[static_cast<size_t>(i)] : kind == 1 ? out[static_cast<size_t>(i)] * by_root * second[static_cast<size_t>(i)] : out[static_cast<size_t>(i)] + of(second, i);
+        out[static_cast<size_t>(i)] = kind == 0 || kind == 4 ? out[static_cast<size_t>(i)] : kind == 1 ? out[static_cast<size_t>(i)] * by_root * second[static_cast<size_t>(i)] : out[static_cast<size_t>(i)] + of(second, i);
       }
       return out;
     };
@@ -122,5 +129,6 @@ template <int WIDTH, int A, int B, bool SCALED> double error() {
 int main() {
   std::printf("%.6f\n%.6f\n%.6f\n", error<64, 0, 0, false>(), error<2048, 0, 1, false>(), error<2816, 1, 1, true>());
   std::printf("%.6f\n%.6f\n%.6f\n", error<4168, 0, 2, false>(), error<8192, 2, 0, true>(), error<264, 2, 1, true>());
+  std::printf("%.6f\n%.6f\n", error<264, 0, 3, false>(), error<2048, 4, 1, true>());
   std::printf("%.6f\n%.6f\n", error_of_cut<768>(1344), error_of_cut<4168>(4176));
 }

@@ -1,6 +1,6 @@
-// Runs the CUDA kernels experts_route and experts_combine of experts.h on a processor and
-// compares them with plain float64. numbers.inc, kernel.inc and combine.inc are their
-// text. Prints the largest error for each case; 1e9 where others are chosen.
+// Runs the CUDA kernels experts_route, by scores and by a router, and experts_combine of
+// experts.h on a processor and compares them with plain float64. numbers.inc, kernel.inc,
+// scored.inc, score.inc and combine.inc are their text. Prints the largest error for each case; 1e9 where others are chosen.
 
 #include "cuda.h"
 
@@ -17,6 +17,14 @@ template <int EXPERTS, int K, bool SIGMOID, bool BIASED, bool NORMALIZED, bool E
 void route(const float *scores, const int *scores_shape, const float *bias, const float *each, int *ids, float *shares) {
   constexpr bool ROUNDED = false;
   const int LEAST = 0x3a83126f, SCALE = 0x40200000; // 0.001 and 2.5
+#include "scored.inc"
+#include "kernel.inc"
+}
+
+template <int EXPERTS, int K> void score(const bfloat16 *x, const int *x_shape, const bfloat16 *router, const float *bias, const float *each, int *ids, float *shares) {
+  constexpr bool SIGMOID = true, BIASED = true, NORMALIZED = true, EACH = false, ROUNDED = false;
+  const int LEAST = 0x3a83126f, SCALE = 0x40200000;
+#include "score.inc"
 #include "kernel.inc"
 }
 
@@ -68,6 +76,42 @@ template <int EXPERTS, int K, bool SIGMOID, bool BIASED, bool NORMALIZED, bool E
   return worst;
 }
 
+// How far what a router's scores choose is from what the same scores choose by themselves.
+template <int EXPERTS, int K> double error_of_score(int in) {
+  constexpr int rows = 3;
+  std::mt19937 random(EXPERTS + in);
+  auto narrow = [&](int n) {
+    std::vector<bfloat16> out;
+    for (float v : some(random, n, 1)) {
+      out.push_back(__float2bfloat16(v));
+    }
+    return out;
+  };
+  const auto x = narrow(rows * in), router = narrow(EXPERTS * in);
+  const auto bias = some(random, EXPERTS, 1);
+  std::vector<float> scores, shares(rows * K), want(shares);
+  std::vector<int> ids(rows * K, -1), chosen(ids);
+  for (int row = 0; row < rows; row++) {
+    for (int e = 0; e < EXPERTS; e++) {
+      double dot = 0;
+      for (int i = 0; i < in; i++) {
+        dot += static_cast<double>(wide(x[static_cast<size_t>(row * in + i)])) * wide(router[static_cast<size_t>(e * in + i)]);
+      }
+      scores.push_back(wide(__float2bfloat16(static_cast<float>(dot))));
+    }
+  }
+  const int x_shape[] = {rows, in}, scores_shape[] = {rows, EXPERTS};
+  for (int row = 0; row < rows; row++) {
+    run_block(row, 0, 1024, [&] { score<EXPERTS, K>(x.data(), x_shape, router.data(), bias.data(), nullptr, ids.data(), shares.data()); });
+  }
+  run_block(0, 0, 128, [&] { route<EXPERTS, K, true, true, true, false>(scores.data(), scores_shape, bias.data(), nullptr, chosen.data(), want.data()); });
+  double worst = 0;
+  for (size_t i = 0; i < ids.size(); i++) {
+    worst = ids[i] == chosen[i] ? worse(worst, std::fabs(shares[i] - want[i])) : 1e9;
+  }
+  return worst;
+}
+
 template <int K, bool ROUNDED> double error_of_combine(int tokens, int width) {
   std::mt19937 random(7);
   std::vector<bfloat16> y(static_cast<size_t>(tokens * K * width)), out(static_cast<size_t>(tokens * width + 8), 0x7fff);
@@ -96,4 +140,5 @@ int main() {
   std::printf("%.9f\n%.9f\n%.9f\n%.9f\n%.9f\n", error_of_route<37, 3, false, false, true, false>(), error_of_route<64, 4, true, true, true, false>(), error_of_route<128, 8, false, false, true, true>(),
               error_of_route<256, 8, false, false, false, false>(), error_of_route<5, 5, true, true, false, true>());
   std::printf("%.6f\n%.6f\n", error_of_combine<8, false>(3, 704), error_of_combine<3, true>(9, 64));
+  std::printf("%.6f\n%.6f\n", error_of_score<37, 4>(64), error_of_score<64, 8>(264));
 }
