@@ -90,8 +90,12 @@ func TestRoutesLeadToTheGatewayService(t *testing.T) {
 	if *service.Spec.LoadBalancerClass != "example.com/internal" || len(service.Spec.LoadBalancerSourceRanges) != 2 {
 		t.Errorf("the Service has %+v", service.Spec)
 	}
-	if ranges := as[corev1.Service](t, objects, "Service/fleet-gateway-tunnels").Spec.LoadBalancerSourceRanges; !slices.Equal(ranges, []string{"192.168.0.0/16"}) {
-		t.Errorf("the tunnels may be opened from %q", ranges)
+	tunnels := as[corev1.Service](t, objects, "Service/fleet-gateway-tunnels").Spec
+	if !slices.Equal(tunnels.LoadBalancerSourceRanges, []string{"192.168.0.0/16"}) {
+		t.Errorf("the tunnels may be opened from %q", tunnels.LoadBalancerSourceRanges)
+	}
+	if tunnels.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		t.Errorf("strangers share the limits of Macs: the addresses of clients are hidden by the policy %q", tunnels.ExternalTrafficPolicy)
 	}
 	ingress := as[networkingv1.Ingress](t, objects, "Ingress/fleet-gateway").Spec
 	backend := ingress.Rules[0].HTTP.Paths[0].Backend.Service
