@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"container/list"
 	"net"
 	"sync"
@@ -8,8 +9,8 @@ import (
 )
 
 const (
-	// maxStrangers connections may be authenticating at once, and maxStrangersPerAddress
-	// of them from one address: the Macs of an office share an address.
+	// maxStrangers connections may be authenticating at once by default, and
+	// maxStrangersPerAddress of them from one address: the Macs of an office share an address.
 	maxStrangers           = 256
 	maxStrangersPerAddress = 64
 )
@@ -17,7 +18,12 @@ const (
 // Strangers holds the connections that are authenticating. One beyond the limit closes the
 // oldest: silent connections soon are the oldest, and cannot lock out a client that
 // authenticates in less time than it takes to fill the limit. The zero value is ready.
-type Strangers struct{ shared }
+type Strangers struct {
+	// Max connections may be authenticating at once, MaxPerAddress of them from one
+	// address; 0 means 256 and 64.
+	Max, MaxPerAddress int
+	shared
+}
 
 // shared are connections that have a limit in all, and one for each address or client.
 type shared struct {
@@ -41,7 +47,7 @@ func (s *Strangers) Enter(c net.Conn) *Stranger {
 }
 
 func (s *Strangers) enter(c net.Conn, from string) *Stranger {
-	return s.shared.enter(c, from, maxStrangers, maxStrangersPerAddress)
+	return s.shared.enter(c, from, cmp.Or(s.Max, maxStrangers), cmp.Or(s.MaxPerAddress, maxStrangersPerAddress))
 }
 
 // enter adds a connection, for which an older one is closed at a limit.

@@ -6,7 +6,8 @@
 // certificate of the Mac that the tunnel names, and the Mac accepts only a gateway's. It
 // rejects connections without the tunnel preamble and Macs that do not authenticate in time.
 // Beyond a limit of unauthenticated connections, in total or per address, the oldest one is
-// closed. A second tunnel of a Mac replaces the first, whose responses continue. The
+// closed. It no longer counts once the Mac's certificate was verified, after one round trip;
+// then each Mac may have one connection that has not answered yet. A second tunnel of a Mac replaces the first, whose responses continue. The
 // certificate must belong to the current MacNode of that name: when the MacNode is deleted or
 // replaced, its tunnel is closed at once, with all responses.
 //
@@ -46,6 +47,13 @@ const (
 	pingTimeout = 10 * time.Second
 	// acceptDelay is the pause after a failed accept.
 	acceptDelay = 100 * time.Millisecond
+	// maxStrangers connections may be authenticating at once, and half of them from one
+	// address: a load balancer may hide the addresses of all clients. 500 new ones a second
+	// then leave each Mac a second for the round trip in which it authenticates.
+	maxStrangers = 1024
+	// maxHandshakeBytes are read of a connection that has not authenticated; a Mac sends
+	// about 3 KiB.
+	maxHandshakeBytes = 32 << 10
 )
 
 // ErrNone means that a Mac has no tunnel to this gateway.
@@ -76,7 +84,8 @@ type Hub struct {
 
 	mu      sync.Mutex // guards the fields after it
 	tunnels map[string]*macConn
-	old     map[*macConn]bool // replaced, but not closed yet
+	proving map[string]*macConn // authenticated, but not known to answer yet
+	old     map[*macConn]bool   // replaced, but not closed yet
 	closed  bool
 }
 
@@ -85,6 +94,7 @@ type macConn struct {
 	*http.ClientConn
 	mac, uid string
 	identity *identity.Identity
+	secure   *tls.Conn
 }
 
 // New returns a hub without tunnels.
@@ -98,7 +108,8 @@ func New(o Options) *Hub {
 	if o.Wrap == nil {
 		o.Wrap = func(c net.Conn) net.Conn { return c }
 	}
-	return &Hub{Options: o, id: strings.ToLower(rand.Text()), tunnels: map[string]*macConn{}, old: map[*macConn]bool{}}
+	return &Hub{Options: o, id: strings.ToLower(rand.Text()), strangers: intake.Strangers{Max: maxStrangers, MaxPerAddress: maxStrangers / 2},
+		tunnels: map[string]*macConn{}, proving: map[string]*macConn{}, old: map[*macConn]bool{}}
 }
 
 // Len returns the number of Macs with a tunnel.
@@ -240,14 +251,20 @@ func (h *Hub) closeAll() {
 	}
 }
 
+// errCrowded is why a connection was closed for a newer one.
+var errCrowded = errors.New("closed for a newer connection")
+
 // admit authenticates a connection and uses it from then on.
 func (h *Hub) admit(ctx context.Context, c *intake.Stranger) {
 	ctx, cancel := context.WithTimeout(ctx, authTimeout)
 	defer cancel()
 	from := c.RemoteAddr().String()
 	l, err := h.authenticate(ctx, c.Conn)
-	if in := h.strangers.Leave(c); err == nil && (!in || !h.put(l)) {
-		err = l.Close()
+	if in := h.strangers.Leave(c); err == nil && !in {
+		err = errors.Join(errCrowded, l.secure.Close())
+	}
+	if err == nil {
+		err = h.start(ctx, l)
 	}
 	if err != nil {
 		h.Log.V(1).Info("A connection to the tunnel port is not a tunnel", "client", from, "reason", err.Error())
@@ -286,28 +303,62 @@ func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 		uid = noUID
 	}
 	l := &macConn{mac: mac, uid: uid, identity: id}
-	secure := tls.Client(h.Wrap(&notifyingConn{Conn: c, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
-	if err := secure.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(err, secure.Close())
+	limited := &limitedConn{Conn: c, left: maxHandshakeBytes}
+	l.secure = tls.Client(h.Wrap(&notifyingConn{Conn: limited, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
+	if err := l.secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, l.secure.Close())
 	}
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("there is no MacNode %s", mac), secure.Close())
+		return nil, errors.Join(fmt.Errorf("there is no MacNode %s", mac), l.secure.Close())
 	}
+	limited.left = unlimited
 	if err := c.SetDeadline(time.Time{}); err != nil {
-		return nil, errors.Join(err, secure.Close())
+		return nil, errors.Join(err, l.secure.Close())
 	}
+	return l, nil
+}
+
+// start registers an authenticated connection once the Mac answers on it.
+func (h *Hub) start(ctx context.Context, l *macConn) error {
+	defer h.prove(l)()
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
 	config := h.HTTP2
 	over := &http.Transport{Protocols: &http2, DisableCompression: true, HTTP2: &config, MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
-		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return secure, nil }}
-	if l.ClientConn, err = over.NewClientConn(ctx, "https", net.JoinHostPort(agentapi.MacServerName(mac), "443")); err != nil {
-		return nil, errors.Join(err, secure.Close())
+		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return l.secure, nil }}
+	var err error
+	if l.ClientConn, err = over.NewClientConn(ctx, "https", net.JoinHostPort(agentapi.MacServerName(l.mac), "443")); err != nil {
+		return errors.Join(err, l.secure.Close())
 	}
 	if err := l.ping(ctx); err != nil { // it accepts requests, and pings run from here on
-		return nil, errors.Join(err, l.Close())
+		return errors.Join(err, l.Close())
 	}
-	return l, nil
+	if !h.put(l) {
+		return errors.Join(errReplaced, l.Close())
+	}
+	return nil
+}
+
+// errReplaced is why a connection of a Mac was closed before it was used.
+var errReplaced = errors.New("its MacNode was deleted or replaced, or the gateway stops")
+
+// prove registers a connection of a Mac until done is called. The previous one of that Mac
+// that has not answered yet is closed.
+func (h *Hub) prove(l *macConn) (done func()) {
+	h.mu.Lock()
+	before := h.proving[l.mac]
+	h.proving[l.mac] = l
+	h.mu.Unlock()
+	if before != nil { // not under the lock: Close calls gone
+		_ = before.secure.NetConn().Close()
+	}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.proving[l.mac] == l {
+			delete(h.proving, l.mac)
+		}
+	}
 }
 
 // put registers a tunnel. The previous one is closed after its responses have ended.
@@ -369,4 +420,29 @@ func (t *notifyingConn) Close() error {
 	err := t.Conn.Close()
 	t.once.Do(t.gone)
 	return err
+}
+
+// unlimited is the rest that a limitedConn does not count.
+const unlimited = -1
+
+// errTooLong is returned for a handshake that is no Mac's.
+var errTooLong = fmt.Errorf("the handshake is longer than %d bytes", maxHandshakeBytes)
+
+// limitedConn fails when more than left bytes are read, unless that is unlimited.
+type limitedConn struct {
+	net.Conn
+	left int
+}
+
+// Read implements net.Conn.
+func (l *limitedConn) Read(b []byte) (int, error) {
+	if l.left == unlimited {
+		return l.Conn.Read(b)
+	}
+	if l.left == 0 {
+		return 0, errTooLong
+	}
+	n, err := l.Conn.Read(b[:min(len(b), l.left)])
+	l.left -= n
+	return n, err
 }

@@ -57,15 +57,20 @@ func (w *world) replace(mac, uid string) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100), uids: map[string]string{}}
-	w.ids.Set(w.identity(w.ca.Gateway()))
-	w.hub = tunnel.New(tunnel.Options{UID: w.uid, Identity: w.ids.Current, Log: logr.Discard(), Changed: func(mac string) { w.changed <- mac },
-		HTTP2: http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: time.Minute}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.address = l.Addr().String()
+	return newWorldOn(t, l)
+}
+
+// newWorldOn has the hub accept the connections of a listener.
+func newWorldOn(t *testing.T, l net.Listener) *world {
+	t.Helper()
+	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100), uids: map[string]string{}, address: l.Addr().String()}
+	w.ids.Set(w.identity(w.ca.Gateway()))
+	w.hub = tunnel.New(tunnel.Options{UID: w.uid, Identity: w.ids.Current, Log: logr.Discard(), Changed: func(mac string) { w.changed <- mac },
+		HTTP2: http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: time.Minute}})
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- w.hub.Serve(ctx, l) }()
@@ -134,7 +139,11 @@ func (w *world) open(says string, ca *agentapitest.CA, is string, answer http.Ha
 // openAs opens a tunnel with a certificate.
 func (w *world) openAs(says string, as agentapitest.PEM, answer http.HandlerFunc) (s *http.Server, ended <-chan struct{}) {
 	w.t.Helper()
-	c := w.dial(says)
+	return w.serveOn(w.dial(says), as, answer)
+}
+
+// serveOn answers requests on a connection whose preamble was sent.
+func (w *world) serveOn(c net.Conn, as agentapitest.PEM, answer http.HandlerFunc) (s *http.Server, ended <-chan struct{}) {
 	l := &one{conn: make(chan net.Conn, 1), done: make(chan struct{}), at: c.LocalAddr()}
 	l.conn <- c
 	gone := make(chan struct{})
@@ -317,12 +326,20 @@ func TestAttackNoTunnel(t *testing.T) {
 // TestAttackStrangersFillTheRoom: silent connections of one address lock out no Mac.
 func TestAttackStrangersFillTheRoom(t *testing.T) {
 	w := newWorld(t)
-	for range 64 {
+	first := w.dial("a")
+	for range 511 {
 		w.dial("a") // a gateway answered, so it was accepted
 	}
 	w.dial("b")
 	w.mac("c", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "c") })
 	w.wantChange("c")
+	if err := first.SetReadDeadline(time.Now().Add(4 * time.Second)); err != nil { // less than it may take to authenticate
+		t.Fatal(err)
+	}
+	var timeout net.Error
+	if _, err := io.Copy(io.Discard, first); errors.As(err, &timeout) && timeout.Timeout() {
+		t.Error("the oldest connection does not make room")
+	}
 }
 
 // stream responds in two parts, the second when more is closed.
