@@ -80,6 +80,17 @@ func (i *Issuer) load(ctx context.Context) (*authority, error) {
 	return ca, err
 }
 
+// version returns the version of the authority's Secret; it is empty if there is none.
+func (i *Issuer) version(ctx context.Context) (string, error) {
+	var s corev1.Secret
+	if err := i.Client.Get(ctx, i.key(), &s); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("read authority: %w", err)
+	} else if err != nil {
+		return "", nil
+	}
+	return string(s.UID) + "/" + s.ResourceVersion, nil
+}
+
 func (i *Issuer) read(ctx context.Context) (*authority, *corev1.Secret, error) {
 	var s corev1.Secret
 	err := i.Client.Get(ctx, i.key(), &s)

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -60,5 +61,38 @@ func TestTheOperatorProvesItselfToGatewaysAndLetsNobodyElseIn(t *testing.T) {
 	}
 	if _, err := dial(func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }); err == nil {
 		t.Error("who has no certificate is let in")
+	}
+}
+
+// TestAHandshakeParsesNoAuthority: a stranger causes a handshake, which must cost little
+// before the client has authenticated. The authority is parsed once for each change.
+func TestAHandshakeParsesNoAuthority(t *testing.T) {
+	d := newDrama(t)
+	s := &Server{Issuer: d.issuer()}
+	_, _, err := s.current(t.Context()) // issues a certificate, which the authority's Secret records
+	d.must(err)
+	certificate, roots, err := s.current(t.Context())
+	d.must(err)
+	again, rootsAgain, err := s.current(t.Context())
+	d.must(err)
+	if certificate != again || roots != rootsAgain {
+		t.Error("the second handshake parses the authority again")
+	}
+	held, _ := d.secret(SecretCA)
+	held.Annotations = map[string]string{AnnotationRotateAtOnce: "now"}
+	d.must(d.api.Update(t.Context(), held))
+	for range 4 {
+		d.pass()
+	}
+	_, rotated, err := s.current(t.Context())
+	d.must(err)
+	if rotated.Equal(roots) {
+		t.Error("handshakes use roots from before a rotation")
+	}
+	held, _ = d.secret(SecretCA)
+	held.Data["tls.crt"] = []byte("damaged")
+	d.must(d.api.Update(t.Context(), held))
+	if _, _, err := s.current(t.Context()); !errors.Is(err, errNoAuthority) {
+		t.Errorf("a damaged authority: %v, want %v", err, errNoAuthority)
 	}
 }
