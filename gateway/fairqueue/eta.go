@@ -50,10 +50,7 @@ func (q *Queue) Position(e *Entry) int {
 	if mine == nil {
 		return 0
 	}
-	before := 0
-	for mine.entries[before] != e {
-		before++
-	}
+	before := mine.place(e)
 	turn := mine.tag + uint64(before)
 	position := 1 + before
 	for _, f := range mine.queue.flows {

@@ -59,6 +59,8 @@ type Entry struct {
 	number  uint64 // in order of arrival; 0 before it first entered
 	arrived time.Time
 	flow    *flow // nil outside the queue
+	shared  bool  // it is at this place of its holder's share
+	at      int
 }
 
 // Waits reports whether the entry is in the queue.
@@ -69,7 +71,6 @@ type flow struct {
 	queue   *modelQueue
 	key     string
 	entries []*Entry // by number
-	bytes   int64
 	// tag is the turn of its first entry; order decides between flows with the same tag.
 	tag, order uint64
 }
@@ -88,13 +89,16 @@ type modelQueue struct {
 type Queue struct {
 	limits  Limits
 	queues  map[string]*modelQueue
+	shares  shares
 	count   int
 	bytes   int64
 	numbers uint64
 }
 
 // New makes an empty queue.
-func New(l Limits) *Queue { return &Queue{limits: l, queues: map[string]*modelQueue{}} }
+func New(l Limits) *Queue {
+	return &Queue{limits: l, queues: map[string]*modelQueue{}, shares: newShares()}
+}
 
 // Enter queues a request. It returns the requests that it displaced, newest first. Its
 // error is ErrFull, ErrShare or ErrLate.
@@ -115,6 +119,7 @@ func (q *Queue) Enter(e *Entry, now time.Time) (left []*Entry, err error) {
 	}
 	m := q.modelQueue(e.Model, now)
 	m.flow(e.Key).add(e)
+	q.shares.add(e)
 	q.count++
 	q.bytes += e.Bytes
 	if eta, known := q.ETA(e, now); known && now.Add(eta).After(e.Deadline) && len(victims) == 0 {
@@ -127,97 +132,56 @@ func (q *Queue) Enter(e *Entry, now time.Time) (left []*Entry, err error) {
 	return victims, nil
 }
 
-// displace chooses the requests that leave to admit e.
+// displace chooses the requests that leave to admit e, and takes them out of their shares.
 func (q *Queue) displace(e *Entry) (victims []*Entry, err error) {
-	count, bytes := q.count+1, q.bytes+e.Bytes
 	if q.limits.Count == 0 || e.Bytes > q.limits.Bytes {
 		return nil, ErrFull
 	}
-	if count <= q.limits.Count && bytes <= q.limits.Bytes {
-		return nil, nil
-	}
-	held := q.shares()
-	mine := held[holderOf(e)]
-	own := share{count: mine.count + 1, bytes: mine.bytes + e.Bytes}
-	for count > q.limits.Count || bytes > q.limits.Bytes {
-		measure := func(s share) int64 { return int64(s.count) }
+	count, bytes := q.count+1, q.bytes+e.Bytes
+	own := q.shares.sizes(holderOf(e))
+	own[byCount]++
+	own[byBytes] += e.Bytes
+	for err == nil && (count > q.limits.Count || bytes > q.limits.Bytes) {
+		by := byCount
 		if bytes > q.limits.Bytes {
-			measure = func(s share) int64 { return s.bytes }
+			by = byBytes
 		}
-		var holder holder
-		most := share{}
-		for h, s := range held {
-			if s.count > 0 && (most.count == 0 || measure(s) > measure(most) || measure(s) == measure(most) && s.newest().number > most.newest().number) {
-				holder, most = h, s
-			}
-		}
+		most := q.shares.largest(by)
 		switch {
-		case most.count == 0:
-			return nil, ErrFull
-		case measure(most) < measure(own) || holder == holderOf(e):
-			return nil, ErrShare
-		case measure(most) == measure(own):
-			return nil, ErrFull
+		case most == nil:
+			err = ErrFull
+		case most.size(by) < own[by] || most.holder == holderOf(e):
+			err = ErrShare
+		case most.size(by) == own[by]:
+			err = ErrFull
+		default:
+			v := most.entries[0]
+			victims = append(victims, v)
+			q.shares.remove(v)
+			count--
+			bytes -= v.Bytes
 		}
-		v := most.newest()
-		victims = append(victims, v)
-		most.count--
-		most.bytes -= v.Bytes
-		held[holder] = most
-		count--
-		bytes -= v.Bytes
+	}
+	if err != nil {
+		for _, v := range victims { // they stay
+			q.shares.add(v)
+		}
+		return nil, err
 	}
 	return victims, nil
 }
 
-// holder is what a share belongs to: a key across all models, or a model if no keys are
-// required.
-type holder struct{ key, model string }
-
-func holderOf(e *Entry) holder {
-	if e.Key != "" {
-		return holder{key: e.Key}
-	}
-	return holder{model: e.Model}
-}
-
-// share is the part of the queue that a holder uses: the first count of its entries, those
-// that are not displaced.
-type share struct {
-	entries []*Entry // by number
-	count   int
-	bytes   int64
-}
-
-func (s share) newest() *Entry { return s.entries[s.count-1] }
-
-func (q *Queue) shares() map[holder]share {
-	out := map[holder]share{}
-	for _, m := range q.queues {
-		for _, f := range m.flows {
-			if len(f.entries) == 0 {
-				continue
-			}
-			h := holderOf(f.entries[0])
-			s := out[h]
-			s.entries = append(s.entries, f.entries...)
-			s.count, s.bytes = len(s.entries), s.bytes+f.bytes
-			out[h] = s
-		}
-	}
-	for _, s := range out {
-		slices.SortFunc(s.entries, func(a, b *Entry) int { return cmp.Compare(a.number, b.number) })
-	}
-	return out
-}
-
 // add inserts an entry at its place.
 func (f *flow) add(e *Entry) {
-	at, _ := slices.BinarySearchFunc(f.entries, e.number, func(o *Entry, n uint64) int { return cmp.Compare(o.number, n) })
-	f.entries = slices.Insert(f.entries, at, e)
-	f.bytes += e.Bytes
+	f.entries = slices.Insert(f.entries, f.place(e), e)
 	f.queue.count++
 	e.flow = f
+}
+
+// place returns where an entry is among those of its flow, or belongs.
+func (f *flow) place(e *Entry) int {
+	at, _ := slices.BinarySearchFunc(f.entries, e.number, func(o *Entry, n uint64) int { return cmp.Compare(o.number, n) })
+	return at
 }
 
 // modelQueue returns the queue of a model, and drops those that have been empty for long.
@@ -264,7 +228,8 @@ func (q *Queue) Next(model string, now time.Time, runs func(*Entry) int, can fun
 	if m == nil || m.count == 0 {
 		return nil
 	}
-	for _, f := range m.turns(runs) {
+	for _, next := range m.turns(runs) {
+		f := next.flow
 		for _, e := range f.entries {
 			if now.Before(e.NotBefore) || !can(e) {
 				continue
@@ -279,17 +244,22 @@ func (q *Queue) Next(model string, now time.Time, runs func(*Entry) int, can fun
 	return nil
 }
 
+// turn is a flow with the number of requests that its client runs.
+type turn struct {
+	*flow
+	running int
+}
+
 // turns returns the flows with entries, in the order in which they are served.
-func (m *modelQueue) turns(runs func(*Entry) int) []*flow {
-	out, running := make([]*flow, 0, len(m.flows)), make(map[*flow]int, len(m.flows))
+func (m *modelQueue) turns(runs func(*Entry) int) []turn {
+	out := make([]turn, 0, len(m.flows))
 	for _, f := range m.flows {
 		if len(f.entries) > 0 {
-			out = append(out, f)
-			running[f] = runs(f.entries[0])
+			out = append(out, turn{f, runs(f.entries[0])})
 		}
 	}
-	slices.SortFunc(out, func(a, b *flow) int {
-		return cmp.Or(cmp.Compare(running[a], running[b]), cmp.Compare(a.tag, b.tag), cmp.Compare(a.order, b.order))
+	slices.SortFunc(out, func(a, b turn) int {
+		return cmp.Or(cmp.Compare(a.running, b.running), cmp.Compare(a.tag, b.tag), cmp.Compare(a.order, b.order))
 	})
 	return out
 }
@@ -301,8 +271,9 @@ func (q *Queue) Leave(e *Entry) {
 		return
 	}
 	e.flow = nil
-	f.entries = slices.DeleteFunc(f.entries, func(o *Entry) bool { return o == e })
-	f.bytes -= e.Bytes
+	at := f.place(e)
+	f.entries = slices.Delete(f.entries, at, at+1)
+	q.shares.remove(e)
 	m := f.queue
 	m.count--
 	q.count--
