@@ -6,8 +6,8 @@
 // being deleted, and those on Macs that take no requests. It chooses no replica and
 // connects to none.
 //
-// Changes are local: a replica that becomes ready replaces one model's list of endpoints;
-// the index of names is rebuilt only when names change. Readers take no lock.
+// Changes are local: a replica that becomes ready replaces one model's list of endpoints; a
+// deployment changes its own names in the index. Looking a name up takes no lock.
 //
 // Start reading at Table and endpointsOf; Watch feeds it.
 package route
@@ -60,8 +60,7 @@ func (d Deployment) servesAs(o Deployment) bool {
 	return d.Key == o.Key && d.namedAs(o) && d.Context == o.Context && d.Suspended == o.Suspended && reflect.DeepEqual(d.Routing, o.Routing)
 }
 
-// namedAs reports whether two have the same place in the index of names, which is built as a
-// whole.
+// namedAs reports whether two have the same place in the index of names.
 func (d Deployment) namedAs(o Deployment) bool {
 	return d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && d.Adapters == o.Adapters
 }
@@ -117,10 +116,10 @@ type Mac struct {
 
 // Table is the routing table. It is safe for concurrent use.
 type Table struct {
-	names  atomic.Pointer[index]
+	names  *names
 	synced atomic.Bool
 
-	mu          sync.Mutex // guards the fields after it; readers do not need it
+	mu          sync.Mutex // guards the fields after it, and names; Find does not need it
 	deployments map[Key]*entry
 	replicas    map[string]Replica
 	members     map[Key]map[string]Replica // replicas by their deployment
@@ -136,10 +135,8 @@ type entry struct {
 
 // NewTable returns an empty table that is not synced.
 func NewTable() *Table {
-	t := &Table{deployments: map[Key]*entry{}, replicas: map[string]Replica{}, members: map[Key]map[string]Replica{},
+	return &Table{names: newNames(), deployments: map[Key]*entry{}, replicas: map[string]Replica{}, members: map[Key]map[string]Replica{},
 		macs: map[string]Mac{}, onMac: map[string]map[string]Replica{}}
-	t.names.Store(&index{})
-	return t
 }
 
 // Synced reports whether the table was filled once; before that, an unknown name may exist.
@@ -149,8 +146,8 @@ func (t *Table) Synced() bool { return t.synced.Load() }
 func (t *Table) MarkSynced() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.names.publishAll()
 	t.synced.Store(true)
-	t.rename()
 }
 
 // Lookup returns the model that a name refers to, whether it selects an adapter or not.
@@ -160,14 +157,21 @@ func (t *Table) Lookup(name string) (*Model, bool) {
 }
 
 // Find returns what a name refers to.
-func (t *Table) Find(name string) (Name, bool) {
-	n, ok := t.names.Load().byName[name]
-	return n, ok
-}
+func (t *Table) Find(name string) (Name, bool) { return t.names.find(name) }
 
 // Names returns the names to list for clients, sorted: the names of each model and of its
-// adapters, or NAMESPACE/NAME if it has no other.
-func (t *Table) Names() []Name { return t.names.Load().listed }
+// adapters, or NAMESPACE/NAME if it has no other. The first call after a change sorts them.
+func (t *Table) Names() []Name {
+	if listed := t.names.listed.Load(); listed != nil {
+		return *listed
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if listed := t.names.listed.Load(); listed != nil {
+		return *listed
+	}
+	return t.names.list()
+}
 
 // SetDeployment adds or changes a deployment.
 func (t *Table) SetDeployment(d Deployment) {
@@ -197,10 +201,9 @@ func (t *Table) SetDeployment(d Deployment) {
 		return // names and endpoints are unchanged
 	}
 	t.refresh(d.Key)
-	if known && old.Deployment.namedAs(d) {
-		return
+	if !known || !old.Deployment.namedAs(d) {
+		t.names.set(d, e.model)
 	}
-	t.rename()
 }
 
 // DeleteDeployment removes a deployment, unless a newer one has its name.
@@ -213,7 +216,7 @@ func (t *Table) DeleteDeployment(key Key, uid string) {
 	}
 	delete(t.deployments, key)
 	e.model.end()
-	t.rename()
+	t.names.delete(key)
 }
 
 // SetReplica adds or changes a replica.
@@ -369,12 +372,4 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })
 	return out
-}
-
-// rename rebuilds the index of names.
-func (t *Table) rename() {
-	if !t.synced.Load() {
-		return // once for all deployments, in MarkSynced
-	}
-	t.names.Store(indexOf(slices.Collect(maps.Values(t.deployments))))
 }
