@@ -18,6 +18,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -32,8 +33,12 @@ const (
 	minInterval = 100 * time.Millisecond
 	// timeout bounds one report.
 	timeout = 2 * time.Second
-	// resolveEvery is how often the operator's name is looked up.
-	resolveEvery = 10 * time.Second
+	// resolveEvery is how often the operator's name is looked up, and resolveTimeout how long
+	// that may take: most of a report's time is left for the addresses that are known.
+	resolveEvery   = 10 * time.Second
+	resolveTimeout = 500 * time.Millisecond
+	// maxTargets addresses of the operator get reports: an operator has a few replicas.
+	maxTargets = 16
 )
 
 // Publisher sends reports to one operator.
@@ -46,7 +51,9 @@ type Publisher struct {
 	Fill func(*demand.Report)
 	// Waiting receives a value when a request begins to wait.
 	Waiting <-chan struct{}
-	Log     logr.Logger
+	// Lookup returns the addresses of a host; nil means the system's resolver.
+	Lookup func(ctx context.Context, host string) ([]string, error)
+	Log    logr.Logger
 
 	id       string
 	began    time.Time
@@ -168,15 +175,23 @@ func (p *Publisher) resolve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("parse the operator's address: %w", err)
 	}
-	addresses, err := net.DefaultResolver.LookupHost(ctx, host)
+	lookup := p.Lookup
+	if lookup == nil {
+		lookup = net.DefaultResolver.LookupHost
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	addresses, err := lookup(ctx, host)
 	if err != nil && len(p.targets) == 0 {
 		return fmt.Errorf("resolve the operator's address: %w", err)
 	}
+	p.resolved = time.Now()
 	if err != nil {
 		return nil // keep using the addresses that are known
 	}
-	p.resolved, p.targets = time.Now(), nil
-	for _, a := range addresses {
+	slices.Sort(addresses) // resolvers change their order: the same ones are used each time
+	p.targets = nil
+	for _, a := range addresses[:min(len(addresses), maxTargets)] {
 		p.targets = append(p.targets, net.JoinHostPort(a, port))
 	}
 	return nil
