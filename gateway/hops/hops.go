@@ -26,6 +26,13 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
+const (
+	// lookupTimeout bounds one lookup of the Service's name.
+	lookupTimeout = 5 * time.Second
+	// maxAddresses of it are printed.
+	maxAddresses = 8
+)
+
 // Options configure a walk.
 type Options struct {
 	// URL of the gateway's Service, without a path.
@@ -109,11 +116,21 @@ func (o Options) resolve(ctx context.Context, host string) (string, error) {
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout) // a lost packet leaves time for another attempt
+	defer cancel()
 	addresses, err := resolver.LookupHost(ctx, host)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s resolves to %v", host, addresses), nil
+	return resolved(host, addresses), nil
+}
+
+// resolved names the first addresses of a host.
+func resolved(host string, addresses []string) string {
+	if more := len(addresses) - maxAddresses; more > 0 {
+		return fmt.Sprintf("%s resolves to %v and %d more", host, addresses[:maxAddresses], more)
+	}
+	return fmt.Sprintf("%s resolves to %v", host, addresses)
 }
 
 func (o Options) models(ctx context.Context) (string, error) {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -173,5 +174,24 @@ func TestAnAddressMustBeOne(t *testing.T) {
 		if err := Walk(t.Context(), Options{URL: url}); err == nil || errors.As(err, &failed) {
 			t.Errorf("%q: error %v", url, err)
 		}
+	}
+}
+
+// TestALookupHasAnEnd: a resolver that does not answer leaves time for another attempt, and
+// one that answers with thousands of addresses does not fill the log.
+func TestALookupHasAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}
+		began := time.Now()
+		_, err := Options{Resolver: silent}.resolve(t.Context(), "gateway.example")
+		if took := time.Since(began); err == nil || took > lookupTimeout {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+	if got := resolved("gateway.example", make([]string, 5000)); len(got) > 200 || !strings.Contains(got, "4992 more") {
+		t.Errorf("%d bytes: %.200q", len(got), got)
 	}
 }
