@@ -24,7 +24,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +68,7 @@ type Key struct {
 	// Name of its Secret.
 	Name string
 	Grant
+	access access
 	digest [sha256.Size]byte
 	uid    string // of its Secret
 	label  string // in metrics
@@ -89,10 +89,35 @@ func (k *Key) TenantID() string {
 // An entry that can be NAMESPACE/NAME means that deployment; any other entry means
 // the name, also when it passes to another deployment.
 func (k *Key) Allows(name string, of route.Key) bool {
-	return slices.Contains(k.ModelNamespaces, of.Namespace) ||
-		slices.ContainsFunc(k.Models, func(m string) bool {
-			return m == everyModel || m == of.String() || m == name && !isFullName(m)
-		})
+	a := &k.access
+	return a.every || a.namespaces[of.Namespace] || a.deployments[of] || a.names[name]
+}
+
+// access has the lists of a grant as sets: a list of models compares each model with all that
+// a key may use.
+type access struct {
+	every             bool
+	namespaces, names map[string]bool
+	deployments       map[route.Key]bool
+}
+
+// access returns what the grant allows.
+func (g *Grant) access() access {
+	a := access{namespaces: map[string]bool{}, names: map[string]bool{}, deployments: map[route.Key]bool{}}
+	for _, n := range g.ModelNamespaces {
+		a.namespaces[n] = true
+	}
+	for _, m := range g.Models {
+		switch namespace, name, _ := strings.Cut(m, "/"); {
+		case m == everyModel:
+			a.every = true
+		case isFullName(m):
+			a.deployments[route.Key{Namespace: namespace, Name: name}] = true
+		default:
+			a.names[m] = true
+		}
+	}
+	return a
 }
 
 // NewToken returns a new token for the key called name. It cannot be recovered from the

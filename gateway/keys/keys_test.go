@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -204,11 +205,36 @@ func TestWhatAKeyMayAsk(t *testing.T) {
 		"a full name is not compared with what is said": {grant: Grant{Models: []string{"team-a/chat"}}, name: "team-a/chat", of: other, want: false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := &Key{Grant: tc.grant}
+			k := &Key{access: tc.grant.access()}
 			if got := k.Allows(tc.name, tc.of); got != tc.want {
 				t.Errorf("Allows(%q, %s) = %v", tc.name, tc.of, got)
 			}
 		})
+	}
+}
+
+// TestAKeyOfManyModelsIsChecked with as little work as one of a single model: for each request,
+// and for each model of a list.
+func TestAKeyOfManyModelsIsChecked(t *testing.T) {
+	g := Grant{}
+	for i := range maxEntries {
+		g.Models = append(g.Models, fmt.Sprint("team-a/chat-", i))
+		g.ModelNamespaces = append(g.ModelNamespaces, fmt.Sprint("team-", i))
+	}
+	store, _ := newStore(t)
+	secret, token := made(t, "k", g)
+	store.Set(secret)
+	k, why := store.Find(token)
+	if why != "" {
+		t.Fatal(why)
+	}
+	of := route.Key{Namespace: "other", Name: "a-name-that-is-longer-than-what-fits-on-the-stack"}
+	if n := testing.AllocsPerRun(10, func() {
+		if k.Allows("gpt", of) {
+			t.Error("it allows what it does not list")
+		}
+	}); n > 0 {
+		t.Errorf("a check allocates %v objects", n)
 	}
 }
 

@@ -72,6 +72,7 @@ func parse(s *corev1.Secret) (*Key, error) {
 	if s.Data[memberExpires] == nil {
 		return nil, invalid(memberExpires, "is missing: write a time such as 2030-01-31T00:00:00Z, or %s", never)
 	}
+	k.access = k.Grant.access()
 	return k, k.Check()
 }
 
