@@ -49,8 +49,8 @@ import (
 
 // Errors that callers test for.
 var (
-	// errQueueFull means that the queue has no room for another request.
-	errQueueFull = errors.New("queue is full")
+	// ErrQueueFull means that the queue has no room for another request.
+	ErrQueueFull = errors.New("queue is full")
 	// ErrTooLong means that a request can never run under these limits.
 	ErrTooLong = errors.New("request exceeds the context length")
 	// errUnknown means that no request with this ID is running or waiting.
@@ -174,7 +174,7 @@ func New(l Limits) (*Scheduler, error) {
 }
 
 // Submit adds a request to the queue. It returns ErrTooLong, errKnown or
-// errQueueFull.
+// ErrQueueFull.
 func (s *Scheduler) Submit(r Request) error {
 	if r.Prompt < 1 || r.Prompt > s.limits.ContextTokens {
 		return fmt.Errorf("prompt of %d tokens in a context of %d: %w", r.Prompt, s.limits.ContextTokens, ErrTooLong)
@@ -183,7 +183,7 @@ func (s *Scheduler) Submit(r Request) error {
 		return fmt.Errorf("submit request %d: %w", r.ID, errKnown)
 	}
 	if len(s.waiting) >= s.limits.Queue && len(s.all) >= s.limits.Sequences+s.limits.Queue {
-		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), errQueueFull)
+		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), ErrQueueFull)
 	}
 	s.arrivals++
 	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt, whole: r.Whole}

@@ -131,11 +131,11 @@ func TestQueueIsBounded(t *testing.T) {
 			t.Fatalf("request %d: %v", id, err)
 		}
 	}
-	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, errQueueFull) {
+	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("request 4: error %v, want ErrQueueFull", err)
 	}
 	plan(s, 8)
-	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, errQueueFull) {
+	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("request 4 after one was admitted: error %v, want ErrQueueFull", err)
 	}
 	s.Remove(1)

@@ -165,7 +165,7 @@ func (h *history) arrive(a act) error {
 	err := h.s.Submit(Request{ID: id, Prompt: prompt, Priority: a.c % 3, Tenant: tenant})
 	known, full := h.model[id] != nil, len(h.model) >= h.limits.Sequences+h.limits.Queue
 	switch {
-	case known && errors.Is(err, errKnown), !known && full && errors.Is(err, errQueueFull):
+	case known && errors.Is(err, errKnown), !known && full && errors.Is(err, ErrQueueFull):
 		return nil
 	case err != nil || known:
 		return fmt.Errorf("submit request %d (known %v, full %v): %w", id, known, full, err)

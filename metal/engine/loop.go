@@ -153,8 +153,7 @@ func (l *loop) receive() (draining, aborting bool) {
 	l.sched.PausePrefill(l.guard.PausePrefill() && !in.draining)
 	for _, s := range in.sequences {
 		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.prefix.salt.Tenant, Tokens: s.maxTokens, Whole: s.images.whole()}); err != nil {
-			l.prefixes.release(s)
-			s.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+			l.refuse(s, err)
 			continue
 		}
 		s.constraint.OnReady(l.admission.notify)
@@ -163,6 +162,18 @@ func (l *loop) receive() (draining, aborting bool) {
 	l.publish()
 	runTasks(l, in.tasks)
 	return in.draining, in.aborting
+}
+
+// refuse ends a request that the scheduler does not take. The scheduler counts requests that
+// ended during a step until it completes, so that its queue may be full.
+func (l *loop) refuse(s *sequence, err error) {
+	refusal := &Refusal{Kind: Internal, Message: err.Error()}
+	if errors.Is(err, batch.ErrQueueFull) {
+		refusal.Kind, refusal.RetryAfter = QueueFull, retryAfter
+	}
+	l.prefixes.release(s)
+	l.admission.release()
+	s.stream.finish(Finished{Err: refusal})
 }
 
 // sampleParked samples the rows that left their step and whose masks are ready now.

@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"log/slog"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/share"
+)
+
+// TestARequestThatTheSchedulerRefusesLeavesNothing: the scheduler's queue is full while
+// requests that ended wait for the end of their step. Each refused request gives its place
+// back, or the engine would soon refuse all.
+func TestARequestThatTheSchedulerRefusesLeavesNothing(t *testing.T) {
+	sched, err := batch.New(batch.Limits{ContextTokens: 8, CacheTokens: 64, BlockTokens: 8, Sequences: 1, Queue: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range batch.ID(2) {
+		if err := sched.Submit(batch.Request{ID: 100 + id, Prompt: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := &loop{shared: &shared{log: slog.New(slog.DiscardHandler), admission: newAdmission(2), guard: guard.New(guard.Options{})},
+		sequences: &sequences{byID: map[batch.ID]*sequence{}, sched: sched}}
+	l.admission.start()
+	images := &imageProcessor{held: share.NewBytes(100)}
+	for i := range 5 {
+		s := &sequence{prompt: 1, tokens: []int32{1}, stream: newStream([]int32{1}, nil), images: &promptImages{processor: images}}
+		if err := l.admission.admit(s); err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		l.receive()
+		last, err := s.stream.Next(t.Context())
+		if err != nil || last.Finished == nil || last.Finished.Err == nil || last.Finished.Err.Kind != QueueFull || last.Finished.Err.RetryAfter == 0 {
+			t.Errorf("request %d ended with %+v (%v), want %v with a time to retry", i, last.Finished, err, QueueFull)
+		}
+		if !s.images.released.Load() {
+			t.Error("its images are held")
+		}
+	}
+}
