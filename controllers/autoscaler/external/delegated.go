@@ -32,8 +32,14 @@ const (
 	keyExtra       = "requestheader-extra-headers-prefix"
 )
 
-// trustEach is how long that is cached.
-const trustEach = time.Minute
+const (
+	// trustEach is how long that is cached.
+	trustEach = time.Minute
+	// retryEach is how long an error is: strangers cause handshakes, each of which would send
+	// a request to the API server. Such a request ends after readTimeout.
+	retryEach   = time.Second
+	readTimeout = 5 * time.Second
+)
 
 // Caller is the user of a request, as the API server states it.
 type Caller struct {
@@ -55,28 +61,35 @@ type Vouched struct {
 	Live client.Reader
 	Now  func() time.Time
 
-	mu   sync.Mutex // guards the fields after it
-	read time.Time
-	last *trust
+	mu     sync.Mutex // guards the fields after it
+	read   time.Time
+	last   *trust
+	failed error // of the last read; last is nil then
 }
 
 // current returns the current configuration of the API server.
 func (v *Vouched) current(ctx context.Context) (*trust, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.last != nil && v.Now().Sub(v.read) < trustEach {
-		return v.last, nil
+	age := v.Now().Sub(v.read)
+	if v.last != nil && age < trustEach || v.failed != nil && age < retryEach {
+		return v.last, v.failed
 	}
+	// A client that leaves ends its handshake, and not what others wait for.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
+	v.last, v.failed = v.load(ctx)
+	v.read = v.Now()
+	return v.last, v.failed
+}
+
+// load reads the configuration from the API server.
+func (v *Vouched) load(ctx context.Context) (*trust, error) {
 	var c corev1.ConfigMap
 	if err := v.Live.Get(ctx, client.ObjectKey{Namespace: trustNamespace, Name: trustName}, &c); err != nil {
 		return nil, fmt.Errorf("read the API server's client CA (allowed by the role extension-apiserver-authentication-reader in %s): %w", trustNamespace, err)
 	}
-	t, err := parseTrust(c.Data)
-	if err != nil {
-		return nil, err
-	}
-	v.last, v.read = t, v.Now()
-	return t, nil
+	return parseTrust(c.Data)
 }
 
 func parseTrust(data map[string]string) (*trust, error) {

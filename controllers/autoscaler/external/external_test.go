@@ -209,3 +209,30 @@ func TestAnAPIServerThatHandsNothingOnIsNotBelieved(t *testing.T) {
 		}
 	}
 }
+
+// TestStrangersSendNoRequestsToTheAPIServer: while it does not say whom to trust, handshakes
+// share one request a second, which ends with no client.
+func TestStrangersSendNoRequestsToTheAPIServer(t *testing.T) {
+	reads, now := 0, time.Now()
+	v := &Vouched{Now: func() time.Time { return now }, Live: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme(t)).Build(), interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			reads++
+			if ctx.Err() != nil {
+				t.Error("the request ends with the client that left")
+			}
+			return errors.New("away")
+		}})}
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for range 3 {
+		if _, err := v.current(left); err == nil {
+			t.Error("there is nothing to trust")
+		}
+	}
+	if now = now.Add(retryEach); reads != 1 {
+		t.Errorf("%d requests for three handshakes", reads)
+	}
+	if _, err := v.current(left); err == nil || reads != 2 {
+		t.Errorf("a second later: %v after %d requests", err, reads)
+	}
+}

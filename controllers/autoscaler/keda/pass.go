@@ -37,6 +37,10 @@ const (
 	// passEach is how long a certificate that was read is cached, and how often the leader
 	// checks the Secret.
 	passEach = 30 * time.Second
+	// retryEach is how long an error of that is: strangers cause handshakes, each of which
+	// would send a request to the API server. Such a request ends after readTimeout.
+	retryEach   = time.Second
+	readTimeout = 5 * time.Second
 )
 
 // errNoPass means that no client can be accepted yet.
@@ -53,9 +57,10 @@ type Pass struct {
 	Authority func(context.Context) ([]byte, error)
 	Clock     clock.WithTicker
 
-	mu   sync.Mutex // guards the fields after it
-	read time.Time
-	last []byte
+	mu     sync.Mutex // guards the fields after it
+	read   time.Time
+	last   []byte
+	failed error // of the last read; last is nil then
 }
 
 func (p *Pass) get(ctx context.Context) (*corev1.Secret, error) {
@@ -70,9 +75,20 @@ func (p *Pass) get(ctx context.Context) (*corev1.Secret, error) {
 func (p *Pass) current(ctx context.Context) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last != nil && p.Clock.Since(p.read) < passEach {
-		return p.last, nil
+	age := p.Clock.Since(p.read)
+	if p.last != nil && age < passEach || p.failed != nil && age < retryEach {
+		return p.last, p.failed
 	}
+	// A client that leaves ends its handshake, and not what others wait for.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
+	p.last, p.failed = p.load(ctx)
+	p.read = p.Clock.Now()
+	return p.last, p.failed
+}
+
+// load reads the certificate from KEDA's Secret.
+func (p *Pass) load(ctx context.Context) ([]byte, error) {
 	s, err := p.get(ctx)
 	if err != nil {
 		return nil, err
@@ -81,8 +97,7 @@ func (p *Pass) current(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the Secret %s/%s %w: %w", p.Namespace, Secret, errNoPass, err)
 	}
-	p.last, p.read = leaf.Raw, p.Clock.Now()
-	return p.last, nil
+	return leaf.Raw, nil
 }
 
 // check accepts the holder of the certificate; TLS has verified the possession of its key.
@@ -121,6 +136,9 @@ func (p *Pass) keep(ctx context.Context) error {
 	if err := p.Client.Update(ctx, s, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 		return fmt.Errorf("write Secret %s/%s: %w", p.Namespace, Secret, err)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed = nil // there is one to read now
 	return nil
 }
 

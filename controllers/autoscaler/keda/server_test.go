@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"strconv"
 	"strings"
@@ -19,7 +20,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/external"
@@ -261,5 +264,32 @@ func TestTheLeaderMakesThePass(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil || !k.NeedLeaderElection() || (&Server{}).NeedLeaderElection() {
 		t.Error(err)
+	}
+}
+
+// TestStrangersSendNoRequestsToTheAPIServer: while there is no Secret, handshakes share one
+// request a second.
+func TestStrangersSendNoRequestsToTheAPIServer(t *testing.T) {
+	reads, now := 0, clocktesting.NewFakeClock(time.Now())
+	p := &Pass{Namespace: "keda", Clock: now, Client: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme(t)).Build(), interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			reads++
+			if ctx.Err() != nil {
+				t.Error("the request ends with the client that left")
+			}
+			return errors.New("away")
+		}})}
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for range 3 {
+		if _, err := p.current(left); err == nil {
+			t.Error("there is no pass")
+		}
+	}
+	if now.Step(retryEach); reads != 1 {
+		t.Errorf("%d requests for three handshakes", reads)
+	}
+	if _, err := p.current(left); err == nil || reads != 2 {
+		t.Errorf("a second later: %v after %d requests", err, reads)
 	}
 }
