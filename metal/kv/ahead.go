@@ -58,7 +58,7 @@ func (m *Memory) prepare() {
 			return
 		}
 		m.mu.Unlock()
-		mapping, resident, ok := m.found(n, false)
+		mapping, resident, ok := m.found(n, nil)
 		if ok && !resident {
 			pages.Touch(mapping)
 		}

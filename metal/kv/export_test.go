@@ -10,3 +10,6 @@ func (m *Memory) Spares() int {
 	defer m.mu.Unlock()
 	return len(m.ahead.spares)
 }
+
+// AwaitPrepared waits until Prepare has mapped what it will.
+func (m *Memory) AwaitPrepared() { m.ahead.done.Wait() }

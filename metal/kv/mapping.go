@@ -13,28 +13,28 @@ func (m *Memory) PageLockBy(lock func([]byte) (unlock func())) {
 	m.mappings.lock, m.mappings.unlocks = lock, map[*byte]func(){}
 }
 
-// allocate takes n bytes of the budget: a spare, the memory of an evicted block, or
-// a fresh mapping.
-func (m *Memory) allocate(n int64) ([]byte, bool) {
+// allocate takes n bytes of the budget for a tenant: a spare, the memory of an
+// evicted block, or a fresh mapping.
+func (m *Memory) allocate(n int64, of Tenant) ([]byte, bool) {
 	if spare := m.spare(n); spare != nil {
 		return spare, true
 	}
-	mapping, _, ok := m.found(n, true)
+	mapping, _, ok := m.found(n, &of)
 	return mapping, ok
 }
 
 // found takes n bytes of the budget, evicting blocks if necessary: it reuses
 // the memory of an evicted block of the same size, which is resident already,
-// or maps fresh memory. If spares is set, it unmaps spares before it evicts
-// blocks. It evicts nothing if that would not free enough.
-func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool) {
+// or maps fresh memory. For a tenant, it unmaps spares before it evicts blocks;
+// a nil one is any that comes. It evicts nothing if that would not free enough.
+func (m *Memory) found(n int64, of *Tenant) (mapping []byte, resident, ok bool) {
 	if n <= 0 {
 		return nil, false, false
 	}
 	size := pages.Held(n)
 	for {
 		m.mu.Lock()
-		if m.closed || size > m.budget-m.index.counted {
+		if m.closed || m.pinned(size, of) {
 			m.mu.Unlock()
 			return nil, false, false
 		}
@@ -44,12 +44,17 @@ func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool)
 			mapping, ok = m.mapped(n)
 			return mapping, false, ok
 		}
-		if spares && len(m.ahead.spares) > 0 {
+		if of != nil && len(m.ahead.spares) > 0 {
 			m.mu.Unlock()
 			m.giveSpare()
 			continue
 		}
-		victim := m.index.victim(false, m.budget)
+		var victim *block
+		if of != nil {
+			victim = m.index.victimFor(*of, size, m.budget)
+		} else {
+			victim = m.index.victimAhead(m.budget)
+		}
 		reuse := victim != nil && int64(len(victim.mapping)) == n && m.bytes <= m.budget
 		m.mu.Unlock()
 		switch {
@@ -61,6 +66,13 @@ func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool)
 		}
 		m.leave(victim)
 	}
+}
+
+// pinned reports whether what is pinned or being read leaves no room for size bytes. The
+// caller holds mu.
+func (m *Memory) pinned(size int64, of *Tenant) bool {
+	missing := size - (m.budget - m.index.counted)
+	return missing > 0 && (of == nil || missing > m.index.excess(*of, size, m.budget))
 }
 
 // mapped maps n bytes that are already counted in the budget.

@@ -29,7 +29,8 @@ type Stats struct {
 // Memory is the tier in RAM. Blocks lie outside the Go heap, so that evicted
 // memory returns to the system at once and the total is exact at any time. It
 // evicts the least recently used block of the tenant with the most bytes, never
-// one that is being read, and one that is pinned by a request only to shrink.
+// one that is being read, and one that is pinned by a request only to shrink, or
+// for a tenant with less than an equal share if its own tenant has more.
 //
 // Over a lower tier it is a write-back cache: each new block is offered to the
 // lower tier once, by WriteBack as soon as possible, else when it is evicted.
@@ -127,7 +128,7 @@ func (m *Memory) make(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 	}
 	epoch := m.epoch
 	m.mu.Unlock()
-	mapping, ok := m.allocate(n)
+	mapping, ok := m.allocate(n, key.Tenant())
 	if !ok {
 		return m.past(key, n, fill, dirty)
 	}

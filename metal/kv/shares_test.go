@@ -1,10 +1,12 @@
 package kv_test
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/kvtest"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // tenants are a memory that is used by several.
@@ -75,5 +77,103 @@ func TestAnIdleTenantHasNoShareOfTheMemory(t *testing.T) {
 	}
 	if away, reader := x.kept("away", 0, 3), x.kept("reader", 0, 3); away != 0 || reader != 3 {
 		t.Errorf("%d blocks of an idle tenant are left, and %d of one that reads", away, reader)
+	}
+}
+
+// pin pins blocks of a tenant, as requests do that wait.
+func (x tenants) pin(tenant string, from, to int) (all []kv.Pinned) {
+	x.t.Helper()
+	for n := from; n < to; n++ {
+		h, ok := x.m.Pin(tenantKey(tenant, n))
+		if !ok {
+			x.t.Fatalf("block %d of %s is not there", n, tenant)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// A tenant whose requests wait pins what they will use, and keeps no more than its share when
+// others come.
+func TestPinsLeaveTheSharesOfOthers(t *testing.T) {
+	x := tenants{t: t, m: kv.NewMemory(20*page, nil)}
+	defer x.m.Close(t.Context())
+	x.put("hog", 0, 20)
+	pins := x.pin("hog", 0, 20)
+	x.put("late", 0, 30)
+	if late, hog := x.kept("late", 20, 30), x.kept("hog", 10, 20); late != 10 || hog != 10 {
+		t.Errorf("%d and %d blocks are left, of 20 for two tenants", late, hog)
+	}
+	x.m.Unpin(pins)
+	if n := x.m.Counted(); n != 0 {
+		t.Errorf("%d bytes are counted as pinned after all were unpinned", n)
+	}
+}
+
+// A tenant that has pinned all its blocks, and more than its share, takes none of others.
+func TestPinsDoNotGrowOverOthers(t *testing.T) {
+	x := tenants{t: t, m: kv.NewMemory(20*page, nil)}
+	defer x.m.Close(t.Context())
+	x.put("small", 0, 15)
+	for n := range 40 {
+		if x.m.Put(tenantKey("hog", n), kvtest.Payload(n, 100)) != kv.Held {
+			continue
+		}
+		x.pin("hog", n, n+1)
+		x.m.Prepare(100, 4)
+		x.m.AwaitPrepared()
+	}
+	// Room that was prepared is anyone's.
+	if small, hog := x.kept("small", 0, 15), x.kept("hog", 0, 40); small < 10-4 || hog < 9 {
+		t.Errorf("%d blocks are left to a tenant, and the one that pins has %d of 20", small, hog)
+	}
+}
+
+// TestRandomPinsKeepTheShares: regardless of what tenants pin, one within an equal share
+// gets each block, and takes none of a tenant that has less.
+func TestRandomPinsKeepTheShares(t *testing.T) {
+	rng := rand.New(rand.NewPCG(seed.Of(t), 3))
+	names := []string{"a", "b", "c"}
+	for range 20 {
+		const pages = 24
+		x := tenants{t: t, m: kv.NewMemory(pages*page, nil)}
+		pins := map[string][]kv.Pinned{}
+		for step := range 200 {
+			name := names[rng.IntN(len(names))]
+			before, with := map[string]int{}, 0
+			for _, other := range names {
+				if before[other] = x.kept(other, 0, 60); before[other] > 0 || other == name {
+					with++
+				}
+			}
+			n := rng.IntN(60)
+			if rng.IntN(8) == 0 {
+				x.m.Unpin(pins[name])
+				pins[name] = nil
+				continue
+			}
+			had := x.m.Has(tenantKey(name, n))
+			saved := x.m.Put(tenantKey(name, n), kvtest.Payload(n, 100))
+			if !had && saved != kv.Held && before[name]+1 <= pages/with {
+				t.Fatalf("step %d: %s has %d of %d blocks for %d tenants, and gets none", step, name, before[name], pages, with)
+			}
+			for _, other := range names {
+				if now := x.kept(other, 0, 60); other != name && now < before[other] && before[other] < before[name] {
+					t.Fatalf("step %d: %s has %d blocks and takes one of the %d of %s", step, name, before[name], before[other], other)
+				}
+			}
+			if h, ok := x.m.Pin(tenantKey(name, n)); ok && rng.IntN(3) > 0 {
+				pins[name] = append(pins[name], h)
+			} else if ok {
+				x.m.Unpin([]kv.Pinned{h})
+			}
+		}
+		for _, all := range pins {
+			x.m.Unpin(all)
+		}
+		if n := x.m.Counted(); n != 0 {
+			t.Fatalf("%d bytes are counted as pinned", n)
+		}
+		x.m.Close(t.Context())
 	}
 }

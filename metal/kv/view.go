@@ -47,8 +47,8 @@ func (m *Memory) read(b *block) {
 // Pinned is one request's pin of a block.
 type Pinned struct{ b *block }
 
-// Pin keeps a block until Unpin: it is not evicted for other blocks, only to
-// shrink the memory. It returns false if the key is not in memory.
+// Pin keeps a block until Unpin: it is evicted only to shrink the memory, or for
+// a tenant with less than an equal share if its own has more. It returns false if the key is not in memory.
 func (m *Memory) Pin(key Key) (Pinned, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
