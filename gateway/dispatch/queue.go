@@ -67,8 +67,23 @@ func (q *queue) take(r *Request) (lease *Lease, ok bool) {
 	defer q.mu.Unlock()
 	now := q.now()
 	q.prune(now)
-	q.serve(r.model, now)
+	if !q.letOthersFirst(r, now) {
+		return nil, false
+	}
 	return q.takeSlot(r, now)
+}
+
+// letOthersFirst serves the requests that wait for a model if there is a slot for one that
+// comes. Without a slot it looks at no other request: there may be many, and each client
+// that comes would hold the lock for as long. The lock is held.
+func (q *queue) letOthersFirst(r *Request, now time.Time) (free bool) {
+	if q.entries.Len(r.model.Key.String()) == 0 {
+		return true
+	}
+	if free = q.slots.free(r, now); free {
+		q.serve(r.model, now)
+	}
+	return free
 }
 
 // prune drops what is not used any more. The lock is held.
@@ -115,7 +130,9 @@ func (q *queue) enter(w *waiter) (Place, error) {
 	default: // the operator is about to be notified anyway
 	}
 	at := q.placeOf(w, now)
-	q.serve(w.request.model, now)
+	if !now.Before(w.NotBefore) {
+		q.letOthersFirst(w.request, now) // and w itself
+	}
 	return at, nil
 }
 

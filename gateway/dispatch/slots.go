@@ -99,9 +99,15 @@ func newSlots(c Config) *slots {
 	return s
 }
 
-// take chooses a replica and counts the request there until free is called. ok is false if
-// every replica is excluded or busy.
-func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(), ok bool) {
+// choice is the replica for a request.
+type choice struct {
+	at    route.Endpoint
+	load  *replicaLoad
+	model *modelLoad
+}
+
+// choose chooses a replica. ok is false if every replica is excluded or busy.
+func (s *slots) choose(r *Request, now time.Time) (c choice, ok bool) {
 	model := s.model(r.model, now)
 	endpoints := r.model.Endpoints()
 	candidates := make([]pick.Candidate, len(endpoints))
@@ -116,27 +122,43 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	prefix.InFlight, prefix.Known = model.prefixes[prefix.Shared], s.recent.Has(prefix.Shared)
 	i, ok := s.pick(candidates, prefix, model.seq)
 	if !ok {
+		return choice{}, false
+	}
+	return choice{endpoints[i], loads[i], model}, true
+}
+
+// free reports whether there is a slot for a request.
+func (s *slots) free(r *Request, now time.Time) bool {
+	_, ok := s.choose(r, now)
+	return ok
+}
+
+// take chooses a replica and counts the request there until free is called. ok is false if
+// every replica is excluded or busy.
+func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(), ok bool) {
+	c, ok := s.choose(r, now)
+	if !ok {
 		return route.Endpoint{}, nil, false
 	}
+	l, model, prefix, weight := c.load, c.model, r.Prefix.Shared, max(1, r.Sequences)
 	model.seq++
-	l, weight := loads[i], max(1, r.Sequences)
 	model.used = now
 	asGuest := 0
-	if limit := s.limit(endpoints[i], l, false); limit > 0 && l.inFlight >= limit {
+	if limit := s.limit(c.at, l, false); limit > 0 && l.inFlight >= limit {
 		asGuest = 1
 	}
 	l.guests += asGuest
 	l.inFlight += weight
 	l.total++
 	l.used = now
-	model.add(prefix.Shared, r.Tenant, weight)
-	if prefix.Shared != 0 {
-		s.recent.Add(prefix.Shared)
+	model.add(prefix, r.Tenant, weight)
+	if prefix != 0 {
+		s.recent.Add(prefix)
 	}
-	return endpoints[i], func() {
+	return c.at, func() {
 		l.guests -= asGuest
 		l.inFlight -= weight
-		model.add(prefix.Shared, r.Tenant, -weight)
+		model.add(prefix, r.Tenant, -weight)
 	}, true
 }
 
