@@ -42,9 +42,9 @@ func TestKernelsThatChooseExpertsOnTheProcessor(t *testing.T) {
 	if len(lines) != 9 {
 		t.Fatalf("%d cases were run, want 9: %q", len(lines), lines)
 	}
-	checkErrors(t, lines[:5], 5, 2e-6) // shares, in float32
+	checkErrors(t, lines[:5], 5, 2e-6)  // shares, in float32
 	checkErrors(t, lines[5:7], 2, 0.02) // sums, rounded to 8 bits
-	for _, line := range lines[7:] { // shares of scores that one order of sums rounds to other 8 bits than another
+	for _, line := range lines[7:] {    // shares of scores that one order of sums rounds to other 8 bits than another
 		if worst, err := strconv.ParseFloat(line, 64); err != nil || worst > 0.02 {
 			t.Errorf("shares by a router are off by %q, want at most 0.02", line)
 		}
