@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -67,14 +66,6 @@ const (
 	// bytesPerFixed of a Mac in a class, with a rejection.
 	bytesPerFixed = 112
 )
-
-// sameClass reports whether two replicas have the same requirements.
-func sameClass(a, b *v1alpha1.ModelReplica) bool {
-	return a.Spec.ReservedBytes == b.Spec.ReservedBytes && a.Spec.Residency == b.Spec.Residency &&
-		a.Spec.Model.Source == b.Spec.Model.Source && a.Spec.Model.Digest == b.Spec.Model.Digest &&
-		slices.EqualFunc(a.Spec.Model.Adapters, b.Spec.Model.Adapters, model.Adapter.SameFiles) &&
-		slices.Equal(a.Spec.Model.VouchedBy, b.Spec.Model.VouchedBy) && slices.Equal(a.Spec.Avoid, b.Spec.Avoid) && equality.Semantic.DeepEqual(a.Spec.Placement, b.Spec.Placement)
-}
 
 // class returns the class of a replica, and creates it if needed.
 func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
