@@ -48,6 +48,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
+	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 	"metalfleet.dev/metalfleet/controllers/macclass"
@@ -194,13 +195,14 @@ func having(label string) labels.Selector {
 	return labels.NewSelector().Add(*r)
 }
 
-// options of every controller. New work is never delayed; failures are retried soon, then
-// with backoff.
+// options of every controller. New work is never delayed, namespaces take turns, and failures are
+// retried soon, then with backoff.
 func options(concurrent int) controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: concurrent,
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 30*time.Second),
 		ReconciliationTimeout:   time.Minute,
+		NewQueue:                fairqueue.New,
 	}
 }
 

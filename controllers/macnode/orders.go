@@ -26,6 +26,7 @@ import (
 	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -84,13 +85,23 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 	return ctrl.NewControllerManagedBy(mgr).Named("macnode-orders").WithOptions(o).
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(askableChanged())).
 		Watches(&v1alpha1.MacAssignment{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(assignmentChanged())).
-		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
+		Watches(&v1alpha1.ModelReplica{}, ofReplicas(), builder.WithPredicates(specChanged())).
+		Watches(&v1alpha1.ModelDeployment{}, r.ofDeployments(), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
 		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.peers)).
 		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.inspectors)).
 		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.site)).
 		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
+}
+
+// ofReplicas and ofDeployments enqueue Macs on behalf of the namespace that changed, so that one
+// whose replicas are on all Macs does not make others wait.
+func ofReplicas() handler.EventHandler {
+	return fairqueue.OnBehalf(handler.EnqueueRequestsFromMapFunc(holder))
+}
+
+func (r *Orders) ofDeployments() handler.EventHandler {
+	return fairqueue.OnBehalf(handler.EnqueueRequestsFromMapFunc(r.concerned))
 }
 
 // assignmentChanged passes a MacAssignment that was deleted, or changed by others.

@@ -12,13 +12,16 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 )
 
 // Without them an otherwise empty spec would become null, which the API server rejects.
@@ -85,6 +88,41 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 		t.Errorf("a report about the hub's model concerns %v, want the two that are asked, and the one that was", got)
 	}
 }
+
+// A tenant with replicas on all Macs delays the orders of another by one Mac.
+func TestMacsWaitForOneOfAnotherNamespace(t *testing.T) {
+	var many []*v1alpha1.ModelReplica
+	for i := range 100 {
+		many = append(many, replicaOn(fmt.Sprint("mac-", i), "large", fmt.Sprint("r-", i), fmt.Sprint("l", i)))
+	}
+	one := replicaOn("mac-50", "small", "r", "s")
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "small", Name: "d"}}
+	one.Spec.DeploymentRef.Name = d.Name
+	for name, add := range map[string]func(requestQueue){
+		"replica": func(q requestQueue) { ofReplicas().Create(t.Context(), event.CreateEvent{Object: one}, q) },
+		"deployment": func(q requestQueue) {
+			r := &Orders{Client: objects(t, one)}
+			r.ofDeployments().Create(t.Context(), event.CreateEvent{Object: d}, q)
+		},
+	} {
+		q := fairqueue.New("", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Millisecond, time.Second))
+		for _, replica := range many {
+			ofReplicas().Create(t.Context(), event.CreateEvent{Object: replica}, q)
+		}
+		add(q)
+		var got []string
+		for range 2 {
+			mac, _ := q.Get()
+			got = append(got, mac.Name)
+		}
+		q.ShutDown()
+		if !slices.Contains(got, "mac-50") {
+			t.Errorf("%s: the first Macs are %v, want mac-50 among them", name, got)
+		}
+	}
+}
+
+type requestQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // shared returns a client that hands out the same objects again and again where a caller asks
 // for no copies, as a cache does, and a check that they are as they were.
