@@ -1,6 +1,7 @@
 package modeldeployment
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,7 +11,6 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
-	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // maxNamespaceBytes bounds all replicas of a namespace, with and without a Mac: no quota counts
@@ -111,7 +111,9 @@ func (r *Reconciler) inherit(ctx context.Context, s *scope, replica *v1alpha1.Mo
 		return next, false, nil
 	}
 	next.Labels, next.Annotations, changed = passOn(s.deployment.Spec.ReplicaMetadata, &replica.ObjectMeta)
-	if !changed && status.Equal(replica.Spec.Placement, s.deployment.Spec.Placement) {
+	// The cache's replicas share a large placement, and only the first of them is compared in full.
+	if !changed && fleet.SamePlacement(&replica.Spec.Placement, cmp.Or(s.inherited, &s.deployment.Spec.Placement)) {
+		s.inherited = &replica.Spec.Placement
 		return *replica, false, nil
 	}
 	next.Spec.Placement = s.deployment.Spec.Placement

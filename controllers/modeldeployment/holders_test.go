@@ -42,9 +42,9 @@ func (c cacheClient) List(ctx context.Context, list client.ObjectList, opts ...c
 	return c.cache.List(ctx, list, opts...)
 }
 
-// overCache returns a reconciler that reads deployments of the namespace n from a cache
-// with the operator's indexes.
-func overCache(t *testing.T, deployments []v1alpha1.ModelDeployment) *Reconciler {
+// overCache returns a reconciler that reads deployments and replicas of the namespace n from a
+// cache with the operator's indexes.
+func overCache(t testing.TB, deployments []v1alpha1.ModelDeployment, replicas ...v1alpha1.ModelReplica) *Reconciler {
 	t.Helper()
 	scheme := kruntime.NewScheme()
 	for _, add := range []func(*kruntime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, v1alpha1.AddToScheme} {
@@ -68,6 +68,10 @@ func overCache(t *testing.T, deployments []v1alpha1.ModelDeployment) *Reconciler
 			case *v1alpha1.ModelDeployment:
 				for i := range deployments {
 					source.Add(&deployments[i])
+				}
+			case *v1alpha1.ModelReplica:
+				for i := range replicas {
+					source.Add(&replicas[i])
 				}
 			case *corev1.Namespace:
 				source.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}})

@@ -184,13 +184,13 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error {
 	spec := s.effective()
 	oversized := fleet.Oversized(spec) != nil
+	drain := drainSeconds(s.deployment)
 	var noRoom error
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		if !replica.DeletionTimestamp.IsZero() {
 			continue
 		}
-		drain := drainSeconds(s.deployment)
 		next, inherits, err := r.inherit(ctx, s, replica, oversized)
 		if err != nil && !full(err) {
 			return err
@@ -213,6 +213,7 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 			return noRoom
 		}
 		before := replica.DeepCopy()
+		before.DeepCopyInto(replica) // the response is decoded into it
 		replica.Labels, replica.Annotations, replica.Spec.Placement = next.Labels, next.Annotations, next.Spec.Placement
 		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Priority = drain, residency, priority
 		replica.Spec.PrefixCache, replica.Spec.Swap = cache, swaps

@@ -39,6 +39,7 @@ func (r *Reconciler) prefetch(ctx context.Context, s *scope) error {
 			return noRoom
 		}
 		before := replica.DeepCopy()
+		before.DeepCopyInto(replica) // the response is decoded into it
 		replica.Labels, replica.Annotations, replica.Spec.Placement = next.Labels, next.Annotations, next.Spec.Placement
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)

@@ -35,7 +35,8 @@ type scope struct {
 	rules *v1alpha1.NamespaceRules
 	// inspectors decides which Macs are asked; nil keeps nothing between passes.
 	inspectors *fleet.Inspectors
-	// replicas serve, or will; prefetchers only keep weights on their Macs.
+	// replicas serve, or will; prefetchers only keep weights on their Macs. What they refer to is
+	// shared with the cache: one is copied before a write changes it.
 	replicas, prefetchers []v1alpha1.ModelReplica
 	revisions             []revision
 	// noToken is why there is no credential although the spec names a Secret.
@@ -57,6 +58,8 @@ type scope struct {
 	failure error
 	// footprint of the namespace; nil until it is needed.
 	footprint *footprint
+	// inherited is the placement of a replica that has that of the deployment; nil if none is known.
+	inherited *v1alpha1.PlacementSpec
 	// writes of replicas in this pass; more: others are left for the next one.
 	writes int
 	more   bool
@@ -238,7 +241,7 @@ func (s *scope) again() time.Duration {
 func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 	own := []client.ListOption{client.InNamespace(s.deployment.Namespace), client.MatchingFields{fleet.IndexOwner: string(s.deployment.UID)}}
 	var replicas v1alpha1.ModelReplicaList
-	if err := r.Client.List(ctx, &replicas, own...); err != nil {
+	if err := r.Client.List(ctx, &replicas, append(own, client.UnsafeDisableDeepCopy)...); err != nil {
 		return fmt.Errorf("list replicas: %w", err)
 	}
 	s.replicas, s.prefetchers = fleet.Serving(replicas.Items)
