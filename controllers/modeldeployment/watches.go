@@ -25,9 +25,10 @@ import (
 
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.ModelDeployment{}, handler.OnlyControllerOwner())
 	return ctrl.NewControllerManagedBy(mgr).Named("modeldeployment").WithOptions(o).
 		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(specChanged())).
-		Owns(&v1alpha1.ModelReplica{}).
+		Watches(&v1alpha1.ModelReplica{}, onNews{owner}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(claimsChanged())).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.routers), builder.WithPredicates(comesOrGoes())).
