@@ -34,15 +34,42 @@ func clashOf(lease *coordinationv1.Lease, now time.Time) *clash {
 	return &clash{holder: holder, until: reported.Add(clashLasts)}
 }
 
-// conditions returns the Mac's conditions about clashes: none if there never was one.
-func (c *clash) conditions(before []metav1.Condition) []status.Condition {
+// conditions returns the Mac's conditions about clashes: none if there never was one. A Mac may
+// report a clash, or another one, with each write of its Lease: what is shown stays for clashLasts.
+// named is when the second machine was last written.
+func (c *clash) conditions(before []metav1.Condition, now, named time.Time) []status.Condition {
+	shown := meta.FindStatusCondition(before, v1alpha1.ConditionIdentityClash)
 	switch {
+	case shown != nil && shown.Status == metav1.ConditionTrue && (c == nil && recent(shown.LastTransitionTime.Time, now) || c != nil && recent(named, now)):
+		return []status.Condition{status.True(v1alpha1.ConditionIdentityClash, shown.Reason, shown.Message)}
 	case c != nil:
 		return []status.Condition{status.True(v1alpha1.ConditionIdentityClash, v1alpha1.ReasonAgentFenced, c.message())}
-	case meta.FindStatusCondition(before, v1alpha1.ConditionIdentityClash) != nil:
+	case shown != nil:
 		return []status.Condition{status.False(v1alpha1.ConditionIdentityClash, v1alpha1.ReasonOneAgent, "one machine runs an agent with the identity of this Mac")}
 	}
 	return nil
+}
+
+// recent reports whether less than clashLasts has passed.
+func recent(then, now time.Time) bool {
+	age := now.Sub(then)
+	return age >= 0 && age < clashLasts
+}
+
+// again returns when to look again: when the report is old, or what is shown may change; 0 if
+// neither is awaited.
+func (c *clash) again(after []metav1.Condition, now time.Time) time.Duration {
+	until := time.Time{}
+	shown := meta.FindStatusCondition(after, v1alpha1.ConditionIdentityClash)
+	switch {
+	case c != nil:
+		until = c.until
+	case shown != nil && shown.Status == metav1.ConditionTrue:
+		until = shown.LastTransitionTime.Add(clashLasts)
+	default:
+		return 0
+	}
+	return min(max(until.Sub(now), time.Second), clashLasts)
 }
 
 func (c *clash) message() string {

@@ -15,7 +15,7 @@ import (
 func TestAClashIsShownWhileTheFencedAgentReportsIt(t *testing.T) {
 	now := time.Unix(1_000_000, 0).UTC()
 	at := func(d time.Duration) string { return "studio/x " + now.Add(d).Format(time.RFC3339) }
-	shown := status.Merge(nil, 0, now, status.True(v1alpha1.ConditionIdentityClash, v1alpha1.ReasonAgentFenced, "m"))
+	shown := status.Merge(nil, 0, now.Add(-2*clashLasts), status.True(v1alpha1.ConditionIdentityClash, v1alpha1.ReasonAgentFenced, "m"))
 	for name, tc := range map[string]struct {
 		report string
 		before []metav1.Condition
@@ -32,7 +32,7 @@ func TestAClashIsShownWhileTheFencedAgentReportsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationFenced: tc.report}}}
 			c := clashOf(lease, now)
-			got := c.conditions(tc.before)
+			got := c.conditions(tc.before, now, time.Time{})
 			if posted := c.notices(&v1alpha1.MacNode{}, tc.before); len(posted) > 0 != tc.starts {
 				t.Errorf("events %+v, want one: %v", posted, tc.starts)
 			}

@@ -45,6 +45,8 @@ type Heartbeat struct {
 	wake   chan event.GenericEvent
 	// limits bound the Events: a Mac can renew and report a clash as it likes.
 	limits notice.Limits
+	// named is when the second machine of an identity clash was last written.
+	named perMac[time.Time]
 }
 
 // SetupWithManager starts the reconciler with its watches and its watchdog.
@@ -84,6 +86,7 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if err := h.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		if apierrors.IsNotFound(err) {
 			h.pulses.Forget(req.Name)
+			h.named.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -110,11 +113,9 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		}
 		next = h.judge(&mac, breaker)
 	}
-	twin, result := clashOf(lease, h.Clock.Now()), reconcile.Result{}
-	if twin != nil {
-		result.RequeueAfter = min(max(twin.until.Sub(h.Clock.Now()), time.Second), clashLasts) // until its report is old
-	}
-	return result, client.IgnoreNotFound(h.report(ctx, &mac, next, twin))
+	twin := clashOf(lease, h.Clock.Now())
+	after, err := h.report(ctx, &mac, next, twin)
+	return reconcile.Result{RequeueAfter: twin.again(after, h.Clock.Now())}, client.IgnoreNotFound(err)
 }
 
 // observe reads the Lease of a Mac. A missing one was never renewed.
@@ -164,22 +165,28 @@ func worse(before *metav1.Condition, next status.Condition) bool {
 		(next.Reason == v1alpha1.ReasonMacSilent || next.Reason == v1alpha1.ReasonMacGone)
 }
 
-func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition, twin *clash) error {
+// report writes the conditions of a Mac if they changed, and returns them.
+func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition, twin *clash) ([]metav1.Condition, error) {
+	now := h.Clock.Now()
+	named, _ := h.named.known(mac.Name)
 	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionReachable, v1alpha1.ConditionIdentityClash)
 	all := append([]status.Condition{next}, h.reachable(mac)...)
-	after := status.Merge(before, judgedGeneration(mac, next.Status), h.Clock.Now(), append(all, twin.conditions(before)...)...)
+	after := status.Merge(before, judgedGeneration(mac, next.Status), now, append(all, twin.conditions(before, now, named)...)...)
 	if status.Equal(before, after) {
-		return nil
+		return after, nil
 	}
 	notices := append(twin.notices(mac, before), presence(mac, meta.FindStatusCondition(before, v1alpha1.ConditionReady), next)...)
 	notices = append(notices, unreachable(mac, before, after)...)
 	ctrl.LoggerFrom(ctx).Info("Conditions of a Mac changed", "MacNode", mac.Name, "reason", next.Reason)
 	if err := status.ApplyStatus(ctx, h.Client, v1alpha1.ManagerOperator,
 		ac.MacNode(mac.Name).WithUID(mac.UID).WithStatus(ac.MacNodeStatus().WithConditions(status.Conditions(after)...))); err != nil {
-		return err
+		return before, err
 	}
-	notice.PostAll(ctx, h.Client, h.Clock.Now(), h.limits.Within(mac.Name, h.Clock.Now(), notices)...)
-	return nil
+	if twin != nil && !recent(named, now) {
+		h.named.remember(mac.Name, now)
+	}
+	notice.PostAll(ctx, h.Client, now, h.limits.Within(mac.Name, now, notices)...)
+	return after, nil
 }
 
 // judgedGeneration returns the observedGeneration of the condition Ready, which kubectl
