@@ -1,11 +1,14 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +54,9 @@ type Inspector struct {
 	// working are the jobs that have a goroutine, also those that were stopped and whose
 	// resolver has not returned.
 	working map[*job]struct{}
+	// turns counts the jobs that were started, and lastTurn is that of each namespace that has jobs.
+	turns    int64
+	lastTurn map[string]int64
 }
 
 // job is one ordered inspection.
@@ -67,7 +73,7 @@ type job struct {
 func New(r Resolving, log logr.Logger) *Inspector {
 	return &Inspector{
 		resolver: r, log: log, signal: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		jobs: map[string]*job{}, working: map[*job]struct{}{},
+		jobs: map[string]*job{}, working: map[*job]struct{}{}, lastTurn: map[string]int64{},
 	}
 }
 
@@ -96,6 +102,9 @@ func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 			delete(i.jobs, id)
 		}
 	}
+	maps.DeleteFunc(i.lastTurn, func(namespace string, _ int64) bool {
+		return !slices.ContainsFunc(orders, func(o v1alpha1.Inspection) bool { return o.Namespace == namespace })
+	})
 	i.mu.Unlock()
 	signal(i.signal)
 	signal(i.changed)
@@ -181,8 +190,8 @@ func (i *Inspector) Run(ctx context.Context) {
 	}
 }
 
-// take marks the job that has waited longest as running, of those whose namespace
-// may run another one; nil if none is due.
+// take marks a job as running: the one that has waited longest of the namespace that had no turn
+// for longest, of those that may run another one; nil if none is due.
 func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -192,13 +201,16 @@ func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 		if !j.due(time.Now()) || running[j.order.Namespace] >= perNamespace {
 			continue
 		}
-		if due == nil || j.next.Before(due.next) || j.next.Equal(due.next) && j.order.ID < due.order.ID {
+		if due == nil || cmp.Or(cmp.Compare(i.lastTurn[j.order.Namespace], i.lastTurn[due.order.Namespace]),
+			j.next.Compare(due.next), cmp.Compare(j.order.ID, due.order.ID)) < 0 {
 			due = j
 		}
 	}
 	if due == nil {
 		return nil, nil
 	}
+	i.turns++
+	i.lastTurn[due.order.Namespace] = i.turns
 	ctx, due.cancel = context.WithCancel(ctx)
 	i.working[due] = struct{}{}
 	return due, ctx

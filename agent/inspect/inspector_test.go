@@ -275,6 +275,34 @@ func TestAttackSlowSourcesThatFillTheSlots(t *testing.T) {
 	})
 }
 
+// Namespaces take turns: two that order many sources do not hold up a third.
+func TestNamespacesWithManySourcesTakeTurns(t *testing.T) {
+	s := &scripted{}
+	run(t, s, func(i *Inspector) {
+		var orders []v1alpha1.Inspection
+		for n := range 60 {
+			o := order(fmt.Sprintf("junk-%02d", n), fmt.Sprint("junk", n))
+			o.Namespace = fmt.Sprint("junk", n%2)
+			orders = append(orders, o)
+		}
+		late := order("late", "late")
+		late.Namespace = "small"
+		i.Set(append(orders, late))
+		after(1500 * time.Millisecond)
+		if s.count("late") != 1 {
+			t.Errorf("the source of a small namespace waits for those of two others")
+		}
+		after(30 * time.Second)
+		if n := len(s.looks); n != len(orders)+1 {
+			t.Errorf("%d sources were inspected, want all %d", n, len(orders)+1)
+		}
+		i.Set(nil)
+		if len(i.lastTurn) != 0 {
+			t.Errorf("%d namespaces without inspections are remembered", len(i.lastTurn))
+		}
+	})
+}
+
 // deaf ignores its context for the sources of namespace a.
 type deaf struct{ *scripted }
 
