@@ -106,6 +106,8 @@ func (r *Resolver) localAdapter(ctx context.Context, a *foundAdapter) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := r.withinLocal(ctx, bytesOf(l))
+	defer cancel()
 	sums, err := r.Root.SumFolder(ctx, l, nil)
 	if err != nil {
 		return errors.Join(readFault(err), l.Close())

@@ -68,6 +68,9 @@ type Resolver struct {
 
 	// headerBytes is the most that is read of a remote header; 0 means remoteBytes.
 	headerBytes int64
+	// localTime bounds one look at files of this Mac, besides the time for their bytes; 0 means
+	// remoteTime.
+	localTime time.Duration
 }
 
 func (r *Resolver) mostHeader() int64 { return cmp.Or(r.headerBytes, remoteBytes) }
@@ -132,7 +135,9 @@ func (r *Resolver) local(ctx context.Context, source, want string, fits check) (
 		return model.Record{}, err
 	}
 	defer l.Close()
-	found, err := r.readHeader(ctx, l, l.Size)
+	ctx, cancel := r.withinLocal(ctx, l.Size)
+	defer cancel()
+	found, err := r.readHeader(ctx, ending{ctx, l}, l.Size)
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -151,6 +156,8 @@ func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source
 	if want != "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file, but %s is a folder; remove model.sha256", source)
 	}
+	ctx, cancel := r.withinLocal(ctx, bytesOf(l))
+	defer cancel()
 	found, err := r.readFolder(ctx, l.Path(), fits)
 	if err != nil {
 		return model.Record{}, err
