@@ -69,6 +69,9 @@ func unfit(name string, err error) error {
 // adapters looks at the adapters that an order names. The caller closes them, also after an
 // error.
 func (r *Resolver) adapters(ctx context.Context, order v1alpha1.Inspection) (all foundAdapters, err error) {
+	remote, cancel := within(ctx) // all of them together
+	defer cancel()
+	var copies copied
 	for _, spec := range order.Adapters {
 		one := v1alpha1.Inspection{Source: spec.Source, Revision: spec.Revision}
 		a := foundAdapter{Adapter: model.Adapter{Name: spec.Name, Source: spec.Source}}
@@ -78,7 +81,7 @@ func (r *Resolver) adapters(ctx context.Context, order v1alpha1.Inspection) (all
 		if strings.HasPrefix(spec.Source, "file://") {
 			err = r.localAdapter(ctx, &a)
 		} else {
-			err = r.remoteAdapter(ctx, one, &a)
+			err = r.remoteAdapter(remote, one, &a, &copies)
 		}
 		if err != nil {
 			return all, ofAdapter(spec.Name, err)
@@ -116,10 +119,9 @@ func (r *Resolver) localAdapter(ctx context.Context, a *foundAdapter) error {
 	return nil
 }
 
-// remoteAdapter copies the adapter's folder without its numbers.
-func (r *Resolver) remoteAdapter(ctx context.Context, order v1alpha1.Inspection, a *foundAdapter) (err error) {
-	ctx, cancel := within(ctx)
-	defer cancel()
+// remoteAdapter copies the adapter's folder without its numbers, within the bounds of all copies
+// for the order.
+func (r *Resolver) remoteAdapter(ctx context.Context, order v1alpha1.Inspection, a *foundAdapter, copies *copied) (err error) {
 	token, err := r.token(order.TokenRef)
 	if err != nil {
 		return err
@@ -132,6 +134,7 @@ func (r *Resolver) remoteAdapter(ctx context.Context, order v1alpha1.Inspection,
 	if err != nil {
 		return download.DiskError(err, "make room for")
 	}
+	look.copied = copies
 	remove := func() error { return os.RemoveAll(dir) }
 	known := map[string]model.File{}
 	for _, e := range c.Files {

@@ -209,3 +209,25 @@ func TestJudgingAnAdapterEndsWithItsContext(t *testing.T) {
 		t.Errorf("%v, want the context's error", err)
 	}
 }
+
+// TestCopiesOfAllAdaptersAreBounded: the copies of all adapters of an order are bounded together,
+// as those of a model.
+func TestCopiesOfAllAdaptersAreBounded(t *testing.T) {
+	_, base := published(t, false)
+	files := adapterFiles(t, family())
+	files[adapterWeights] = hubtest.File{Content: padded(files[adapterWeights].Content, 512<<10), LFS: true}
+	r, stand := onHub(t, hubtest.Of(base))
+	r.headerBytes = 1400 << 10 // 2 of them
+	order := v1alpha1.Inspection{Source: "hf://org/tiny"}
+	for _, name := range []string{"one", "two", "three"} {
+		stand.Put("org/"+name, hubtest.Of(files))
+		order.Adapters = append(order.Adapters, v1alpha1.AdapterSpec{Name: name, Source: "hf://org/" + name})
+	}
+	if _, err := r.Resolve(t.Context(), order); download.Reason(err, "") != v1alpha1.ReasonInvalidModel || !strings.Contains(err.Error(), "adapter three") {
+		t.Errorf("three adapters: %v, want the third one refused", err)
+	}
+	order.Adapters = order.Adapters[:2]
+	if _, err := r.Resolve(t.Context(), order); err != nil {
+		t.Errorf("two adapters: %v", err)
+	}
+}

@@ -39,7 +39,7 @@ func (r *Resolver) fromBucket(ctx context.Context, order v1alpha1.Inspection, fi
 		return model.Record{}, err
 	}
 	look := &hubLook{
-		resolver: r, fits: fits, who: "the bucket",
+		resolver: r, copied: new(copied), fits: fits, who: "the bucket",
 		get: func(e hub.Entry, header http.Header) (*http.Response, error) {
 			return buckets.File(ctx, src, e.Path, keys, header)
 		},

@@ -55,7 +55,7 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection, fits 
 	if err != nil {
 		return model.Record{}, err
 	}
-	look := &hubLook{resolver: r, fits: fits, who: "the hub", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
+	look := &hubLook{resolver: r, copied: new(copied), fits: fits, who: "the hub", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
 		return r.Hub.File(ctx, src, l.Commit, e.Path, token, header)
 	}}
 	rec := model.Record{Source: order.Source, Commit: l.Commit, Format: c.Format}
@@ -101,11 +101,14 @@ type hubLook struct {
 	// fits judges a model in safetensors.
 	fits check
 	// who is asked, and get asks for a file.
-	who string
-	get func(e hub.Entry, header http.Header) (*http.Response, error)
-	// whole is what came of files that were fetched whole, headers of the others.
-	whole, headers int64
+	who    string
+	get    func(e hub.Entry, header http.Header) (*http.Response, error)
+	copied *copied
 }
+
+// copied is what of a source lies in a temporary folder, or of all adapters of an order: the bytes
+// of files that were fetched whole, and of the headers of others.
+type copied struct{ whole, headers int64 }
 
 // single reads the header of one GGUF file.
 func (h *hubLook) single(ctx context.Context, e hub.Entry) ([]model.File, contents, error) {
@@ -248,10 +251,10 @@ func (h *hubLook) header(e hub.Entry, name string) error {
 		return readFault(err)
 	}
 	n := binary.LittleEndian.Uint64(length[:])
-	if n > uint64(f.most-h.headers) || int64(n) > f.size-8 { // of all together, as when they are parsed
+	if n > uint64(f.most-h.copied.headers) || int64(n) > f.size-8 { // of all together, as when they are parsed
 		return failure(v1alpha1.ReasonInvalidModel, "%s has a header of %d bytes, which is not plausible; choose another repository", e.Path, n)
 	}
-	h.headers += int64(n)
+	h.copied.headers += int64(n)
 	return sparse(name, io.NewSectionReader(f, 0, 8+int64(n)), e.Bytes)
 }
 
@@ -278,7 +281,7 @@ func sparse(name string, head io.Reader, size int64) error {
 // small fetches a file whole and returns its SHA-256. Either that or git's name
 // of the file must be what the hub says.
 func (h *hubLook) small(e hub.Entry, name string) (string, error) {
-	if h.whole += e.Bytes; e.Bytes > maxSmallFile || h.whole > maxSmallFiles {
+	if h.copied.whole += e.Bytes; e.Bytes > maxSmallFile || h.copied.whole > maxSmallFiles {
 		return "", failure(v1alpha1.ReasonInvalidModel, "%s has %d bytes; files other than weights may have at most %d bytes each and %d in total", e.Path, e.Bytes, maxSmallFile, maxSmallFiles)
 	}
 	resp, err := h.get(e, nil)

@@ -39,7 +39,7 @@ func (r *Resolver) fromRegistry(ctx context.Context, order v1alpha1.Inspection, 
 	if err != nil {
 		return model.Record{}, err
 	}
-	look := &hubLook{resolver: r, fits: fits, who: "the registry", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
+	look := &hubLook{resolver: r, copied: new(copied), fits: fits, who: "the registry", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
 		return registries.File(ctx, src, e.SHA256, login, header)
 	}}
 	return look.at(ctx, model.Record{Source: order.Source, Format: c.Format}, c, all)
