@@ -154,6 +154,7 @@ func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, reti
 			continue
 		}
 		before := replica.DeepCopy()
+		before.DeepCopyInto(replica) // the cache keeps its own
 		if delete(replica.Annotations, v1alpha1.AnnotationRetiring); want {
 			metav1.SetMetaDataAnnotation(&replica.ObjectMeta, v1alpha1.AnnotationRetiring, "true")
 		}
@@ -169,7 +170,7 @@ func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, reti
 // if they run elsewhere.
 func (r *Reconciler) gateways(ctx context.Context) (int, error) {
 	var slices discoveryv1.EndpointSliceList
-	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: r.Service})
+	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: r.Service}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return 0, fmt.Errorf("list endpoints of gateways: %w", err)
 	}
@@ -236,9 +237,11 @@ func configure(d *v1alpha1.ModelDeployment, s *ac.ModelDeploymentStatusApplyConf
 	return ac.ModelDeployment(d.Name, d.Namespace).WithUID(d.UID).WithStatus(s)
 }
 
+// replicas returns those of a deployment that serve, or will. What they refer to is shared with the
+// cache.
 func (r *Reconciler) replicas(ctx context.Context, d *v1alpha1.ModelDeployment) ([]v1alpha1.ModelReplica, error) {
 	var own v1alpha1.ModelReplicaList
-	err := r.Client.List(ctx, &own, client.InNamespace(d.Namespace), client.MatchingFields{fleet.IndexOwner: string(d.UID)})
+	err := r.Client.List(ctx, &own, client.InNamespace(d.Namespace), client.MatchingFields{fleet.IndexOwner: string(d.UID)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("list replicas: %w", err)
 	}

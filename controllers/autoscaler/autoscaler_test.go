@@ -16,21 +16,51 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
-// TestADeletedDeploymentIsForgotten: also if its deletion is only noticed when it is gone, and one
-// of the same name remembers nothing of it.
-func TestADeletedDeploymentIsForgotten(t *testing.T) {
+// objects returns a client of an API server with the index of the replicas of a deployment.
+func objects(t *testing.T, all ...client.Object) client.WithWatch {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, discoveryv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ModelDeployment{}).
+	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ModelDeployment{}).WithObjects(all...).
 		WithIndex(&v1alpha1.ModelReplica{}, fleet.IndexOwner, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.ModelReplica).Spec.DeploymentRef.UID}
 		}).Build()
+}
+
+// Each deployment is looked at every few seconds, and may have a thousand replicas.
+func TestReplicasAreMarkedWithoutCopiesOfAll(t *testing.T) {
+	replica := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r", UID: "r", Annotations: map[string]string{v1alpha1.AnnotationRetiring: "true"}}}
+	replica.Spec.DeploymentRef.UID = "d"
+	c := objects(t, replica)
+	shared, unchanged := fleettest.Sharing(t, c)
+	r := &Reconciler{Client: shared, Namespace: "system"}
+	own, err := r.replicas(t.Context(), &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "d"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.mark(t.Context(), own, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.gateways(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(replica), replica); err != nil || replica.Annotations[v1alpha1.AnnotationRetiring] != "" {
+		t.Errorf("the mark stays: %v, %v", replica.Annotations, err)
+	}
+	unchanged()
+}
+
+// TestADeletedDeploymentIsForgotten: also if its deletion is only noticed when it is gone, and one
+// of the same name remembers nothing of it.
+func TestADeletedDeploymentIsForgotten(t *testing.T) {
+	c := objects(t)
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 	r := New(c, clock, "system", demand.NewLedger(clock.Now), nil)
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "one"}}

@@ -121,8 +121,8 @@ func (r *Rotation) measure(ca *authority, d rotation.Decision) {
 func (r *Rotation) world(ctx context.Context, ca *authority, s *corev1.Secret) (rotation.World, error) {
 	w := rotation.World{Asked: s.Annotations[AnnotationRotate], AtOnce: s.Annotations[AnnotationRotateAtOnce]}
 	names := func(of string) (bool, error) {
-		var told corev1.Secret
-		err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Issuer.Namespace, Name: of}, &told)
+		var told corev1.Secret // of the cache: read only
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Issuer.Namespace, Name: of}, &told, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("read Secret %s: %w", of, err)
 		}
@@ -133,7 +133,7 @@ func (r *Rotation) world(ctx context.Context, ca *authority, s *corev1.Secret) (
 		return w, err
 	}
 	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &macs); err != nil {
+	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {
 		return w, fmt.Errorf("list Macs: %w", err)
 	}
 	for i := range macs.Items {

@@ -19,6 +19,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 	"metalfleet.dev/metalfleet/controllers/identity/rotation"
 )
 
@@ -208,6 +209,22 @@ func TestADamagedAuthorityIsToldAndLeftAlone(t *testing.T) {
 
 // Every other Mac learns the UID of a deleted MacNode before it is gone, for as long as a
 // grant to it may be valid.
+// A rotation and a change of the roots look at all Macs.
+func TestRotationCopiesNoMacs(t *testing.T) {
+	d := newDrama(t)
+	c, unchanged := fleettest.Sharing(t, d.api)
+	var s corev1.Secret
+	d.must(d.api.Get(t.Context(), d.issuer().key(), &s))
+	ca, err := parseAuthority(&s, d.clock.Now())
+	d.must(err)
+	w, err := (&Rotation{Client: c, Issuer: d.issuer()}).world(t.Context(), ca, &s)
+	d.must(err)
+	if all := (&Macs{Client: c, Issuer: d.issuer()}).all(t.Context(), nil); len(w.Macs) != len(d.macs) || len(all) != len(d.macs) {
+		t.Errorf("%d and %d Macs, want %d", len(w.Macs), len(all), len(d.macs))
+	}
+	unchanged()
+}
+
 func TestADeletedMacIsNamedToAllOthers(t *testing.T) {
 	d := newDrama(t)
 	r := &Macs{Client: d.client(), Issuer: d.issuer()}

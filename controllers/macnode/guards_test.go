@@ -20,11 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 )
 
@@ -89,6 +91,24 @@ func TestALeaseIsReadPastTheCacheBeforeAMacIsCalledSilent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The watchdog looks at all Macs every few seconds.
+func TestTheWatchdogCopiesNoMacs(t *testing.T) {
+	clock := clocktesting.NewFakeClock(start)
+	c := objects(t, aMac(), leaseOf(start))
+	h := &Heartbeat{Client: c, Live: c, Namespace: "system", Clock: clock, wake: make(chan event.GenericEvent, 1)}
+	if _, err := h.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(time.Hour)
+	shared, unchanged := fleettest.Sharing(t, c)
+	h.Client = shared
+	(&watchdog{heartbeat: h}).look(t.Context())
+	if len(h.wake) != 1 {
+		t.Error("the silence of a Mac triggers no pass")
+	}
+	unchanged()
 }
 
 func TestTheWatchdogNotesThatNobodyAnswers(t *testing.T) {

@@ -241,7 +241,7 @@ func (w *watchdog) look(ctx context.Context) {
 		return
 	}
 	var macs v1alpha1.MacNodeList
-	if err := h.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency); err != nil {
+	if err := h.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		return
 	}
 	breaker := h.breaker(macs.Items)
@@ -252,7 +252,7 @@ func (w *watchdog) look(ctx context.Context) {
 			continue
 		}
 		select {
-		case h.wake <- event.GenericEvent{Object: mac}:
+		case h.wake <- event.GenericEvent{Object: mac.DeepCopy()}:
 		case <-ctx.Done():
 			return
 		}

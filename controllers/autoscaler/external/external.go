@@ -113,8 +113,8 @@ func discovery() *metav1.APIResourceList {
 // values returns the values of the deployments that a selector matches: all of them, or an
 // error.
 func (h *Handler) values(ctx context.Context, namespace, metric string, selector labels.Selector) (*metrics.ExternalMetricValueList, error) {
-	var deployments v1alpha1.ModelDeploymentList
-	if err := h.Client.List(ctx, &deployments, client.InNamespace(namespace)); err != nil {
+	var deployments v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+	if err := h.Client.List(ctx, &deployments, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list deployments: %w", err)
 	}
 	out := &metrics.ExternalMetricValueList{TypeMeta: metav1.TypeMeta{Kind: "ExternalMetricValueList", APIVersion: metrics.SchemeGroupVersion.String()}}

@@ -29,6 +29,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
 func scheme(t testing.TB) *runtime.Scheme {
@@ -69,6 +70,17 @@ func ask(h http.Handler, path string) (int, string) {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
+}
+
+// A request reads one namespace and copies none of its deployments, which may have large specs.
+func TestFiguresAreReadWithoutCopies(t *testing.T) {
+	h := handler(t)
+	c, unchanged := fleettest.Sharing(t, h.Client.(client.WithWatch))
+	h.Client = c
+	if code, body := ask(h, root+"/namespaces/ns/"+Requests+"?labelSelector=deployment%3Dchat"); code != http.StatusOK {
+		t.Errorf("%d: %s", code, body)
+	}
+	unchanged()
 }
 
 func TestFiguresOfADeployment(t *testing.T) {
