@@ -13,12 +13,14 @@ package hubtoken
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -92,11 +94,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		ctrl.LoggerFrom(ctx).Info("Hub tokens of a Mac changed", "Secret", key, "tokens", len(w.tokens))
 	}
 	result := reconcile.Result{}
-	switch {
-	case len(w.tokens) < len(w.refs): // until its Secret exists
-		result.RequeueAfter = hubsecret.AgainMissing
-	case len(w.refs) > 0: // until its owner may have replaced it
-		result.RequeueAfter = hubsecret.AgainGood
+	if len(w.refs) > 0 { // until a Secret exists, or its owner may have replaced it
+		result.RequeueAfter = cmp.Or(w.again, hubsecret.AgainMissing)
 	}
 	return result, failure
 }
@@ -107,6 +106,8 @@ type wants struct {
 	tokens map[string][]byte
 	// unknown references stay as they are: their Secrets cannot be read at the moment.
 	unknown map[string]bool
+	// again is when to look at the first of their Secrets again; 0 if no deployment names one.
+	again time.Duration
 }
 
 // wanted reads the Secrets of references. Only a deployment gives a reference its meaning,
@@ -123,7 +124,11 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 			continue // no deployment uses it any more
 		}
 		d := &list.Items[0]
-		token, refusal, err := r.Secrets.Read(ctx, client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Resolved().Source)
+		key, source := client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Resolved().Source
+		token, refusal, err := r.Secrets.Read(ctx, key, source)
+		if again := r.Secrets.Again(key, source); w.again == 0 || again < w.again {
+			w.again = again
+		}
 		switch {
 		case err != nil:
 			failures, w.unknown[ref] = append(failures, err), true

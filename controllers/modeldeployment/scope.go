@@ -17,7 +17,6 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
-	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 )
 
 // scope holds what one pass read, and what it decided and did so far. The status is derived
@@ -41,6 +40,8 @@ type scope struct {
 	revisions             []revision
 	// noToken is why there is no credential although the spec names a Secret.
 	noToken *fleet.Refusal
+	// tokenAgain is when to read that Secret again.
+	tokenAgain time.Duration
 	// missing are the deployments that routing names but that do not exist.
 	missing []string
 	// class is the PriorityClass that the spec names; nil if there is none.
@@ -101,9 +102,11 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	}
 	if ref := s.deployment.Spec.Model.SecretRef; ref != nil {
 		var err error
-		if _, s.noToken, err = r.Secrets.Read(ctx, client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}, s.deployment.Spec.Model.Resolved().Source); err != nil {
+		key, source := client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}, s.deployment.Spec.Model.Resolved().Source
+		if _, s.noToken, err = r.Secrets.Read(ctx, key, source); err != nil {
 			return nil, err
 		}
+		s.tokenAgain = r.Secrets.Again(key, source)
 	}
 	if err := r.readClass(ctx, s); err != nil {
 		return nil, err
@@ -224,17 +227,10 @@ func (s *scope) again() time.Duration {
 	if s.verdict.uninspected && (out == 0 || out > repeatInspected) {
 		out = repeatInspected
 	}
-	if s.deployment.Spec.Model.SecretRef == nil {
-		return out
+	if out == 0 || s.tokenAgain == 0 {
+		return max(out, s.tokenAgain)
 	}
-	secret := time.Duration(hubsecret.AgainGood)
-	if s.noToken != nil {
-		secret = hubsecret.AgainMissing
-	}
-	if out == 0 {
-		return secret
-	}
-	return min(out, secret)
+	return min(out, s.tokenAgain)
 }
 
 // readOwned reads the objects of the deployment, by its UID.

@@ -30,8 +30,10 @@ const (
 	holds = 3 * time.Second
 	// AgainGood is when to read a credential again, which its owner may replace.
 	AgainGood = 10 * time.Second
-	// AgainMissing is when to read a missing one again.
+	// AgainMissing is when to read a missing one again, at first; each reader of one costs a pass.
 	AgainMissing = 5 * time.Second
+	// againMissed is when to read one again that has been missing for long.
+	againMissed = time.Minute
 )
 
 const (
@@ -70,8 +72,10 @@ type question struct {
 
 type answer struct {
 	at, asked time.Time
-	token     []byte
-	refusal   *fleet.Refusal
+	// refused is since when there is no credential.
+	refused time.Time
+	token   []byte
+	refusal *fleet.Refusal
 }
 
 // Read returns the credential for a source, or why there is none. An error means that
@@ -98,11 +102,32 @@ func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.of(key.Namespace, now)
+	if before := n.all[asked]; a.refusal != nil && before != nil && before.refusal != nil {
+		a.refused = before.refused
+	} else if a.refusal != nil {
+		a.refused = now
+	}
 	if len(n.all) >= maxAnswers {
 		clear(n.all)
 	}
 	n.all[asked] = a
 	return a.token, a.refusal, nil
+}
+
+// Again returns when to read a credential again: soon if it has been missing for a short time, which
+// a person may be about to change, and at last once a minute.
+func (r *Reader) Again(key client.ObjectKey, source string) time.Duration {
+	now := r.Clock.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch a := r.of(key.Namespace, now).all[question{key, fleet.CredentialKind(source)}]; {
+	case a == nil:
+		return AgainMissing
+	case a.refusal == nil:
+		return AgainGood
+	default:
+		return min(max(AgainMissing, now.Sub(a.refused)/4), againMissed)
+	}
 }
 
 // cached returns an answer that is not too old; nil if there is none.

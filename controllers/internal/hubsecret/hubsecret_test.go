@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -62,5 +63,49 @@ func TestAttackDeploymentsOfManySecrets(t *testing.T) {
 	clock.SetTime(clock.Now().Add(AgainMissing))
 	if read("evil", 1); api.reads != before+1 {
 		t.Error("Secrets that no deployment names any more count")
+	}
+}
+
+// one is an API server with a Secret, or without.
+type one struct {
+	client.Reader
+	secret *corev1.Secret
+}
+
+func (o *one) Get(ctx context.Context, key client.ObjectKey, to client.Object, _ ...client.GetOption) error {
+	if o.secret == nil {
+		return (&empty{}).Get(ctx, key, to)
+	}
+	o.secret.DeepCopyInto(to.(*corev1.Secret))
+	return nil
+}
+
+// TestASecretThatNeverExistsIsReadLessOften: each deployment that names one is looked at again and again.
+func TestASecretThatNeverExistsIsReadLessOften(t *testing.T) {
+	api := &one{}
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	r, key, source := &Reader{Live: api, Clock: clock}, client.ObjectKey{Namespace: "team", Name: "hub"}, "hf://a/b"
+	passes := func(d time.Duration) (n int) {
+		for end := clock.Now().Add(d); clock.Now().Before(end); n++ {
+			if _, _, err := r.Read(t.Context(), key, source); err != nil {
+				t.Fatal(err)
+			}
+			clock.SetTime(clock.Now().Add(r.Again(key, source)))
+		}
+		return n
+	}
+	if n := passes(20 * time.Second); n < 4 {
+		t.Errorf("%d looks in the first 20 s, want one each 5 s", n)
+	}
+	if n := passes(time.Hour); n > 90 {
+		t.Errorf("%d looks in an hour, want one a minute", n)
+	}
+	api.secret = &corev1.Secret{Data: map[string][]byte{"token": []byte("hf_x")}}
+	if n := passes(time.Minute); n != 6 {
+		t.Errorf("%d looks in a minute at a Secret that its owner may replace, want 6", n)
+	}
+	api.secret = nil
+	if n := passes(20 * time.Second); n < 4 {
+		t.Errorf("%d looks in 20 s after it was deleted, want one each 5 s", n)
 	}
 }
