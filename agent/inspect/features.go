@@ -9,6 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/toolcall"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // Memory that the templates of a model take, of that for headers: for each byte of their
@@ -16,7 +17,7 @@ import (
 const (
 	templateFileMemory = 4
 	templateMemory     = 64 << 20
-	maxTemplateMemory  = 128 << 20
+	maxTemplateMemory  = weights.HeaderMemory / 2
 )
 
 // contents are what the headers and the templates of a model state.

@@ -178,7 +178,8 @@ func TestAModelThatGeneratesNoTextHasNoFeatures(t *testing.T) {
 func TestMemoryOfTemplatesIsBounded(t *testing.T) {
 	dir, _ := published(t, false)
 	r := localFolder(t, dir)
-	release, err := r.budget().Reserve(weights.HeaderMemory - templateMemory)
+	const all = (atOnce + 1) * weights.HeaderMemory / 2
+	release, err := r.budget().Reserve(all - templateMemory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +199,7 @@ func TestMemoryOfTemplatesIsBounded(t *testing.T) {
 				t.Errorf("one that waited in vain: %v", err)
 			}
 		}
-		if release, err := r.budget().Reserve(weights.HeaderMemory - templateMemory + 1); err == nil {
+		if release, err := r.budget().Reserve(all - templateMemory + 1); err == nil {
 			t.Error("templates that are read take no memory")
 			release()
 		}
@@ -207,7 +208,7 @@ func TestMemoryOfTemplatesIsBounded(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if release, err = r.budget().Reserve(weights.HeaderMemory); err != nil {
+	if release, err = r.budget().Reserve(all); err != nil {
 		t.Fatalf("memory is not given back: %v", err)
 	}
 	release()

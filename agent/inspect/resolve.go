@@ -206,15 +206,16 @@ func (r *Resolver) probing() chan struct{} {
 }
 
 func (r *Resolver) begin() {
-	r.headers, r.probe = weights.NewBudget(weights.HeaderMemory), make(chan struct{}, 1)
+	r.headers, r.probe = weights.NewBudgetFor(atOnce+1), make(chan struct{}, 1) // one for templates
 }
 
 // readHeader reads the header of a GGUF file, and the templates in it.
 func (r *Resolver) readHeader(ctx context.Context, src io.ReaderAt, size int64) (c contents, err error) {
-	header, err := r.budget().ReadHeader(src, size)
+	header, release, err := r.budget().ReadHeader(src, size)
 	if err != nil {
 		return c, explain(err)
 	}
+	defer release()
 	if c.facts, err = header.Facts(); err != nil {
 		return c, explain(err)
 	}

@@ -19,8 +19,7 @@ const (
 	jsonMemory = 4
 )
 
-// Budget is the memory that headers take while they are read, shared by all that are read at
-// once. It is for any number of goroutines.
+// Budget is the memory that headers take while they are read and kept, shared by all of a process. It is for any number of goroutines.
 type Budget struct {
 	most int64 // of one header
 
@@ -28,8 +27,13 @@ type Budget struct {
 	left int64 // guarded by mu
 }
 
-// NewBudget returns a budget of this size.
+// NewBudget returns a budget of this size, of which one header may take half.
 func NewBudget(bytes int64) *Budget { return &Budget{most: bytes / 2, left: bytes} }
+
+// NewBudgetFor returns a budget with room for a number of the largest headers of HeaderMemory.
+func NewBudgetFor(headers int) *Budget {
+	return &Budget{most: HeaderMemory / 2, left: int64(headers) * HeaderMemory / 2}
+}
 
 // take reports whether there are n bytes more.
 func (b *Budget) take(n int64) bool {
@@ -85,6 +89,14 @@ func (a *account) take(n, at int64) error {
 
 // free counts memory that is not used any more. The account keeps it for what is next.
 func (a *account) free(n int64) { a.used -= n }
+
+// keep gives back to the budget what is not used any more, and returns what gives back the rest.
+func (a *account) keep() (release func()) {
+	used, budget := a.used, a.budget
+	budget.give(a.taken - used)
+	a.used, a.taken = 0, 0
+	return sync.OnceFunc(func() { budget.give(used) })
+}
 
 // close gives all of it back to the budget.
 func (a *account) close() {

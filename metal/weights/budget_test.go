@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -76,7 +78,10 @@ func TestAttackHeadersReadAtOnceShareOneBudget(t *testing.T) {
 	b := weights.NewBudget(budget)
 	small, half := emptyStrings(1<<17).Bytes(), emptyStrings(3<<18).Bytes()
 	readHeader := func(file []byte) error {
-		_, err := b.ReadHeader(bytes.NewReader(file), int64(len(file)))
+		_, release, err := b.ReadHeader(bytes.NewReader(file), int64(len(file)))
+		if err == nil {
+			release()
+		}
 		return err
 	}
 	var within []error
@@ -84,12 +89,28 @@ func TestAttackHeadersReadAtOnceShareOneBudget(t *testing.T) {
 	first.stop = func() { // half of the budget is taken now
 		second := &stopping{ReaderAt: bytes.NewReader(half), at: 1 << 20}
 		second.stop = func() { within = append(within, readHeader(half), readHeader(small)) }
-		_, err := b.ReadHeader(second, int64(len(half)))
+		_, release, err := b.ReadHeader(second, int64(len(half)))
 		within = append(within, err)
+		if err == nil {
+			release()
+		}
 	}
-	if _, err := b.ReadHeader(first, int64(len(half))); err != nil {
-		t.Errorf("the first: %v", err)
+	_, release, err := b.ReadHeader(first, int64(len(half)))
+	if err != nil {
+		t.Fatalf("the first: %v", err)
 	}
+	if err := errors.Join(readHeader(small), readHeader(half)); err != nil {
+		t.Errorf("alongside one that is in use: %v", err)
+	}
+	_, another, err := b.ReadHeader(bytes.NewReader(half), int64(len(half)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := readHeader(half); !errors.Is(err, weights.ErrBusy) {
+		t.Errorf("a third one while two are in use: %v", err)
+	}
+	release()
+	another()
 	if len(within) != 3 || !errors.Is(within[0], weights.ErrBusy) || within[1] != nil || within[2] != nil {
 		t.Errorf("a third, a small one and the second: %v, want the third to be refused", within)
 	}
@@ -119,5 +140,42 @@ func TestAttackHeadersOfAdaptersShareTheBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Close()
+	}
+}
+
+// An open model keeps the memory of its headers, which several inspections hold at once.
+func TestAnOpenModelKeepsItsPartOfTheBudget(t *testing.T) {
+	dir, file := filepath.Join(t.TempDir(), "model"), filepath.Join(t.TempDir(), "m.gguf")
+	c := tinymodel.Default()
+	if err := tinymodel.Write(file, c); err != nil {
+		t.Fatal(err)
+	}
+	c.Family = tinymodel.Qwen3
+	if err := tinymodel.WriteFolder(dir, c, tinymodel.Layout{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, file} {
+		b := weights.NewBudget(1 << 20) // what is taken at once
+		first, err := b.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second, err := b.Open(path); !errors.Is(err, weights.ErrBusy) {
+			t.Errorf("%s: %v, want that the open one has a part of the budget", filepath.Base(path), err)
+			if err == nil {
+				second.Close()
+			}
+		}
+		for range 2 { // closing twice gives back once
+			first.Close()
+		}
+		release, err := b.Reserve(1 << 20)
+		if err != nil {
+			t.Fatalf("%s: %v, want all of the budget after it was closed", filepath.Base(path), err)
+		}
+		if _, err := b.Reserve(1); err == nil {
+			t.Errorf("%s: more than the budget was given back", filepath.Base(path))
+		}
+		release()
 	}
 }

@@ -38,6 +38,8 @@ type File struct {
 	// set in it if its patches have their channels last.
 	tower        *File
 	channelsLast bool
+	// release gives back the memory of the headers to their budget; nil for a tower.
+	release func()
 
 	// mu guards pieces that were read into and are free.
 	mu    sync.Mutex
@@ -52,8 +54,8 @@ type File struct {
 // or ErrMissing.
 func Open(path string) (*File, error) { return NewBudget(HeaderMemory).Open(path) }
 
-// Open is Open within the budget, which has all of it back when it returns. The error is
-// ErrBusy where others that are read now left too little.
+// Open is Open within the budget, which has what the headers take back when the file is closed. The
+// error is ErrBusy where others that are in use left too little.
 func (b *Budget) Open(path string) (*File, error) {
 	st, err := os.Stat(path)
 	switch {
@@ -95,6 +97,7 @@ func (b *Budget) openFolder(dir *folder.Folder) (*File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", dir.Path(), err)
 		}
+		f.release = memory.keep()
 		return f, nil
 	case len(ggufs) == 1 && !hasSafetensors(dir):
 		src, err := dir.File(ggufs[0])
@@ -127,20 +130,22 @@ func (b *Budget) readGGUF(src *os.File) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := b.ReadHeader(src, st.Size())
+	h, release, err := b.ReadHeader(src, st.Size())
 	if err != nil {
 		return nil, err
 	}
 	dim, err := h.Dimensions()
 	if err != nil {
+		release()
 		return nil, err
 	}
 	entries, err := h.inventory(dim)
 	if err != nil {
+		release()
 		return nil, err
 	}
 	// In GGUF, halves count as float32 regardless of how they are stored.
-	return &File{Dim: dim, Metadata: h.Metadata, header: h, entries: entries, sources: []*os.File{src}, bytes: h.Size, unread: h.unread(), precise: quant.Float32}, nil
+	return &File{Dim: dim, Metadata: h.Metadata, header: h, entries: entries, sources: []*os.File{src}, bytes: h.Size, unread: h.unread(), precise: quant.Float32, release: release}, nil
 }
 
 func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
@@ -222,6 +227,9 @@ func (f *File) Unread() int64 { return f.unread }
 
 // Close closes the files.
 func (f *File) Close() error {
+	if f.release != nil {
+		f.release()
+	}
 	var errs []error
 	for _, s := range f.sources {
 		errs = append(errs, s.Close())

@@ -73,20 +73,21 @@ func (h *Header) Tensor(name string) (Tensor, bool) {
 // file. The result is consistent: every tensor lies inside the file, none
 // overlaps another, and names are unique.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
-	return NewBudget(HeaderMemory).ReadHeader(r, size)
+	h, _, err := NewBudget(HeaderMemory).ReadHeader(r, size)
+	return h, err
 }
 
-// ReadHeader is ReadHeader within the budget, which has all of it back when it returns. The
-// error is ErrBusy where others that are read now left too little.
-func (b *Budget) ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
+// ReadHeader is ReadHeader within the budget, which has what the header takes back when release is
+// called. The error is ErrBusy where others that are in use left too little.
+func (b *Budget) ReadHeader(r io.ReaderAt, size int64) (_ *Header, release func(), err error) {
 	limit := min(size, maxHeaderBytes)
 	d := &decoder{memory: account{budget: b}, r: bufio.NewReaderSize(io.NewSectionReader(r, 0, limit), headerAhead), limit: limit, size: size}
 	defer d.memory.close()
 	h, err := d.header()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return h, nil
+	return h, d.memory.keep(), nil
 }
 
 func (d *decoder) header() (*Header, error) {
