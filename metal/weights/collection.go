@@ -142,16 +142,33 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // readIndex reads which file holds which tensor.
 func readIndex(dir *folder.Folder, memory *account) (map[string]string, error) {
-	text, err := dir.Read(indexFile, maxIndexBytes)
+	bytes, err := bytesOf(dir, indexFile)
 	if err != nil {
-		return nil, folderError(err)
+		return nil, err
 	}
-	bytes := int64(len(text))
+	bytes = min(bytes, maxIndexBytes) // no more is read
 	if err := memory.take(jsonMemory*bytes, 0); err != nil {
 		return nil, err
 	}
 	defer memory.free((jsonMemory - 1) * bytes) // names stay
+	text, err := dir.Read(indexFile, bytes)
+	if err != nil {
+		return nil, folderError(err)
+	}
 	return parseIndex(text)
+}
+
+func bytesOf(dir *folder.Folder, name string) (int64, error) {
+	f, err := dir.File(name)
+	if err != nil {
+		return 0, folderError(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return st.Size(), nil
 }
 
 func parseIndex(text []byte) (map[string]string, error) {

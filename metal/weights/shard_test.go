@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"metalfleet.dev/metalfleet/metal/folder"
 )
 
 // shard is a safetensors file of a header and some bytes of data.
@@ -294,5 +296,35 @@ func TestAttackHeadersOfFoldersShareOneBudget(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An index of tens of MiB is counted before it is read, not after.
+func TestAnIndexIsCountedBeforeItIsRead(t *testing.T) {
+	path := t.TempDir()
+	text := `{"weight_map":{"a":"model.safetensors"}` + strings.Repeat(" ", 16<<20) + "}"
+	if err := os.WriteFile(filepath.Join(path, indexFile), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := folder.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	b := NewBudget(256 << 20)
+	if !b.take(240 << 20) { // by others
+		t.Fatal("no room")
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = readIndex(dir, &account{budget: b})
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, ErrBusy) || after.TotalAlloc-before.TotalAlloc > 4<<20 {
+		t.Errorf("%v, and %d MiB are allocated", err, (after.TotalAlloc-before.TotalAlloc)>>20)
+	}
+	b.give(240 << 20)
+	memory := account{budget: b}
+	if index, err := readIndex(dir, &memory); err != nil || index["a"] != "model.safetensors" {
+		t.Errorf("%v, %v", index, err)
 	}
 }
