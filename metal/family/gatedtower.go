@@ -74,12 +74,12 @@ func TowerBounds() [4]string { return [4]string{"input_min", "input_max", "outpu
 // gatedElements returns the Elements of a Gated tower: the input and result of a layer, four
 // norms, two sums, the results of both halves; heads of queries and keys as projected, normed,
 // split, rotated and joined; heads of values as projected and normed, and the result of
-// attention; and the feed-forward. Clipping copies the input and output of each matrix.
+// attention; and the feed-forward: gate, up and their product, and either the clipped input
+// of the last matrix or, where a back end queues its operations ahead, the gate's GELU. With
+// MLX on a processor, a layer took 19 widths and 3.8 of the feed-forward, and less if it is
+// clipped, which happens in place.
 func (t Tower) gatedElements() int {
-	around, heads, wide := 9, 13, 3
-	if t.Clipped {
-		around, heads, wide = around+7, heads+4, wide+3
-	}
+	const around, heads, wide = 9, 13, 4
 	filled := 0
 	if size := t.AttendedSize(); size > t.HeadSize() {
 		filled = t.Heads * (6*size - 2*t.HeadSize()) // with the zeros

@@ -34,12 +34,16 @@ func (l *Loader) clipped(path string, bounded bool, to *clipped) {
 	}
 }
 
-// Apply multiplies x [T, in]: [T, out].
+// Apply multiplies x [T, in]: [T, out]. What is clipped does not outlive it: a layer would
+// hold half as much again (family.Tower.Elements).
 func (c clipped) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	if c.bounds[0] == nil {
 		return c.Linear.Apply(s, x)
 	}
-	return s.Map(c.Linear.Apply(s, s.Map(x, tensor.Clip{Low: c.bounds[0][0], High: c.bounds[1][0]})), tensor.Clip{Low: c.bounds[2][0], High: c.bounds[3][0]})
+	inner := s.Child()
+	defer inner.Close()
+	product := c.Linear.Apply(inner, inner.Map(x, tensor.Clip{Low: c.bounds[0][0], High: c.bounds[1][0]}))
+	return inner.Keep(inner.Map(product, tensor.Clip{Low: c.bounds[2][0], High: c.bounds[3][0]}))
 }
 
 // declareGated declares all but the places of a gated tower.
