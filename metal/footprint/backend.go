@@ -67,9 +67,11 @@ func table() []backend {
 // as a step gets to their layers: 28 layers of which 7 or all attend took 9 and
 // 16 MB in addition to their caches of 29 and 117 MB, with what is pooled. A product
 // copies values that lie within keys, for each of the heads that share them: four
-// heads by 1,024 tokens of 576 numbers, 9 MB, took 21 MB (bench footprint).
+// heads by 1,024 tokens of 576 numbers, 9 MB, took 21 MB (bench footprint). A softmax
+// writes into its operand if nothing else reads it (mlx/backend/cpu/softmax.cpp): layers of
+// vision towers took their scores once, for 1 to 12 heads and 225 to 4,096 patches.
 func onProcessor(k Kernels) Kernels {
-	k.WidenedBytes, k.GrowWhole, k.GrowInStep, k.LatentCopies = 4, 0, k.GrowWhole, 2
+	k.WidenedBytes, k.GrowWhole, k.GrowInStep, k.LatentCopies, k.SoftmaxInPlace = 4, 0, k.GrowWhole, 2, true
 	return k
 }
 

@@ -17,14 +17,23 @@ const (
 	imagesWaiting = 2
 )
 
-// tower is the memory of one layer of the vision tower for an image of this many patches.
+// tower is the memory of one layer of the vision tower for an image of this many patches: the
+// engine waits for a layer before it starts the next. Kernels on Metal write no scores,
+// because heads are filled up to a size that these have (family.Tower.AttendedSize): there
+// it is the values of the layer alone. Without such kernels, scores of all heads exist at
+// once, and as no mask hides any of them, MLX on a processor writes their softmax in place
+// (Kernels.SoftmaxInPlace).
 func (k Kernels) tower(f model.Facts, patches int64) amount {
 	a := product(patches, f.VisionPatchElements, visionBytes)
 	switch {
 	case k.ScoreRows > 0:
 		a.add(k.ScoreRows, patches, k.ScoreBytes)
 	case len(k.Fusions) == 0:
-		a.add(f.VisionHeads, patches, patches, k.ScoreBytes, max(1, k.ScoreCopies))
+		copies := max(1, k.ScoreCopies)
+		if k.SoftmaxInPlace {
+			copies = 1
+		}
+		a.add(f.VisionHeads, patches, patches, k.ScoreBytes, copies)
 	}
 	return a
 }

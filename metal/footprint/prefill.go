@@ -68,6 +68,8 @@ type Kernels struct {
 	// ScoreBytes is the width of one written score, and ScoreCopies how often
 	// each is written (0 counts as 1).
 	ScoreBytes, ScoreCopies int64
+	// SoftmaxInPlace: scores that no mask hides are written once in spite of ScoreCopies.
+	SoftmaxInPlace bool
 	// ScoreRows, unless 0, is the maximum number of rows of scores that exist
 	// at a time, for any chunk size: one for each computing thread.
 	ScoreRows int64

@@ -35,8 +35,8 @@ func (s *scope) AttendAll(spec tensor.AttendAllSpec) tensor.Array {
 		k.shape[0] != rows || v.shape[0] != rows || k.shape[1] != width || v.shape[1] != width {
 		return s.misfit(op, "q %v, k %v, v %v in %d heads, %d rows in segments", q.shape, k.shape, v.shape, spec.Heads, tensor.Tokens(spec.Segments))
 	}
-	if !s.b.gpu.Load() { // a processor writes the scores out, twice
-		if err := s.b.admit(2 * scores * int64(spec.Heads) * int64(q.width())); err != nil {
+	if !s.b.gpu.Load() { // a processor writes the scores out, and their softmax in place
+		if err := s.b.admit(scores * int64(spec.Heads) * int64(q.width())); err != nil {
 			s.fail(fmt.Errorf("%s: %w", op, err))
 			return &array{}
 		}
