@@ -26,6 +26,16 @@ func TestScoresOfAVisionTower(t *testing.T) {
 	}
 }
 
+// Images that were sent are counted twice: as they are held, and as the messages that they
+// came in.
+func TestReceivedImagesAreCharged(t *testing.T) {
+	f := with(model.Facts{VisionPatches: 64, VisionPatchElements: 64, VisionHeads: 1, VisionElements: 8})
+	got, err := Estimate(f, Context{Tokens: 64, Sequences: 1, CacheTokens: 64, Backend: Ref})
+	if want := int64(7*MaxImagePixels + HeldImages + 2*EncodedImages + 2*8*4); err != nil || got.Images != want {
+		t.Errorf("an engine reserves %d bytes for images, want %d (%v)", got.Images, want, err)
+	}
+}
+
 // with is a small decoder with the tower of f.
 func with(f model.Facts) model.Facts {
 	f.Architecture, f.Layers, f.GrowingLayers, f.HiddenSize, f.FeedForwardSize, f.QueryHeads, f.KeyValueHeads = "qwen3", 2, 2, 64, 128, 4, 2
