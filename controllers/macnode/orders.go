@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -101,7 +102,19 @@ func ofReplicas() handler.EventHandler {
 }
 
 func (r *Orders) ofDeployments() handler.EventHandler {
-	return fairqueue.OnBehalf(handler.EnqueueRequestsFromMapFunc(r.concerned))
+	return fairqueue.OnBehalf(edits{handler.EnqueueRequestsFromMapFunc(r.concerned)})
+}
+
+// editsAfter is how long the orders of Macs wait for more edits of a deployment: a MacAssignment is
+// written whole, once for its spec and once for the confirmation, on each Mac with a replica. What
+// stops a replica is a change of the replica, which does not wait.
+const editsAfter = 500 * time.Millisecond
+
+// edits delays the updates of deployments.
+type edits struct{ handler.EventHandler }
+
+func (h edits) Update(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	h.EventHandler.Update(ctx, e, fairqueue.Later(q, editsAfter))
 }
 
 // assignmentChanged passes a MacAssignment that was deleted, or changed by others.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -120,6 +121,44 @@ func TestMacsWaitForOneOfAnotherNamespace(t *testing.T) {
 			t.Errorf("%s: the first Macs are %v, want mac-50 among them", name, got)
 		}
 	}
+}
+
+// A MacAssignment is written whole: many edits of a deployment in a short time are one pass for
+// each Mac. The queue is that of a controller, in virtual time.
+func TestManyEditsAreOnePass(t *testing.T) {
+	one := replicaOn("mac-50", "small", "r", "s")
+	one.Spec.DeploymentRef.Name = "d"
+	r := &Orders{Client: objects(t, one)}
+	synctest.Test(t, func(t *testing.T) {
+		q := fairqueue.New("", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Millisecond, time.Second))
+		defer q.ShutDown()
+		passes := 0
+		pass := func() {
+			synctest.Wait()
+			for q.Len() > 0 {
+				mac, _ := q.Get()
+				q.Done(mac)
+				passes++
+			}
+		}
+		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "small", Name: "d", ResourceVersion: "1"}}
+		r.ofDeployments().Create(t.Context(), event.CreateEvent{Object: d}, q)
+		if pass(); passes != 1 {
+			t.Fatalf("%d passes for a new deployment, want one at once", passes)
+		}
+		passes = 0
+		for range 100 { // ten seconds
+			old := d.DeepCopy()
+			d.ResourceVersion += "1"
+			r.ofDeployments().Update(t.Context(), event.UpdateEvent{ObjectOld: old, ObjectNew: d}, q)
+			time.Sleep(100 * time.Millisecond)
+			pass()
+		}
+		time.Sleep(time.Second)
+		if pass(); passes < 10 || passes > 21 {
+			t.Errorf("%d passes for 100 edits in ten seconds, want two a second", passes)
+		}
+	})
 }
 
 type requestQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]

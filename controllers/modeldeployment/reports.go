@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -83,11 +84,6 @@ func (h onNews) Update(ctx context.Context, e event.UpdateEvent, q requestQueue)
 	case newState:
 		h.EventHandler.Update(ctx, e, q)
 	case newFigures:
-		h.EventHandler.Update(ctx, e, later{q})
+		h.EventHandler.Update(ctx, e, fairqueue.Later(q, figuresAfter))
 	}
 }
-
-// later delays what is added: a queue keeps a request that waits once.
-type later struct{ requestQueue }
-
-func (l later) Add(r reconcile.Request) { l.AddAfter(r, figuresAfter) }

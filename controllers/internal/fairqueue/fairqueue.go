@@ -136,3 +136,16 @@ func (s *shared) AddWithOpts(o priorityqueue.AddOpts, all ...reconcile.Request) 
 		s.addFor(s.namespace, o, r)
 	}
 }
+
+// Later returns a queue that delays what is added to it. A request that waits is kept once, so that
+// all changes of that time are one pass.
+func Later(q workqueue.TypedRateLimitingInterface[reconcile.Request], after time.Duration) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	return later{q, after}
+}
+
+type later struct {
+	requests
+	after time.Duration
+}
+
+func (l later) Add(r reconcile.Request) { l.AddAfter(r, l.after) }
