@@ -10,10 +10,9 @@ const (
 	// HeldImages is the maximum size of the scaled images that requests hold, and
 	// EncodedImages that of images which wait to be decoded.
 	HeldImages, EncodedImages = 64 * MiB, 64 * MiB
-	// receivedImages is for the messages that encoded images came in, and garbage. Without it,
-	// Gemma 4 on the reference back end took 39 MB more than was counted, and 57 while three
-	// clients sent the largest images in turn (bench footprint). What took them was not
-	// measured: the size is a guess.
+	// receivedImages is for the message that encoded images come in. One is received at a
+	// time (package server of the engine), and is meanwhile in memory three times: in
+	// frames, in one piece and as its images, which alone are counted elsewhere.
 	receivedImages = EncodedImages
 	// visionBytes is the width of the tower's values, and of the tokens that it returns.
 	visionBytes = 4

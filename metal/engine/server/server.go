@@ -88,7 +88,8 @@ func Listen(path string) (net.Listener, error) {
 // on disk, which may be nil, is closed between the two.
 func Serve(ctx context.Context, l net.Listener, e *engine.Engine, id Identity, cache *Cache) error {
 	s := &service{engine: e, id: id, cache: cache, asked: make(chan struct{}), over: make(chan struct{})}
-	g := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessageBytes), grpc.MaxSendMsgSize(wire.MaxMessageBytes), grpc.WaitForHandlers(true))
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(wire.MaxMessageBytes), grpc.MaxSendMsgSize(wire.MaxMessageBytes), grpc.WaitForHandlers(true)}
+	g := grpc.NewServer(append(options, newReception().options()...)...)
 	wire.RegisterEngineServer(g, s)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(wire.OwnUser(l)) }()
