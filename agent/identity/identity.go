@@ -53,6 +53,12 @@ func (m material) equal(o material) bool {
 	return bytes.Equal(m.Certificate, o.Certificate) && bytes.Equal(m.Key, o.Key) && bytes.Equal(m.Authority, o.Authority)
 }
 
+// trusted are the roots that gateways are checked against.
+type trusted struct {
+	roots        *x509.CertPool
+	fingerprints []string
+}
+
 // current is an identity in use.
 type current struct {
 	material material
@@ -74,7 +80,7 @@ type Identity struct {
 	mac, path string
 	log       logr.Logger
 	current   atomic.Pointer[current]
-	trusted   atomic.Pointer[[]string] // fingerprints of the roots
+	trusted   atomic.Pointer[trusted]
 	revoked   atomic.Pointer[agentapi.Revoked]
 	wakes     chan struct{}
 	changes   chan struct{}
@@ -156,7 +162,7 @@ func (i *Identity) use(m material, fresh bool) error {
 		return err
 	}
 	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), pair: &cert, roots: roots, vouched: true, since: time.Now(), fresh: fresh})
-	i.trust(fingerprints)
+	i.trust(roots, fingerprints)
 	return nil
 }
 
@@ -173,9 +179,9 @@ func serverTLS(cert *tls.Certificate, roots *x509.CertPool) *tls.Config {
 }
 
 // trust sets the roots that are trusted from now on.
-func (i *Identity) trust(fingerprints []string) {
+func (i *Identity) trust(roots *x509.CertPool, fingerprints []string) {
 	slices.Sort(fingerprints)
-	if old := i.trusted.Swap(&fingerprints); old != nil && slices.Equal(*old, fingerprints) {
+	if old := i.trusted.Swap(&trusted{roots: roots, fingerprints: fingerprints}); old != nil && slices.Equal(old.fingerprints, fingerprints) {
 		return
 	}
 	select {
@@ -188,18 +194,20 @@ func (i *Identity) trust(fingerprints []string) {
 // against at the next handshake.
 func (i *Identity) TrustedRoots() []string {
 	if t := i.trusted.Load(); t != nil {
-		return slices.Clone(*t)
+		return slices.Clone(t.fingerprints)
 	}
 	return nil
 }
 
-// Trusts says whether the root under which a connection was opened is still
-// trusted.
+// Trusts reports whether the root under which a connection of a gateway was opened is still
+// trusted. A certificate that has expired since does not matter.
 func (i *Identity) Trusts(s *tls.ConnectionState) bool {
 	t := i.trusted.Load()
-	return t != nil && s != nil && slices.ContainsFunc(s.VerifiedChains, func(chain []*x509.Certificate) bool {
-		return slices.Contains(*t, agentapi.Fingerprint(chain[len(chain)-1]))
-	})
+	if t == nil || s == nil || len(s.PeerCertificates) == 0 {
+		return false
+	}
+	at := verifyAt(s.PeerCertificates[0], time.Now())
+	return agentapi.Peer{Roots: t.roots, Usage: x509.ExtKeyUsageClientAuth, Now: at}.Verify(s.PeerCertificates) == nil
 }
 
 // Revoked reports whether the MacNode with that UID was deleted. Its certificate and
@@ -215,16 +223,15 @@ func (i *Identity) Changed() <-chan struct{} { return i.changes }
 // verify refuses what could not serve: gateways would refuse it too, later and
 // with less to say.
 func verify(cert *tls.Certificate, roots *x509.CertPool, mac string, now time.Time) error {
-	intermediates := x509.NewCertPool()
+	certs := []*x509.Certificate{cert.Leaf}
 	for _, der := range cert.Certificate[1:] {
-		if c, err := x509.ParseCertificate(der); err == nil {
-			intermediates.AddCert(c)
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("certificate of this Mac: %w", err)
 		}
+		certs = append(certs, c)
 	}
-	_, err := cert.Leaf.Verify(x509.VerifyOptions{
-		DNSName: agentapi.MacServerName(mac), Roots: roots, Intermediates: intermediates,
-		CurrentTime: verifyAt(cert.Leaf, now), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
+	err := agentapi.Peer{Roots: roots, Usage: x509.ExtKeyUsageServerAuth, Name: agentapi.MacServerName(mac), Now: verifyAt(cert.Leaf, now)}.Verify(certs)
 	if err != nil {
 		return fmt.Errorf("certificate of this Mac: %w", err)
 	}

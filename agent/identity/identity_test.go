@@ -79,6 +79,25 @@ func (a authority) mac(t *testing.T, name string) material {
 	return a.leaf(t, agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth)
 }
 
+// certificate parses the one of a material.
+func (authority) certificate(t *testing.T, m material) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode(m.Certificate)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ended is a gateway's material that has expired.
+func (a authority) ended(t *testing.T) material {
+	t.Helper()
+	template := &x509.Certificate{DNSNames: []string{agentapi.GatewayName}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	cert, key, _ := signBetween(t, template, a.cert, a.key, time.Now().Add(-30*time.Minute), time.Now().Add(-time.Minute))
+	return material{Certificate: cert, Key: key, Authority: a.pem}
+}
+
 func open(t *testing.T, dir string) *Identity {
 	t.Helper()
 	i, err := Open(dir, "m1", logr.Discard())

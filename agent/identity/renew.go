@@ -63,7 +63,7 @@ func (i *Identity) learn(authority []byte) {
 	if c := i.current.Load(); c != nil && !bytes.Equal(c.material.Authority, authority) {
 		i.follow(c, authority, roots)
 	}
-	i.trust(fingerprints)
+	i.trust(roots, fingerprints)
 	i.mu.Unlock()
 	select {
 	case i.wakes <- struct{}{}:

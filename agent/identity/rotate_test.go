@@ -172,7 +172,7 @@ func TestWhatIsTrustedIsTold(t *testing.T) {
 func TestAConnectionIsTrustedAsLongAsItsRoot(t *testing.T) {
 	a, b := newAuthority(t), newAuthority(t)
 	opened := func(of authority) *tls.ConnectionState {
-		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{of.cert}}}
+		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{of.certificate(t, of.leaf(t, agentapi.GatewayName, x509.ExtKeyUsageClientAuth))}}
 	}
 	i := open(t, t.TempDir())
 	if i.Trusts(opened(a)) {
@@ -185,6 +185,10 @@ func TestAConnectionIsTrustedAsLongAsItsRoot(t *testing.T) {
 	i.learn(b.pem)
 	if i.Trusts(opened(a)) || !i.Trusts(opened(b)) {
 		t.Error("a root that left is trusted, or one that stays is not")
+	}
+	expired := b.certificate(t, b.ended(t))
+	if !i.Trusts(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{expired}}) {
+		t.Error("a connection whose certificate expired since ends")
 	}
 }
 
@@ -268,7 +272,9 @@ func TestDeletedMacsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	peer := func(uid string) tls.ConnectionState {
-		return tls.ConnectionState{PeerCertificates: []*x509.Certificate{{URIs: []*url.URL{agentapi.MacURI(uid)}}}}
+		template := &x509.Certificate{DNSNames: []string{c.ServerName}, URIs: []*url.URL{agentapi.MacURI(uid)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		raw, _, _ := sign(t, template, a.cert, a.key)
+		return tls.ConnectionState{ServerName: c.ServerName, PeerCertificates: []*x509.Certificate{a.certificate(t, material{Certificate: raw})}}
 	}
 	if err := c.VerifyConnection(peer("u1")); !errors.Is(err, agentapi.ErrReplaced) {
 		t.Errorf("weights are read from a deleted Mac: %v", err)

@@ -17,13 +17,12 @@ func (i *Identity) WeightsTLS(mac string) (*tls.Config, error) {
 		return nil, errNone
 	}
 	config := agentapi.WeightsClientTLS(c.certificate, c.roots, mac)
-	config.VerifyConnection = func(s tls.ConnectionState) error {
-		if len(s.PeerCertificates) == 0 || i.Revoked(agentapi.UIDOf(s.PeerCertificates[0])) {
+	return agentapi.Also(config, func(leaf *x509.Certificate) error {
+		if i.Revoked(agentapi.UIDOf(leaf)) {
 			return agentapi.ErrReplaced
 		}
 		return nil
-	}
-	return config, nil
+	}), nil
 }
 
 // Roots are the roots that are trusted now, of which one signs grants; none

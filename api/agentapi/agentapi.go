@@ -6,11 +6,11 @@
 // that it is the Mac of that name; a gateway proves with a client certificate
 // that it is a gateway; no certificate serves both purposes. Copying weights
 // between Macs uses a separate protocol and requires a grant from the operator.
-// The package rejects no peer itself: the standard library's TLS does, with the
-// configurations made here. The request bodies on this port are those of
+// The standard library's TLS rejects peers, with the configurations made here, which
+// verify certificates by Peer. The request bodies on this port are those of
 // package openai.
 //
-// Start reading at ServerTLS and ClientTLS, then Grant.
+// Start reading at ServerTLS, ClientTLS and Peer, then Grant.
 package agentapi
 
 import (
@@ -225,7 +225,7 @@ func MacServerName(name string) string { return name + macDomain }
 // under roots that identify a gateway. getCertificate is called for every
 // handshake, so that a renewed certificate takes effect without a restart.
 func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
-	return &tls.Config{
+	c := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2", "http/1.1"},
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -235,21 +235,22 @@ func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 			}
 			return c, meant(hello, c)
 		},
-		ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientAuth: tls.RequireAnyClientCert, // verified here, see Peer
 		ClientCAs:  roots,
 		// A resumed session would outlive the authority that signed its
 		// certificate.
 		SessionTicketsDisabled: true,
-		VerifyConnection: func(s tls.ConnectionState) error {
-			if len(s.PeerCertificates) == 0 {
-				return errors.New("client sent no certificate")
-			}
-			if !slices.Contains(s.PeerCertificates[0].DNSNames, GatewayName) {
-				return fmt.Errorf("client certificate of %q is not a gateway's", s.PeerCertificates[0].Subject.CommonName)
-			}
-			return nil
-		},
 	}
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		if err := (Peer{Roots: roots, Usage: x509.ExtKeyUsageClientAuth, Now: now(c)}).VerifyConnection(s); err != nil {
+			return err
+		}
+		if !slices.Contains(s.PeerCertificates[0].DNSNames, GatewayName) {
+			return fmt.Errorf("client certificate of %q is not a gateway's", s.PeerCertificates[0].Subject.CommonName)
+		}
+		return nil
+	}
+	return c
 }
 
 // meant accepts only clients that name the Mac of the certificate. A client
@@ -265,17 +266,28 @@ func meant(hello *tls.ClientHelloInfo, c *tls.Certificate) error {
 }
 
 // ClientTLS returns the TLS configuration for dialing the Mac called mac at any
-// address: it accepts only a certificate with that Mac's name under roots.
+// address: it accepts only a certificate with that Mac's name under roots. Further checks
+// are added with Also: in place of VerifyConnection they would verify nothing else.
 func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool, mac string) *tls.Config {
-	return &tls.Config{
+	c := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"},
 		RootCAs:    roots,
 		ServerName: MacServerName(mac),
+		// The library's own verification is left out for that of VerifyConnection, which
+		// is as strict and allows no chain: see Peer.
+		InsecureSkipVerify: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return getCertificate()
 		},
 	}
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		if s.ServerName == "" {
+			return errors.New("the TLS configuration does not name the server")
+		}
+		return Peer{Roots: roots, Usage: x509.ExtKeyUsageServerAuth, Name: s.ServerName, Now: now(c)}.VerifyConnection(s)
+	}
+	return c
 }
 
 // macURI begins the URI in a Mac's certificate that names its MacNode by UID.
@@ -310,13 +322,12 @@ func RequireUID(c *tls.Config, uid string) *tls.Config {
 	if uid == "" {
 		return c
 	}
-	c.VerifyConnection = func(s tls.ConnectionState) error {
-		if len(s.PeerCertificates) == 0 || UIDOf(s.PeerCertificates[0]) != uid {
+	return Also(c, func(leaf *x509.Certificate) error {
+		if UIDOf(leaf) != uid {
 			return ErrReplaced
 		}
 		return nil
-	}
-	return c
+	})
 }
 
 // maxRoots is the maximum number of trusted roots: two during a rotation, and

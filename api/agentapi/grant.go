@@ -153,34 +153,25 @@ func macOf(c *x509.Certificate) (string, bool) {
 	return name, ok && name != "" && !strings.Contains(name, ".")
 }
 
-// verifyMac checks that one of the roots signed the certificate of a Mac, and
-// returns the name of the Mac.
-func verifyMac(c *x509.Certificate, roots *x509.CertPool) (string, error) {
-	name, ok := macOf(c)
-	if !ok {
-		return "", fmt.Errorf("certificate of %q is not a Mac's", c.Subject.CommonName)
-	}
-	if _, err := c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
-		return "", fmt.Errorf("certificate of Mac %s: %w", name, err)
-	}
-	return name, nil
+func isMac(c *x509.Certificate) bool {
+	_, ok := macOf(c)
+	return ok
 }
 
 // WeightsServerTLS returns the TLS configuration of an agent's listener for
 // other Macs, which offer ProtoWeights: TLS 1.3 and certificates of Macs, not
-// of gateways.
+// of gateways. A Mac's certificate is a server certificate.
 func WeightsServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
 	c := ServerTLS(getCertificate, roots)
 	c.NextProtos = []string{"http/1.1"}
-	// A Mac's certificate is a server certificate, which the library's own
-	// check rejects.
-	c.ClientAuth = tls.RequireAnyClientCert
 	c.VerifyConnection = func(s tls.ConnectionState) error {
-		if len(s.PeerCertificates) == 0 {
-			return errors.New("client sent no certificate")
+		if err := (Peer{Roots: roots, Usage: x509.ExtKeyUsageServerAuth, Now: now(c)}).VerifyConnection(s); err != nil {
+			return err
 		}
-		_, err := verifyMac(s.PeerCertificates[0], roots)
-		return err
+		if leaf := s.PeerCertificates[0]; !isMac(leaf) {
+			return fmt.Errorf("certificate of %q is not a Mac's", leaf.Subject.CommonName)
+		}
+		return nil
 	}
 	return c
 }

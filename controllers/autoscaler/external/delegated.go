@@ -19,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metrics "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
 )
 
 // The API server's ConfigMap on how it authenticates the requests that it forwards.
@@ -39,6 +41,9 @@ const (
 	// a request to the API server. Such a request ends after readTimeout.
 	retryEach   = time.Second
 	readTimeout = 5 * time.Second
+	// maxIntermediates is the maximum number of certificates that the API server sends
+	// with its own.
+	maxIntermediates = 3
 )
 
 // Caller is the user of a request, as the API server states it.
@@ -53,6 +58,11 @@ type trust struct {
 	roots                 *x509.CertPool
 	names                 []string
 	users, groups, extras []string
+}
+
+// peer is the certificate of an API server; its authority may have intermediate ones.
+func (t *trust) peer(now time.Time) agentapi.Peer {
+	return agentapi.Peer{Roots: t.roots, Usage: x509.ExtKeyUsageClientAuth, Intermediates: maxIntermediates, Now: now}
 }
 
 // Vouched accepts only an API server, and trusts what it states about its clients.
@@ -125,7 +135,7 @@ func (v *Vouched) TLS(own func(context.Context) (*tls.Certificate, error)) *tls.
 				return nil, err
 			}
 			return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{*certificate},
-				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: t.roots, SessionTicketsDisabled: true}, nil
+				ClientAuth: tls.RequireAnyClientCert, ClientCAs: t.roots, SessionTicketsDisabled: true, VerifyConnection: t.peer(time.Time{}).VerifyConnection}, nil
 		}}
 }
 
@@ -140,12 +150,7 @@ func (v *Vouched) Caller(r *http.Request) (Caller, error) {
 		return Caller{}, apierrors.NewUnauthorized("only the API server may send requests, with its client certificate")
 	}
 	leaf := r.TLS.PeerCertificates[0]
-	between := x509.NewCertPool()
-	for _, c := range r.TLS.PeerCertificates[1:] {
-		between.AddCert(c)
-	}
-	_, err = leaf.Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: between, CurrentTime: v.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	if err != nil {
+	if err = t.peer(v.Now()).Verify(r.TLS.PeerCertificates); err != nil {
 		return Caller{}, apierrors.NewUnauthorized("only the API server may send requests: " + err.Error())
 	}
 	if len(t.names) > 0 && !slices.Contains(t.names, leaf.Subject.CommonName) {
