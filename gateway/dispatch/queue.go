@@ -86,9 +86,11 @@ func (q *queue) letOthersFirst(r *Request, now time.Time) (free bool) {
 	return free
 }
 
-// prune drops what is not used any more. The lock is held.
+// prune drops, from time to time, what is not used any more. The lock is held.
 func (q *queue) prune(now time.Time) {
-	q.slots.prune(now, func(key route.Key) bool { return q.entries.Len(key.String()) > 0 })
+	if !q.slots.prune(now, func(key route.Key) bool { return q.entries.Len(key.String()) > 0 }) {
+		return
+	}
 	for m := range q.looks {
 		if q.entries.Len(m.Key.String()) == 0 {
 			delete(q.looks, m)
@@ -208,23 +210,20 @@ type scope struct {
 	guest   bool
 }
 
-// serve is notify with the lock held. Where one request finds no slot, no other of its scope
-// does either: replicas are looked at once, not for each that waits.
+// serve is notify with the lock held. Without room at any replica it looks at no request, and
+// otherwise it compares them with those that have room.
 func (q *queue) serve(m *route.Model, now time.Time) {
 	name := m.Key.String()
 	full := map[scope]bool{}
 	runs := func(w *fairqueue.Entry) int { return q.slots.runs(q.waiters[w].request) }
 	for q.entries.Len(name) > 0 {
+		free := map[*route.Model]*openings{m: q.slots.openings(m, now)} // another one if it was created again
+		if len(free[m].all) == 0 {
+			return
+		}
 		var lease *Lease
 		next := q.entries.Next(name, now, runs, func(w *fairqueue.Entry) (ok bool) {
-			r := q.waiters[w].request
-			in := scope{model: r.model, onlyMac: r.OnlyMac, adapter: r.Adapter, guest: q.slots.guest(r)}
-			if full[in] {
-				return false
-			}
-			if lease, ok = q.takeSlot(r, now); !ok && !r.excludesAny() {
-				full[in] = true
-			}
+			lease, ok = q.takeOpen(q.waiters[w].request, free, full, now)
 			return ok
 		})
 		if next == nil {
@@ -233,6 +232,27 @@ func (q *queue) serve(m *route.Model, now time.Time) {
 		q.waiters[next].granted <- lease
 		delete(q.waiters, next)
 	}
+}
+
+// takeOpen is takeSlot for a waiting request. Where one finds no slot, no other of its scope
+// does either, unless replicas failed it. The lock is held.
+func (q *queue) takeOpen(r *Request, free map[*route.Model]*openings, full map[scope]bool, now time.Time) (*Lease, bool) {
+	open := free[r.model]
+	if open == nil {
+		open = q.slots.openings(r.model, now)
+		free[r.model] = open
+	}
+	in := scope{model: r.model, onlyMac: r.OnlyMac, adapter: r.Adapter, guest: q.slots.guest(r)}
+	if !open.mayFit(r, in.guest) || full[in] {
+		return nil, false
+	}
+	if open.fit(r, in.guest) {
+		if lease, ok := q.takeSlot(r, now); ok {
+			return lease, true
+		}
+	}
+	full[in] = full[in] || !r.excludesAny()
+	return nil, false
 }
 
 // leave ends a wait that has not ended otherwise. It returns the lease that was granted

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,5 +56,54 @@ func TestARequestWithoutASlotLooksAtNoOther(t *testing.T) {
 	full = false // a slot that nothing announced
 	if _, ok := d.queue.take(late); !ok || len(first.granted) != 1 {
 		t.Errorf("it has a slot: %t, and the one that waited has %d", ok, len(first.granted))
+	}
+}
+
+// TestAttackRequestsForEveryMacAndAdapter: requests that wait for one adapter at one Mac each
+// cost no look at the replicas while those are busy, and one each once they are served.
+func TestAttackRequestsForEveryMacAndAdapter(t *testing.T) {
+	const macs, adapters = 10, 8
+	var names []string
+	for i := range adapters {
+		names = append(names, fmt.Sprint("adapter-", i))
+	}
+	table, key := route.NewTable(), route.Key{Namespace: "ns", Name: "m"}
+	table.MarkSynced()
+	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m", Adapters: strings.Join(names, "\n")})
+	for i := range macs {
+		mac := fmt.Sprint("mac-", i)
+		table.SetMac(route.Mac{Name: mac, Address: "h:1", Open: true})
+		table.SetReplica(route.Replica{UID: mac, Deployment: key, DeploymentUID: "1", Mac: mac, Ready: true, Sequences: 1, Adapters: strings.Join(names, "\n")})
+	}
+	model, _ := table.Lookup("m")
+	looks := 0
+	d := New(Config{Queue: fairqueue.Limits{Count: 500, Bytes: 500, Age: time.Minute}, Registry: prometheus.NewRegistry(),
+		Pick: func(c []pick.Candidate, p pick.Prefix, turn uint64) (int, bool) {
+			looks++
+			return pick.Choose(c, p, turn)
+		}})
+	busy := map[string][]*Lease{}
+	for range slotsPerSequence * macs {
+		lease, _ := arrive(t, d, model, Request{Tenant: "t"})
+		busy[lease.Mac] = append(busy[lease.Mac], lease)
+	}
+	var waiting []*waiter
+	for i := range (macs - 1) * adapters { // all but the last Mac
+		_, w := arrive(t, d, model, Request{Tenant: "t", OnlyMac: fmt.Sprint("mac-", i/adapters), Adapter: names[i%adapters]})
+		waiting = append(waiting, w)
+	}
+	looks = 0
+	d.queue.notify(model)
+	busy[fmt.Sprint("mac-", macs-1)][0].Release() // none of them waits for it
+	if looks > 0 {
+		t.Errorf("replicas were looked at %d times for requests that cannot be served", looks)
+	}
+	if lease, _ := arrive(t, d, model, Request{Tenant: "t"}); lease == nil || looks > 2 {
+		t.Errorf("the next request has %+v, after %d looks", lease, looks)
+	}
+	looks = 0
+	busy["mac-3"][0].Release()
+	if first := waiting[3*adapters]; len(first.granted) != 1 || looks > 1 {
+		t.Errorf("the first that waits for a Mac has %d slots there, after %d looks", len(first.granted), looks)
 	}
 }

@@ -235,10 +235,10 @@ func (s *slots) loads(endpoints []route.Endpoint, now time.Time) []*replicaLoad 
 }
 
 // prune drops, from time to time, replicas and Macs that have not been used for long, and
-// models that are deleted; never one with a request.
-func (s *slots) prune(now time.Time, waits func(route.Key) bool) {
+// models that are deleted; never one with a request. It returns false if it is not time yet.
+func (s *slots) prune(now time.Time, waits func(route.Key) bool) bool {
 	if now.Sub(s.pruned) < pruneEvery {
-		return
+		return false
 	}
 	s.pruned = now
 	for uid, l := range s.replicas {
@@ -257,6 +257,7 @@ func (s *slots) prune(now time.Time, waits func(route.Key) bool) {
 		}
 	}
 	s.outliers.Prune(now)
+	return true
 }
 
 // avoid avoids a Mac for a while. It returns false if it was avoided already.

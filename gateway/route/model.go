@@ -1,7 +1,6 @@
 package route
 
 import (
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -31,7 +30,7 @@ type Endpoint struct {
 // HasAdapter reports whether the replica can answer with an adapter; every one can answer
 // with none. Those of another revision may have other adapters.
 func (e Endpoint) HasAdapter(name string) bool {
-	return name == "" || slices.Contains(strings.Split(e.Adapters, "\n"), name)
+	return name == "" || has(e.Adapters, name)
 }
 
 // Model is one deployment as clients see it.
@@ -94,5 +93,15 @@ func (m *Model) Endpoints() []Endpoint { return *m.endpoints.Load() }
 
 // HasAdapter reports whether the deployment has an adapter of a name.
 func (m *Model) HasAdapter(name string) bool {
-	return slices.Contains(strings.Split(*m.adapters.Load(), "\n"), name)
+	return has(*m.adapters.Load(), name)
+}
+
+// has reports whether a name is in a list that is joined by newlines.
+func has(list, name string) bool {
+	for one := range strings.SplitSeq(list, "\n") {
+		if one == name {
+			return true
+		}
+	}
+	return false
 }
