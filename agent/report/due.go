@@ -109,7 +109,7 @@ func figuresMoved(sent, next *v1alpha1.MacNodeStatus) bool {
 func figures(s *v1alpha1.MacNodeStatus) []int64 {
 	mac := &s.Memory
 	f := []int64{mac.FootprintBytes, mac.ForeignBytes, mac.FreeBytes, mac.DynamicCeilingBytes, mac.EffectiveCeilingBytes,
-		mac.ActiveBytes, mac.AccountedBytes, mac.PooledBytes, mac.StrandedBytes, mac.SwapUsedBytes, s.Disk.FreeBytes, s.Disk.WeightsBytes,
+		mac.ActiveBytes, mac.AccountedBytes, mac.PooledBytes, mac.StrandedBytes, mac.SwapUsedBytes, s.Disk.FreeBytes, s.Disk.WeightsBytes, s.Disk.ReclaimableBytes,
 		s.Disk.Cache.Bytes, s.Disk.Cache.LimitBytes, s.Disk.Cache.WrittenBytes, s.Disk.Cache.Hits, s.Disk.Cache.Dropped}
 	for i := range s.Assignments {
 		m := &s.Assignments[i].Memory

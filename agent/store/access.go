@@ -38,7 +38,14 @@ type origin struct {
 	TokenRef string `json:"tokenRef,omitempty"`
 }
 
-// maxOrigins bounds how many origins a record keeps, the latest ones.
+// granted is an origin with the namespace of the assignment that it was recorded
+// for; empty if that is unknown.
+type granted struct {
+	origin
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// maxOrigins bounds how many origins a record keeps.
 const maxOrigins = 64
 
 func (w want) origin() origin { return origin{placeOf(w.Source), w.ref} }
@@ -72,30 +79,34 @@ func digestOf(partial string) string {
 // same credential downloaded them, or they came from the same place without a
 // credential.
 func (e entry) entitles(o origin) bool {
-	return slices.ContainsFunc(e.origins(), func(have origin) bool {
-		return have == o || o.TokenRef != "" && have.TokenRef == o.TokenRef
+	return slices.ContainsFunc(e.origins(), func(have granted) bool {
+		return have.origin == o || o.TokenRef != "" && have.TokenRef == o.TokenRef
 	})
 }
 
 // from reports whether weights came from a place.
 func (e entry) from(place string) bool {
-	return slices.ContainsFunc(e.origins(), func(have origin) bool { return have.Place == place })
+	return slices.ContainsFunc(e.origins(), func(have granted) bool { return have.Place == place })
 }
 
 // unknownRef stands for the credential of weights that were stored before
 // credentials were recorded.
 const unknownRef = "unknown"
 
-func (e entry) origins() []origin {
+func (e entry) origins() []granted {
 	if len(e.Origins) == 0 {
-		return []origin{{placeOf(e.Record.Source), unknownRef}}
+		return []granted{{origin: origin{placeOf(e.Record.Source), unknownRef}}}
 	}
 	return e.Origins
 }
 
+// namespace is the namespace that the weights were first stored for; empty if that
+// is unknown.
+func (e entry) namespace() string { return e.origins()[0].Namespace }
+
 // with returns the entry with one more origin.
-func (e entry) with(o origin) entry {
-	if !slices.Contains(e.origins(), o) {
+func (e entry) with(o granted) entry {
+	if !slices.ContainsFunc(e.origins(), func(have granted) bool { return have.origin == o.origin }) {
 		e.Origins = append(slices.Clone(e.origins()), o)
 		e.Origins = e.Origins[max(0, len(e.Origins)-maxOrigins):]
 	}
@@ -121,7 +132,7 @@ func (s *Store) mayUse(ctx context.Context, w want) (bool, error) {
 			return false, s.sources.explain(w, err)
 		}
 	}
-	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(o) }); err != nil {
+	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(granted{o, s.namespace(w)}) }); err != nil {
 		return false, download.DiskError(err, "write")
 	}
 	s.opt.Log.Info("The source let another credential read weights that are here", "digest", w.Digest, "source", w.Source)

@@ -265,7 +265,7 @@ func (s *Store) Status() v1alpha1.MacDisk {
 	s.mu.Lock()
 	out := v1alpha1.MacDisk{Collected: *s.collected.DeepCopy(), Message: s.message}
 	s.mu.Unlock()
-	out.WeightsBytes = s.WeightsBytes()
+	out.WeightsBytes, out.ReclaimableBytes = s.WeightsBytes(), s.reclaimable()
 	if d, err := s.opt.Disk(); err == nil {
 		out.FreeBytes, out.TotalBytes = d.Free, d.Total
 	}

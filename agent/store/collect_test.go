@@ -496,7 +496,7 @@ func TestOneContentThatWasFetchedTwiceLiesOnce(t *testing.T) {
 		}
 	}
 	for _, rec := range []model.Record{first, second} {
-		if _, err := s.objects.place(rec, want{rec, ""}.origin()); err != nil {
+		if _, err := s.objects.place(rec, want{rec, ""}.origin(), ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -57,7 +57,7 @@ type entry struct {
 	Record  model.Record     `json:"record"`
 	Stamps  map[string]stamp `json:"stamps"`
 	// Origins are the sources that these weights came from or were checked with.
-	Origins []origin `json:"origins,omitempty"`
+	Origins []granted `json:"origins,omitempty"`
 
 	// used is when the weights were last in use: the time of record.json.
 	used time.Time
@@ -320,12 +320,12 @@ func (s *objectStore) stage(rec model.Record, f model.File, url string, o origin
 // place moves a complete download, which the fetcher has just hashed, to its
 // final name. If the same weights exist already from another source, those stay
 // and get one more origin.
-func (s *objectStore) place(rec model.Record, o origin) (string, error) {
+func (s *objectStore) place(rec model.Record, o origin, namespace string) (string, error) {
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	dir := path.Join(partialDir, partial(rec.Digest, o))
 	if have, ok := s.entry(rec.Digest); ok && s.unchanged(have) {
-		have = have.with(o)
+		have = have.with(granted{o, namespace})
 		have.used = time.Now()
 		if err := s.write(folder(rec.Digest), have); err != nil {
 			return "", err
@@ -338,7 +338,7 @@ func (s *objectStore) place(rec model.Record, o origin) (string, error) {
 	} else if _, err := s.destroy(gone); err != nil {
 		return "", err
 	}
-	e := entry{Record: rec, Stamps: map[string]stamp{}, Origins: []origin{o}, used: time.Now()}
+	e := entry{Record: rec, Stamps: map[string]stamp{}, Origins: []granted{{o, namespace}}, used: time.Now()}
 	for _, f := range rec.Files {
 		name := path.Join(dir, filesDir, f.Path)
 		if err := s.shareDownloaded(f, dir, name); err != nil {
@@ -448,11 +448,13 @@ func (s *objectStore) destroy(gone string) (int64, error) {
 
 // list returns the unchanged weights, with the bytes that removing each alone
 // would free.
-func (s *objectStore) list() []v1alpha1.StoredWeights {
-	var out []v1alpha1.StoredWeights
+func (s *objectStore) list() []listed {
+	var out []listed
 	for _, e := range s.all() {
 		if s.unchanged(e) {
-			out = append(out, v1alpha1.StoredWeights{Digest: e.Record.Digest, Bytes: e.Record.Bytes(), ReclaimableBytes: own(s.links(e))})
+			out = append(out, listed{namespace: e.namespace(), StoredWeights: v1alpha1.StoredWeights{
+				Digest: e.Record.Digest, Bytes: e.Record.Bytes(), ReclaimableBytes: own(s.links(e)),
+			}})
 		}
 	}
 	return out

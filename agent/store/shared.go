@@ -300,7 +300,7 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 		}
 		return "", err
 	}
-	path, err := s.objects.place(rec.Record, f.origin)
+	path, err := s.objects.place(rec.Record, f.origin, s.namespace(rec))
 	if err != nil {
 		return "", download.DiskError(err, "store")
 	}

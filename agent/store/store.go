@@ -31,8 +31,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -56,9 +54,6 @@ var errInUse = errors.New("weights are in use")
 // FetchesAtOnce is the default number of parallel downloads; more would share the
 // same bandwidth.
 const FetchesAtOnce = 3
-
-// maxListed is the maximum length of MacNode's status.weights.
-const maxListed = 256
 
 // Options configure a store.
 type Options struct {
@@ -284,25 +279,6 @@ func (s *Store) Prune(wanted func(digest string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.objects.prunePartials(func(digest string) bool { return wanted(digest) || s.downloading(digest) })
-}
-
-// List returns the weights on this Mac that are verified and unchanged, in the
-// store or in the model root, sorted by digest, at most as many as a status
-// holds.
-func (s *Store) List() []v1alpha1.StoredWeights {
-	stored := s.objects.list()
-	spared, known := s.spared()
-	s.mu.Lock()
-	for i := range stored {
-		if d := stored[i].Digest; !known || spared(d) || s.inUse(d) {
-			stored[i].ReclaimableBytes = 0
-		}
-	}
-	s.mu.Unlock()
-	all := append(stored, s.opt.Root.held()...)
-	slices.SortStableFunc(all, func(a, b v1alpha1.StoredWeights) int { return strings.Compare(a.Digest, b.Digest) })
-	all = slices.CompactFunc(all, func(a, b v1alpha1.StoredWeights) bool { return a.Digest == b.Digest })
-	return all[:min(len(all), maxListed)]
 }
 
 // WeightsBytes is the disk usage of downloaded weights.

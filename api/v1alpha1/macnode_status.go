@@ -60,7 +60,9 @@ type MacNodeStatus struct {
 	// cacheCleared is the result of the most recent spec.clearCache.
 	// +optional
 	CacheCleared *CacheCleared `json:"cacheCleared,omitempty"`
-	// weights lists the models on disk, by digest.
+	// weights lists the models on disk, by digest. If there are more than 256, it
+	// lists the largest, those that assignments want and a share of each
+	// namespace.
 	// +optional
 	// +listType=map
 	// +listMapKey=digest
@@ -270,8 +272,15 @@ type MacDisk struct {
 	// several models share counts once.
 	// +optional
 	WeightsBytes int64 `json:"weightsBytes,omitempty"`
-	// collected reports the unused weights that were removed to free disk space
-	// since the agent started.
+	// reclaimableBytes is the disk space, in bytes, that downloads may use in
+	// addition to freeBytes: that of unused weights, including those that
+	// status.weights does not list, and that of the prefix cache if it is on this
+	// disk.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ReclaimableBytes int64 `json:"reclaimableBytes,omitempty"`
+	// collected reports the unused weights that were removed since the agent
+	// started.
 	// +optional
 	Collected Collected `json:"collected,omitzero"`
 	// message describes a problem with the disk. It is empty when there is

@@ -1061,6 +1061,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: message
       type:
         scalar: string
+    - name: reclaimableBytes
+      type:
+        scalar: numeric
     - name: totalBytes
       type:
         scalar: numeric

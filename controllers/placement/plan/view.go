@@ -158,9 +158,15 @@ func (v *view) disk(st *state, need int64) int64 {
 	return free + st.reclaimable()
 }
 
-// reclaimable returns the size of weights that neither the Mac nor a replica to be placed
-// there wants.
-func (st *state) reclaimable() (sum int64) {
+// reclaimable returns the disk space that the agent can free for a download: that of
+// weights that neither the Mac nor a replica to be placed there wants, and what the status
+// counts and does not list.
+func (st *state) reclaimable() int64 {
+	unlisted := st.mac.Status.Disk.ReclaimableBytes
+	for i := range st.mac.Status.Weights {
+		unlisted -= st.mac.Status.Weights[i].ReclaimableBytes
+	}
+	sum := max(0, unlisted) // an earlier agent reports no sum
 	for i := range st.mac.Status.Weights {
 		w := &st.mac.Status.Weights[i]
 		wanted := func(r *v1alpha1.ModelReplica) bool { return needs(r, w.Digest) }

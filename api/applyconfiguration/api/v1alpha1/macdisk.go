@@ -14,8 +14,13 @@ type MacDiskApplyConfiguration struct {
 	// weightsBytes is the size of all downloaded weights, in bytes. A file that
 	// several models share counts once.
 	WeightsBytes *int64 `json:"weightsBytes,omitempty"`
-	// collected reports the unused weights that were removed to free disk space
-	// since the agent started.
+	// reclaimableBytes is the disk space, in bytes, that downloads may use in
+	// addition to freeBytes: that of unused weights, including those that
+	// status.weights does not list, and that of the prefix cache if it is on this
+	// disk.
+	ReclaimableBytes *int64 `json:"reclaimableBytes,omitempty"`
+	// collected reports the unused weights that were removed since the agent
+	// started.
 	Collected *CollectedApplyConfiguration `json:"collected,omitempty"`
 	// message describes a problem with the disk. It is empty when there is
 	// none.
@@ -51,6 +56,14 @@ func (b *MacDiskApplyConfiguration) WithTotalBytes(value int64) *MacDiskApplyCon
 // If called multiple times, the WeightsBytes field is set to the value of the last call.
 func (b *MacDiskApplyConfiguration) WithWeightsBytes(value int64) *MacDiskApplyConfiguration {
 	b.WeightsBytes = &value
+	return b
+}
+
+// WithReclaimableBytes sets the ReclaimableBytes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ReclaimableBytes field is set to the value of the last call.
+func (b *MacDiskApplyConfiguration) WithReclaimableBytes(value int64) *MacDiskApplyConfiguration {
+	b.ReclaimableBytes = &value
 	return b
 }
 

@@ -44,7 +44,9 @@ type MacNodeStatusApplyConfiguration struct {
 	Settings *SettingsInForceApplyConfiguration `json:"settings,omitempty"`
 	// cacheCleared is the result of the most recent spec.clearCache.
 	CacheCleared *CacheClearedApplyConfiguration `json:"cacheCleared,omitempty"`
-	// weights lists the models on disk, by digest.
+	// weights lists the models on disk, by digest. If there are more than 256, it
+	// lists the largest, those that assignments want and a share of each
+	// namespace.
 	Weights []StoredWeightsApplyConfiguration `json:"weights,omitempty"`
 	// assignments reports the state of each assignment.
 	Assignments []AssignmentStatusApplyConfiguration `json:"assignments,omitempty"`
