@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
@@ -352,7 +353,7 @@ func (r *Root) rememberFolder(l *LocalFolder) {
 	}
 	r.mu.Lock()
 	same := slices.Equal(r.folders[l.Name], names)
-	r.folders[l.Name] = names
+	r.folders[l.Name], r.folderUsed[l.Name] = names, time.Now()
 	r.mu.Unlock()
 	if !same {
 		r.save()

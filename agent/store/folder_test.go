@@ -1,8 +1,10 @@
 package store
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,6 +42,34 @@ func lookAt(t *testing.T, r *Root, source string) (model.Record, error) {
 		return model.Record{}, err
 	}
 	return l.Record(source, sums), nil
+}
+
+// TestTheLeastRecentlyUsedFolderIsForgotten: of more folders than are remembered, the one
+// whose name is the first is used again.
+func TestTheLeastRecentlyUsedFolderIsForgotten(t *testing.T) {
+	w := newWorld(t)
+	s, _ := w.start()
+	listed := func(rec model.Record) bool {
+		return slices.ContainsFunc(s.List(), func(l v1alpha1.StoredWeights) bool { return l.Digest == rec.Digest })
+	}
+	var recs []model.Record
+	for i := range maxFolders + 1 {
+		name := fmt.Sprintf("llm/%03d", i)
+		w.putFolder(name, map[string]string{"config.json": "{}", "model.safetensors": name})
+		rec, err := lookAt(t, s.opt.Root, "file:///"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recs = append(recs, rec)
+		if i == maxFolders-1 {
+			if _, err := lookAt(t, s.opt.Root, "file:///llm/000"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !listed(recs[0]) || !listed(recs[maxFolders]) || listed(recs[1]) {
+		t.Errorf("listed are the first folder, used again: %t; the last: %t; the least recently used: %t", listed(recs[0]), listed(recs[maxFolders]), listed(recs[1]))
+	}
 }
 
 func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {

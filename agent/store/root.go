@@ -41,8 +41,10 @@ type Root struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	known map[string]hashed
-	// folders are those that contained a model, with the names of its files.
-	folders map[string][]string
+	// folders are those that contained a model, with the names of its files, and
+	// folderUsed is when each was last used since the agent started.
+	folders    map[string][]string
+	folderUsed map[string]time.Time
 }
 
 // hashed is the digest of a file when it had that stamp.
@@ -68,7 +70,7 @@ type rootNotes struct {
 // OpenRoot opens the model root dir, or none if dir is empty. Digests are cached
 // in the file notes.
 func OpenRoot(dir, notes string, log logr.Logger) (*Root, error) {
-	r := &Root{notes: notes, log: log, known: map[string]hashed{}, folders: map[string][]string{}}
+	r := &Root{notes: notes, log: log, known: map[string]hashed{}, folders: map[string][]string{}, folderUsed: map[string]time.Time{}}
 	if dir == "" {
 		return r, nil
 	}
@@ -236,7 +238,11 @@ func (r *Root) remember(name string, h hashed) {
 func (r *Root) save() {
 	r.mu.Lock()
 	for len(r.folders) > maxFolders { // costs listing the folder again
-		delete(r.folders, slices.Min(slices.Collect(maps.Keys(r.folders))))
+		least := slices.MinFunc(slices.Sorted(maps.Keys(r.folders)), func(a, b string) int {
+			return r.folderUsed[a].Compare(r.folderUsed[b])
+		})
+		delete(r.folders, least)
+		delete(r.folderUsed, least)
 	}
 	content, err := json.Marshal(rootNotes{Version: 1, Dir: r.dir, Files: r.known, Folders: r.folders})
 	r.mu.Unlock()
