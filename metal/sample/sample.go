@@ -168,7 +168,8 @@ type Sampler struct {
 	vocabulary int
 	row        []float32 // logits after bias and penalties
 	sums       []float64 // of the weights of tokens that are kept, by part of the row
-	heap       []int32   // ids
+	keys       []uint32  // of the logits of a bucket
+	spare      []uint32
 	buckets    [buckets]bucket
 }
 
@@ -272,6 +273,9 @@ func (s *Sampler) cut(p Params, logits []float32, top float32) edge {
 			e.logit = top
 		}
 	}
+	if p.TopK >= len(logits) {
+		p.TopK = 0 // it covers all
+	}
 	if !p.filtered() {
 		return e
 	}
@@ -335,22 +339,43 @@ func (s *Sampler) sort(p Params, logits []float32, top, floor float32) (mass flo
 // until there are limit, or their masses add up to enough. The most likely
 // token is always kept.
 func (s *Sampler) within(b int, logits []float32, top, floor float32, limit int, reach float64, first bool) edge {
-	h := s.heap[:0]
-	for i, v := range logits {
+	s.keys = s.keys[:0]
+	for _, v := range logits {
 		if v >= floor && bucketOf(top-v) == b {
-			h = append(h, int32(i))
+			s.keys = append(s.keys, keyOf(v))
 		}
 	}
-	s.heap = h
-	most := heapOf(h, logits)
-	e := edge{logit: float32(math.Inf(1)), id: -1}
-	for sum := 0.0; limit > 0 && len(most.ids) > 0 && (first || sum < reach); limit-- {
-		id := most.pop()
-		e = edge{logit: logits[id], id: id}
-		first = false
-		sum += exp(float64(logits[id] - top))
+	if math.IsInf(reach, 1) && len(s.keys) > 0 { // no sum ends it
+		key, equal := nthOf(s.keys, min(limit, len(s.keys)))
+		return edge{logit: logitOf(key), id: nth(logits, logitOf(key), equal)}
 	}
-	return e
+	s.spare = slices.Grow(s.spare[:0], len(s.keys))[:len(s.keys)]
+	keys := ordered(s.keys, s.spare)
+	n := 0
+	for sum := 0.0; n < min(limit, len(keys)) && (first && n == 0 || sum < reach); n++ {
+		sum += exp(float64(logitOf(keys[n]) - top))
+	}
+	if n == 0 {
+		return edge{logit: float32(math.Inf(1)), id: -1}
+	}
+	last, equal := keys[n-1], 1
+	for equal < n && keys[n-1-equal] == last {
+		equal++
+	}
+	return edge{logit: logitOf(last), id: nth(logits, logitOf(last), equal)}
+}
+
+// nth is the id of the n-th token that has a logit.
+func nth(logits []float32, logit float32, n int) int32 {
+	for id, v := range logits {
+		if v != logit {
+			continue
+		}
+		if n--; n == 0 {
+			return int32(id)
+		}
+	}
+	return -1
 }
 
 // draw picks by inverse distribution among the kept tokens in order of ids.
