@@ -144,39 +144,45 @@ func (d *drafter) compute(rows []*batch.Row) error {
 	return nil
 }
 
-// deliverDrafted gives a sequence the token of its row, and if that is the draft, the token
-// after it as well. Otherwise what was computed of the draft is dropped. row is the row of
-// the step, and t what was sampled for it.
-func (l *loop) deliverDrafted(s *sequence, f *inflightStep, row int, tokens []sampled, at int) error {
+// deliverDrafted gives a sequence the token of its row. What was computed of a wrong draft is
+// dropped. After a right one, more is true if the answer continues with the token after it.
+// row is the row of the step, and tokens[at] what was sampled for it.
+func (l *loop) deliverDrafted(s *sequence, f *inflightStep, row int, tokens []sampled, at int) (more bool, err error) {
 	r, t := f.step.Rows[row], tokens[at]
 	right := t.err == nil && t.token == s.draft.token
 	l.counters.drafts.Add(1)
 	s.draft.judge(right, s.generated(), l.drafter.costs.of(len(f.step.Rows)))
 	if err := l.sched.Computed(batch.Row{ID: r.ID, Start: r.Start, Length: 1, Sample: true}); err != nil {
-		return err
+		return false, err
 	}
 	f.keepState(s, row, right)
 	if !right {
 		l.rewind(s)
 		l.deliver(s, f, tokens, at)
-		return nil
+		return false, nil
 	}
 	l.counters.rightDrafts.Add(1)
 	l.deliver(s, f, tokens, at)
 	if l.byID[s.id] != s { // it ended with that token
-		return nil
+		return false, nil
 	}
 	if err := l.sched.Computed(batch.Row{ID: r.ID, Start: r.Start + 1, Length: 1, Sample: true}); err != nil {
-		return err
+		return false, err
 	}
 	l.blocks.save(s)
-	second := l.runner.samplers.workers[0].sample(s, t.then)
-	if errors.Is(second.err, constraint.ErrPending) {
-		l.park(s, second.logits)
-		return nil
+	return true, nil
+}
+
+// deliverSeconds gives sequences the tokens after their right drafts, of which these are the
+// logits.
+func (l *loop) deliverSeconds(of []*sequence, logits [][]float32) {
+	for i, t := range l.runner.samplers.sampleRows(of, logits) {
+		if errors.Is(t.err, constraint.ErrPending) {
+			l.park(of[i], t.logits)
+			continue
+		}
+		l.accept(of[i], t, false)
 	}
-	l.accept(s, second, false)
-	return nil
 }
 
 // drafting is what the draft head gets of a step: the states before its rows, as the step

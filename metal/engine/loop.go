@@ -180,22 +180,24 @@ func (l *loop) refuse(s *sequence, err error) {
 func (l *loop) sampleParked() {
 	parked := l.parked
 	l.parked = l.parked[:0:0]
+	var ready []*sequence
+	var rows [][]float32
 	for _, s := range parked {
-		// A row that is computed again is sampled then.
-		if l.byID[s.id] != s || s.parked == nil || l.sched.InKV(s.id) != len(s.tokens) {
-			s.parked = nil
-			continue
-		}
-		if s.constraint.Pending() {
+		switch {
+		case l.byID[s.id] != s || s.parked == nil || l.sched.InKV(s.id) != len(s.tokens):
+			s.parked = nil // a row that is computed again is sampled then
+		case s.constraint.Pending():
 			l.parked = append(l.parked, s)
-			continue
+		default:
+			ready, rows = append(ready, s), append(rows, s.parked)
 		}
-		t := l.runner.samplers.workers[0].sample(s, s.parked)
+	}
+	for i, t := range l.runner.samplers.sampleRows(ready, rows) {
 		if errors.Is(t.err, constraint.ErrPending) {
-			l.parked = append(l.parked, s)
+			l.parked = append(l.parked, ready[i])
 			continue
 		}
-		l.accept(s, t, false)
+		l.accept(ready[i], t, false)
 	}
 }
 

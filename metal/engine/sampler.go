@@ -77,6 +77,14 @@ func (s *samplers) sampleStep(f *inflightStep, byID map[batch.ID]*sequence, logi
 	return all
 }
 
+// sampleRows samples a token of each sequence from its row of logits, in parallel. It waits
+// for no mask.
+func (s *samplers) sampleRows(of []*sequence, logits [][]float32) []sampled {
+	all := make([]sampled, len(of))
+	s.each(len(of), func(w *samplerWorker, i int) { all[i] = w.sample(of[i], logits[i]) })
+	return all
+}
+
 // each has as many workers as are useful do n things, and waits for them.
 func (s *samplers) each(n int, do func(w *samplerWorker, i int)) {
 	var next atomic.Int64

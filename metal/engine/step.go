@@ -144,7 +144,8 @@ func (l *loop) complete(f *inflightStep) error {
 // filled.
 func (l *loop) deliverAll(f *inflightStep, tokens []sampled) error {
 	row := -1
-	var filled []*sequence
+	var filled, drafted []*sequence
+	var seconds [][]float32 // of drafted
 	for i, r := range f.step.Rows {
 		if r.Sample {
 			row++
@@ -154,8 +155,12 @@ func (l *loop) deliverAll(f *inflightStep, tokens []sampled) error {
 			continue
 		}
 		if r.Drafts > 0 {
-			if err := l.deliverDrafted(s, f, i, tokens, row); err != nil {
+			more, err := l.deliverDrafted(s, f, i, tokens, row)
+			if err != nil {
 				return err
+			}
+			if more {
+				drafted, seconds = append(drafted, s), append(seconds, tokens[row].then)
 			}
 			continue
 		}
@@ -181,6 +186,7 @@ func (l *loop) deliverAll(f *inflightStep, tokens []sampled) error {
 			l.deliver(s, f, tokens, row)
 		}
 	}
+	l.deliverSeconds(drafted, seconds)
 	l.blocks.saveLater(filled)
 	return nil
 }
