@@ -30,12 +30,16 @@ type AgentSettings struct {
 	// all models on this Mac may use together, for example 200Gi. It overrides
 	// the agent's flag --cache-limit.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="settings.cacheLimit must be greater than zero, for example 200Gi"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && quantity(string(self)).isGreaterThan(quantity('0'))",message="settings.cacheLimit must be greater than zero, for example 200Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	CacheLimit *resource.Quantity `json:"cacheLimit,omitempty"`
 	// cacheFree is the disk space, in bytes, that the prefix caches leave free,
 	// for example 10Gi. It overrides the agent's flag --cache-free.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="!quantity(string(self)).isLessThan(quantity('0'))",message="settings.cacheFree must not be negative, for example 10Gi"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && !quantity(string(self)).isLessThan(quantity('0'))",message="settings.cacheFree must not be negative, for example 10Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	CacheFree *resource.Quantity `json:"cacheFree,omitempty"`
 	// hubEndpoint is the URL of the hub or mirror for hf:// sources, for example
 	// https://hub.example.com. Default: the agent's flag --hub-endpoint, else
@@ -57,13 +61,17 @@ type AgentSettings struct {
 	// second, at least 64Ki, for example 50M. Default: the agent's flag
 	// --download-rate, else no limit.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="!quantity(string(self)).isLessThan(quantity('64Ki'))",message="settings.downloadRate must be at least 64Ki, in bytes per second, for example 50M"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && !quantity(string(self)).isLessThan(quantity('64Ki'))",message="settings.downloadRate must be at least 64Ki, in bytes per second, for example 50M; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	DownloadRate *resource.Quantity `json:"downloadRate,omitempty"`
 	// giveRate is the maximum rate of all copies of weights to other Macs
 	// together, in bytes per second, at least 64Ki, for example 200M. Default: the
 	// agent's flag --give-rate, else 200M.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="!quantity(string(self)).isLessThan(quantity('64Ki'))",message="settings.giveRate must be at least 64Ki, in bytes per second, for example 200M"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && !quantity(string(self)).isLessThan(quantity('64Ki'))",message="settings.giveRate must be at least 64Ki, in bytes per second, for example 200M; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	GiveRate *resource.Quantity `json:"giveRate,omitempty"`
 	// diskMarks control when unused weights are evicted. Default: the agent's
 	// flags --disk-high-percent and --disk-low-percent, else 90 and 85.

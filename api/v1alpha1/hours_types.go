@@ -47,7 +47,9 @@ type QuietHours struct {
 	// in bytes per second, at least 64Ki, for example 5M. It applies in addition
 	// to settings.downloadRate.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="!quantity(string(self)).isLessThan(quantity('64Ki'))",message="quietHours.downloadRate must be at least 64Ki, in bytes per second, for example 5M"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && !quantity(string(self)).isLessThan(quantity('64Ki'))",message="quietHours.downloadRate must be at least 64Ki, in bytes per second, for example 5M; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	DownloadRate resource.Quantity `json:"downloadRate"`
 }
 

@@ -115,7 +115,9 @@ type MacMemoryPolicy struct {
 	// ceiling is the maximum memory that all engines may use together, for
 	// example 96Gi. It can lower the limit that policy sets, but not raise it.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.ceiling must be greater than zero, for example 96Gi"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.ceiling must be greater than zero, for example 96Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	Ceiling *resource.Quantity `json:"ceiling,omitempty"`
 }
 

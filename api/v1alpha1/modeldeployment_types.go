@@ -243,7 +243,9 @@ type MemorySpec struct {
 	// Default: an estimate of what the model, its context and its runtime need,
 	// computed from the headers of the model's files.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.limit must be greater than zero, for example 8Gi"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.limit must be greater than zero, for example 8Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	Limit *resource.Quantity `json:"limit,omitempty"`
 }
 
@@ -258,7 +260,9 @@ type PrefixCacheSpec struct {
 	// limit applies to all models of a Mac together. Some memory is reserved
 	// for pending writes. Default: no cache on disk.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="prefixCache.diskLimit must be from 64Mi to 1Pi, for example 50Gi; remove it to keep no cache on disk"
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="prefixCache.diskLimit must be from 64Mi to 1Pi, for example 50Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9; remove it to keep no cache on disk"
 	DiskLimit *resource.Quantity `json:"diskLimit,omitempty"`
 	// sharedPrefixes are beginnings of prompts, such as a system prompt, whose
 	// cache all tenants share. Otherwise each tenant (see API keys) has its own

@@ -81,11 +81,17 @@ type NamespaceRule struct {
 	// no limit; an entry of namespaces lifts the default limit with a large one,
 	// such as 1Ei.
 	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$')",message="memoryLimit must not be negative, for example 256Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
 	// prefetchLimit is the disk space that weights which spec.prefetch of
 	// deployments keeps may take together over all Macs, for example 500Gi.
 	// Default: 0, which allows none.
 	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$')",message="prefetchLimit must not be negative, for example 256Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	PrefetchLimit *resource.Quantity `json:"prefetchLimit,omitempty"`
 	// replicasPerMac is how many of the 64 replicas of a Mac may be of the
 	// namespace, and the same share of the size of its assignments. Default: 64.

@@ -32,6 +32,7 @@ type RolloutSpec struct {
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,4}%$') && int(self.replace('%', '')) <= 1000 : self >= 0 && self <= 1000",message="maxSurge must be a number from 0 to 1000, or a percentage from 0% to 1000%"
+	// +kubebuilder:validation:MaxLength=32
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
 	// maxUnavailable is the maximum number of replicas that may be unavailable
 	// during a rollout: a number, or a percentage of replicas such as "25%",
@@ -41,6 +42,7 @@ type RolloutSpec struct {
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,3}%$') && int(self.replace('%', '')) <= 100 : self >= 0 && self <= 1000",message="maxUnavailable must be a number from 0 to 1000, or a percentage from 0% to 100%"
+	// +kubebuilder:validation:MaxLength=32
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 	// onInsufficientMemory selects what happens when no Mac has room for a new
 	// replica alongside the old ones. Default: Swap. Valid values are:
