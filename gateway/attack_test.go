@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // pipes is a listener of in-memory connections, so that synctest controls their time.
@@ -48,10 +49,11 @@ func (p *pipes) dial() net.Conn {
 func edge(t *testing.T, test func(t *testing.T, dial func() net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "in") })
-		s := newServers(Options{Log: logr.Discard()}, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
 		p := newPipes()
+		o := Options{Log: logr.Discard(), Front: p}
+		s := newServers(o, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
 		ended := make(chan error, 1)
-		go func() { ended <- s.front.Serve(p) }()
+		go func() { ended <- s.front.Serve(o.bounded(prometheus.NewRegistry())) }()
 		test(t, p.dial)
 		if err := s.front.Close(); err != nil {
 			t.Error(err)
@@ -120,12 +122,13 @@ func TestAttackIdleConnections(t *testing.T) {
 	})
 }
 
-// TestAttackHeaderBombs: more than about 64 KiB of headers is refused before it is read
-// completely, as one header or many.
+// TestAttackHeaderBombs: more than about 64 KiB of headers, or 200, is refused before it is
+// read completely, as one header or many.
 func TestAttackHeaderBombs(t *testing.T) {
 	for name, headers := range map[string]string{
 		"one of 1 MiB":      "X-Bomb: " + strings.Repeat("x", 1<<20) + "\r\n",
 		"100,000 small":     strings.Repeat("X-A: b\r\n", 100_000),
+		"300 small":         strings.Repeat("X-A: b\r\n", 300),
 		"one without end":   "X-Bomb: " + strings.Repeat("x", 8<<20),
 		"a key of 128 KiB":  "Authorization: Bearer mf_a_" + strings.Repeat("A", 128<<10) + "\r\n",
 		"a path of 256 KiB": "",

@@ -166,9 +166,12 @@ func figuresOf(own prometheus.Gatherer, front *proxy.Proxy) http.Handler {
 	return mux
 }
 
+// Limits of a request's headers. Each line takes memory besides its bytes.
+const maxHeaderBytes, maxHeaderLines = 64 << 10, 200
+
 // bounded wraps the clients' listener with its connection limits.
 func (o Options) bounded(metrics prometheus.Registerer) net.Listener {
-	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress}
+	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress, HeadLines: maxHeaderLines}
 	metrics.MustRegister(l)
 	return l
 }
@@ -268,7 +271,7 @@ func newServers(o Options, front, figures, logs http.Handler, draining *atomic.B
 	})
 	errorLog := slog.NewLogLogger(logr.ToSlogHandler(o.Log.WithName("http")), slog.LevelDebug)
 	s.front = &http.Server{Handler: intake.Guard(s.requests), ConnContext: intake.Context, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return requests }}
 	s.health, s.metrics, s.logs = intake.PortServer(mux, errorLog), intake.PortServer(figures, errorLog), intake.PortServer(logs, errorLog)
 	return s

@@ -4,7 +4,9 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -18,6 +20,9 @@ type Listener struct {
 	net.Listener
 	// Total and PerAddress are the limits; 0 means none.
 	Total, PerAddress int
+	// HeadLines is the maximum number of header lines of a request; 0 is no limit. One with
+	// more is refused with 431. It is for connections without TLS.
+	HeadLines int
 	// Silent closes refused connections without a response, which clients of TLS could not
 	// read.
 	Silent bool
@@ -88,7 +93,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		conn := &Conn{Conn: c, listener: l}
+		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines}}
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
 		if old != nil {
 			_ = old.Close() // its client is gone or will notice
@@ -192,6 +197,12 @@ func (c *Conn) serve() {
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
+	// net/http reads a single byte while it responds to the request before.
+	if len(p) > 1 && c.heads.tooMany() {
+		refuseHead(c.Conn, c.heads.refusal())
+		_ = c.Close() // net/http would add a response of its own
+		return 0, errHeadLines
+	}
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
 	return n, err
@@ -233,20 +244,46 @@ func (c *Conn) ended() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.wait(&c.address.used)
+	c.heads.end()
 }
 
 const (
 	// refuseTime is how long a client may take to read its refusal.
 	refuseTime = 50 * time.Millisecond
-	refusal    = "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: %d\r\nConnection: close\r\n\r\n%s"
+	refusal    = "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%sConnection: close\r\n\r\n%s"
+	// drainBytes of a head that is refused are read, so that closing the connection does not
+	// discard the refusal.
+	drainBytes = 64 << 10
 )
+
+// errHeadLines is the error of a connection whose client sends too many header lines.
+var errHeadLines = errors.New("too many header lines")
 
 // refuse answers the next request of the client, and closes the connection.
 func refuse(c net.Conn, why reason) {
-	status := refusals[why].status
-	body := fmt.Sprintf(`{"error":{"message":"%s Try again in a second.","type":"%s","param":null,"code":"%s"}}`, refusals[why].message, openai.TypeUnavailable, openai.CodeOverloaded)
-	if c.SetWriteDeadline(time.Now().Add(refuseTime)) == nil {
-		_, _ = fmt.Fprintf(c, refusal, status, http.StatusText(status), len(body), int(retry.Seconds()), body)
-	}
+	e := &openai.Error{Status: refusals[why].status, Type: openai.TypeUnavailable, Code: openai.CodeOverloaded, Message: refusals[why].message + " Try again in a second."}
+	_ = writeRefusal(c, e, fmt.Sprintf("Retry-After: %d\r\n", int(retry.Seconds())))
 	_ = c.Close()
+}
+
+// refuseHead answers a request whose head is not read to its end.
+func refuseHead(c net.Conn, e *openai.Error) {
+	if writeRefusal(c, e, "") != nil || c.SetReadDeadline(time.Now().Add(refuseTime)) != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, c, drainBytes)
+}
+
+// writeRefusal writes a response outside of net/http.
+func writeRefusal(c net.Conn, e *openai.Error, headers string) error {
+	code := "null"
+	if e.Code != "" {
+		code = `"` + e.Code + `"`
+	}
+	body := fmt.Sprintf(`{"error":{"message":"%s","type":"%s","param":null,"code":%s}}`, e.Message, e.Type, code)
+	if err := c.SetWriteDeadline(time.Now().Add(refuseTime)); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(c, refusal, e.Status, http.StatusText(e.Status), len(body), headers, body)
+	return err
 }

@@ -2,6 +2,8 @@ package intake
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,8 +16,12 @@ import (
 // heads parses the request heads on one connection as they pass, up to the first one with a
 // Transfer-Encoding: net/http removes the Content-Length of such a request, so that a
 // handler cannot reject it, although a proxy in front may have read it differently (request
-// smuggling).
+// smuggling). It also stops at a head with too many lines: net/http keeps each of them,
+// however short, in about 90 bytes.
 type heads struct {
+	// max is the number of header lines of a request, without the first line; 0 is no limit.
+	max int
+
 	mu sync.Mutex // guards the fields after it
 	// line is the beginning of the current line; cut is true if the rest was dropped.
 	line []byte
@@ -33,8 +39,11 @@ type heads struct {
 	sized, odd, encoding bool
 	// twice is true if the encoded one has a length as well.
 	twice bool
-	// begun counts the requests that reached a handler.
-	begun int
+	// lines of the current head; over is the number of the first head with too many.
+	lines, over int
+	// begun counts the requests that reached a handler, where one is now if serving is true.
+	begun   int
+	serving bool
 }
 
 // lineBytes are kept of each line: longer header names are irrelevant.
@@ -43,7 +52,7 @@ const lineBytes = 64
 func (h *heads) see(p []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for len(p) > 0 && h.encoded == 0 {
+	for len(p) > 0 && h.encoded == 0 && h.over == 0 {
 		if h.skip > 0 {
 			n := min(h.skip, int64(len(p)))
 			h.skip -= n
@@ -66,6 +75,9 @@ func (h *heads) ended() {
 	if !h.within || line != "" {
 		h.field(line, cut)
 		h.within = h.within || line != "" // net/http skips empty lines between requests
+		if h.max > 0 && h.lines > h.max {
+			h.over, h.line = h.seen+1, nil
+		}
 		return
 	}
 	h.within = false
@@ -79,9 +91,10 @@ func (h *heads) ended() {
 // field parses a header line; the lock is held.
 func (h *heads) field(line string, cut bool) {
 	name, value, _ := strings.Cut(line, ":")
+	h.lines++
 	switch {
 	case !h.within:
-		h.encoding, h.sized, h.odd, h.length = false, false, false, 0
+		h.encoding, h.sized, h.odd, h.length, h.lines = false, false, false, 0, 0
 	case strings.EqualFold(name, "Transfer-Encoding"):
 		h.encoding = true
 	case strings.EqualFold(name, "Content-Length"):
@@ -91,18 +104,46 @@ func (h *heads) field(line string, cut bool) {
 	}
 }
 
+// tooMany reports whether the head that is being read has too many lines.
+func (h *heads) tooMany() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.over > 0 && !h.serving // one that is served has arrived before
+}
+
 // begin counts a request that reaches a handler. It reports whether the request has a
-// Transfer-Encoding, after which no more heads are parsed, and whether it has a length as
-// well.
-func (h *heads) begin() (encoded, twice bool) {
+// Transfer-Encoding, after which no more heads are parsed, and the error to reject it with.
+func (h *heads) begin() (encoded bool, why *openai.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.begun++
-	return h.encoded > 0 && h.begun >= h.encoded, h.begun == h.encoded && h.twice
+	h.serving = true
+	switch {
+	case h.over > 0 && h.begun >= h.over:
+		why = h.refusal()
+	case h.begun == h.encoded && h.twice:
+		why = &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest,
+			Message: "The request has both Content-Length and Transfer-Encoding. Send one of them."}
+	}
+	return h.encoded > 0 && h.begun >= h.encoded, why
 }
 
-// Guard rejects requests with two lengths, and marks connections that serve a request. A
-// connection is closed after the first request with a Transfer-Encoding.
+func (h *heads) refusal() *openai.Error {
+	return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: openai.TypeInvalidRequest,
+		Message: fmt.Sprintf("The request has more than %d header lines. Send fewer.", h.max)}
+}
+
+// end is called when the handler returns.
+func (h *heads) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.serving = false
+}
+
+// Guard rejects requests with two lengths or too many header lines, and marks connections
+// that serve a request. A connection is closed after the first request with a
+// Transfer-Encoding. Trailers of requests are dropped: net/http keeps the names of 64 KiB in
+// a map of 1 MiB.
 func Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, ok := r.Context().Value(connKey{}).(*Conn)
@@ -111,19 +152,35 @@ func Guard(next http.Handler) http.Handler {
 			return
 		}
 		defer c.ended()
-		encoded, twice := c.heads.begin()
-		if encoded {
+		encoded, why := c.heads.begin()
+		if encoded || why != nil {
 			w.Header().Set("Connection", "close")
 		}
-		if twice {
-			e := &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest,
-				Message: "The request has both Content-Length and Transfer-Encoding. Send one of them."}
-			_ = dialect.Of(r.URL.Path).WriteError(w, e, "") // the client is gone
+		if why != nil {
+			_ = dialect.Of(r.URL.Path).WriteError(w, why, "") // the client is gone
 			return
 		}
 		if r.Body == http.NoBody {
 			Arrived(r.Context())
 		}
+		if encoded {
+			r.Trailer, r.Body = nil, untrailed{ReadCloser: r.Body, of: r}
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// untrailed is a body whose trailers are dropped.
+type untrailed struct {
+	io.ReadCloser
+	of *http.Request
+}
+
+// Read implements io.Reader.
+func (u untrailed) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if err != nil {
+		u.of.Trailer = nil
+	}
+	return n, err
 }

@@ -5,7 +5,8 @@
 // request bodies. When a limit is reached, it closes the connection or drops the body that has been
 // incomplete for longest, of the address or tenant that holds the most; only if there is
 // none does it refuse the newcomer. A request that has arrived completely is never dropped.
-// It also rejects requests with two lengths, which net/http accepts.
+// It also rejects requests with two lengths or very many header lines, which net/http
+// accepts.
 //
 // Start reading at Listener.Accept, Authenticate, PortServer and Bodies.Read.
 package intake

@@ -1,0 +1,153 @@
+package intake
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/test/patience"
+)
+
+// lines are n header lines with different names.
+func lines(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%04x:\n", i)
+	}
+	return b.String()
+}
+
+// watched is a server whose requests the test receives.
+func watched(t *testing.T, l *Listener, h http.HandlerFunc) *pipes {
+	t.Helper()
+	p := newPipes()
+	l.Listener = p
+	s := &http.Server{ConnContext: Context, Handler: Guard(h), MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: patience.Of(t)}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), p.Close()); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+	return p
+}
+
+// TestAttackManyHeaderLines: net/http keeps about 90 bytes for a header line of 5. A request
+// of more lines than allowed gets 431, also one that is not complete, one after another one,
+// and one in which lines continue others.
+func TestAttackManyHeaderLines(t *testing.T) {
+	const most = 200
+	p := watched(t, &Listener{HeadLines: most}, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	const get = "GET / HTTP/1.1\nHost: x\n"
+	for name, c := range map[string]struct {
+		send string
+		want []int
+	}{
+		"as many as allowed":                 {send: get + lines(most-1) + "\n", want: []int{200}},
+		"one more":                           {send: get + lines(most) + "\n", want: []int{431}},
+		"one more, with CR":                  {send: strings.ReplaceAll(get+lines(most)+"\n", "\n", "\r\n"), want: []int{431}},
+		"one more, and no end":               {send: get + lines(most), want: []int{431}},
+		"64 KiB without an end":              {send: get + lines(13_000), want: []int{431}},
+		"continued lines":                    {send: get + "a: b\n" + strings.Repeat(" c\n", 10_000), want: []int{431}},
+		"one line of one name":               {send: get + strings.Repeat("a:\n", most) + "\n", want: []int{431}},
+		"as many as allowed, twice":          {send: strings.Repeat(get+lines(most-1)+"\n", 2), want: []int{200, 200}},
+		"one more, after a request":          {send: get + "\n" + get + lines(most) + "\n", want: []int{200, 431}},
+		"64 KiB, after a request":            {send: get + "\n" + get + lines(13_000), want: []int{200, 431}},
+		"64 KiB, after one with a body":      {send: small + get + lines(13_000), want: []int{200, 431}},
+		"a body of lines":                    {send: "POST / HTTP/1.1\nHost: x\nContent-Length: 60000\n\n" + lines(10_000), want: []int{200}},
+		"64 KiB after a body of many lines":  {send: "POST / HTTP/1.1\nHost: x\nContent-Length: 60000\n\n" + lines(10_000) + get + lines(13_000), want: []int{200, 431}},
+		"a chunked body":                     {send: "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + "3\r\na\nb\r\n0\r\n\r\n", want: []int{200}},
+		"64 KiB of them, and a chunked body": {send: "POST / HTTP/1.1\nHost: x\n" + lines(10_000) + "Transfer-Encoding: chunked\n\n0\r\n\r\n", want: []int{431}},
+	} {
+		conn := p.dial("10.0.0.1")
+		_ = conn.SetDeadline(time.Now().Add(patience.Of(t)))
+		go func() { _, _ = io.WriteString(conn, c.send) }()
+		from := bufio.NewReader(conn)
+		for i, want := range c.want {
+			resp, err := http.ReadResponse(from, nil)
+			if err != nil {
+				t.Fatalf("%s: response %d: %v", name, i, err)
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != want {
+				t.Errorf("%s: response %d has status %d (%v), want %d", name, i, resp.StatusCode, err, want)
+			}
+		}
+		if c.want[len(c.want)-1] == http.StatusRequestHeaderFieldsTooLarge {
+			if n, err := io.Copy(io.Discard, from); n > 0 || errors.Is(err, net.ErrClosed) {
+				t.Errorf("%s: %d bytes follow (%v)", name, n, err)
+			}
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestAttackHeadsThatDoNotEnd: connections that send short header lines as fast as they can
+// take little memory before any of them is a request.
+func TestAttackHeadsThatDoNotEnd(t *testing.T) {
+	const n = 100
+	p := watched(t, &Listener{HeadLines: 200}, func(http.ResponseWriter, *http.Request) {})
+	before := heap()
+	var sending sync.WaitGroup
+	for range n {
+		conn := p.dial("10.0.0.1")
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience.Of(t)))
+		sending.Go(func() { _, _ = io.WriteString(conn, "GET / HTTP/1.1\nHost: x\n"+lines(10_900)) }) // 64 KiB
+	}
+	sending.Wait()
+	if each := (heap() - before) / n; each > 64<<10 {
+		t.Errorf("a connection holds %d KiB", each>>10)
+	}
+}
+
+// TestAttackTrailers: names of trailers, announced in one line or sent after a body, are not
+// kept while the request waits.
+func TestAttackTrailers(t *testing.T) {
+	names := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "%04x,", i)
+		}
+		return strings.TrimSuffix(b.String(), ",")
+	}
+	for name, send := range map[string]string{
+		"announced": "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nTrailer: " + names(12_000) + "\n\n0\r\n\r\n",
+		"sent":      "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n0\r\n" + strings.ReplaceAll(lines(300), "\n", "\r\n") + "\r\n",
+	} {
+		kept := make(chan [2]int, 1)
+		p := watched(t, &Listener{HeadLines: 200}, func(_ http.ResponseWriter, r *http.Request) {
+			first := len(r.Trailer)
+			of := r.WithContext(r.Context())
+			_, err := io.Copy(io.Discard, of.Body)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			kept <- [2]int{first, len(r.Trailer) + len(of.Trailer)}
+		})
+		conn := p.dial("10.0.0.1")
+		if status := answer(t, conn, send); status != http.StatusOK {
+			t.Errorf("%s: status %d", name, status)
+		}
+		_ = conn.Close()
+		if n := <-kept; n != [2]int{} {
+			t.Errorf("%s: %d trailers are kept before the body is read, %d after it", name, n[0], n[1])
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
