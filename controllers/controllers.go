@@ -177,12 +177,12 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 }
 
 // slim drops what the operator never reads of an object before the cache keeps it: tenants
-// may write as much metadata as etcd stores, and a revision repeats its spec for the plugin.
+// may write as much metadata and as long specs as etcd stores, and a revision repeats its spec for the plugin.
 // Writes are patches and applies of single fields, so that nothing dropped is removed.
 func slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
-		o.ManagedFields, o.Annotations, o.Labels, o.OwnerReferences = nil, nil, nil, nil
+		fleet.Compact(o)
 	case *appsv1.ControllerRevision:
 		o.ManagedFields, o.Annotations = nil, nil
 	}

@@ -90,6 +90,8 @@ func TestDeploymentSchema(t *testing.T) {
 		"the longest prefix":              {spec: strings.Replace("model: {source: 'file://a'}\n  placement: {affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: PREFIX/x, operator: Exists}]}]}}}}", "PREFIX", strings.Repeat("p.", 126)+"p", 1)},
 		"a spread":                        {spec: "model: {source: 'file://a'}\n  placement: {strategy: BinPack, topologySpreadConstraints: [{topologyKey: room}, {topologyKey: power, maxSkew: 2, whenUnsatisfiable: ScheduleAnyway}]}"},
 		"a spread without a limit":        {spec: "model: {source: 'file://a'}\n  placement: {topologySpreadConstraints: [{topologyKey: room, maxSkew: 0}]}", sentence: "should be greater than or equal to 1"},
+		"a long value to select":          {spec: "model: {source: 'file://a'}\n  placement: {nodeSelector: {room: " + strings.Repeat("x", 64) + "}}", sentence: "a key of placement.nodeSelector has at most 317 characters, and a value at most 63"},
+		"a long key to select":            {spec: "model: {source: 'file://a'}\n  placement: {nodeSelector: {" + strings.Repeat("x", 318) + ": a}}", sentence: "a key of placement.nodeSelector has at most 317 characters, and a value at most 63"},
 		"another strategy":                {spec: "model: {source: 'file://a'}\n  placement: {strategy: Random}", sentence: "supported values"},
 		"a priority class":                {spec: "model: {source: 'file://a'}\n  priorityClassName: high.example"},
 		"no name of a priority class":     {spec: "model: {source: 'file://a'}\n  priorityClassName: High", sentence: "priorityClassName must be the name of a PriorityClass"},

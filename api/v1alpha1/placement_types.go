@@ -23,6 +23,7 @@ type PlacementSpec struct {
 	// lab-2.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && size(self[k]) <= 63)",message="a key of placement.nodeSelector has at most 317 characters, and a value at most 63, like the labels of a MacNode"
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// affinity selects MacNodes by expressions over their labels, like the
 	// affinity of a Pod.

@@ -101,14 +101,11 @@ type request struct {
 	decision *decision
 }
 
-// newRequest returns the request for a deployment's source. An affinity that is too large to be
-// accepted is not checked.
+// newRequest returns the request for a deployment's source. The affinity of a spec that is too
+// large to be accepted is not checked.
 func newRequest(d *v1alpha1.ModelDeployment, slots int) *request {
 	r := &request{generation: d.Generation}
-	if d.Spec.Placement.Affinity != nil {
-		r.refused = Oversized(&d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil
-	}
-	if r.refused {
+	if r.refused = OversizedDeployment(d, &d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil; r.refused {
 		r.inspection.ID = InspectionID(d)
 	} else {
 		m := d.Spec.Model.Resolved()

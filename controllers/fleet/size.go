@@ -20,10 +20,14 @@ const (
 // Oversized rejects a spec that would make each of its replicas larger than an object may be;
 // nil if it does not.
 func Oversized(spec *v1alpha1.ModelDeploymentSpec) *Refusal {
-	if n := jsonBytes(spec); n > maxSpecBytes {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement", n, maxSpecBytes)}
+	return oversized(jsonBytes(spec))
+}
+
+func oversized(bytes int) *Refusal {
+	if bytes <= maxSpecBytes {
+		return nil
 	}
-	return nil
+	return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement", bytes, maxSpecBytes)}
 }
 
 // OversizedRecord is Oversized for the record of the source.

@@ -52,6 +52,10 @@ func TestAttackALargeAffinity(t *testing.T) {
 	if Oversized(&d.Spec) == nil || len(Asked(d, macs)) != 0 || len(Inspections("m1", []v1alpha1.ModelDeployment{*d}, macs, nil)) != 0 {
 		t.Errorf("Macs are asked for a deployment that is refused: %+v", Oversized(&d.Spec))
 	}
+	d.Spec.Placement = v1alpha1.PlacementSpec{NodeSelector: map[string]string{"key": strings.Repeat("x", 40<<10)}}
+	if Compact(d); d.Spec.Placement.NodeSelector != nil || len(Asked(d, macs)) != 0 {
+		t.Errorf("Macs are asked for a deployment whose refused placement was dropped: %v", Asked(d, macs))
+	}
 }
 
 // TestAttackPatternsThatTakeLong: each pattern nearly matches at each position of each path.

@@ -33,7 +33,7 @@ func accept(s *scope) verdict {
 		return verdict{condition: condition(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: kept}
 	}
 	spec, noProfile := fleet.WithProfile(&s.deployment.Spec, s.profile)
-	if refusal := fleet.Oversized(spec); refusal != nil { // not all holders of its names were read
+	if refusal := s.oversized(); refusal != nil { // not all holders of its names were read
 		return no(status.False, *refusal)
 	}
 	if refusal := fleet.InvalidPlacement(&spec.Placement); refusal != nil {

@@ -76,9 +76,13 @@ func (r *Reconciler) footprint(ctx context.Context, s *scope) (*footprint, error
 // withinNamespace returns the replicas to create for which the namespace has room. Of those that
 // wait for a Mac, it has room for one in any case if none waits already: when one of them is
 // placed, its deployment creates another. An error explains that all replicas of the namespace
-// take too much.
+// take too much. While the spec is too large, a deployment without a replica gets none: it is not
+// known where one may be placed.
 func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []replicaToCreate, waiting int) ([]replicaToCreate, error) {
 	if len(missing) == 0 {
+		return nil, nil
+	}
+	if _, known := s.lastPlacement(); s.oversized() != nil && !known {
 		return nil, nil
 	}
 	f, err := r.footprint(ctx, s)

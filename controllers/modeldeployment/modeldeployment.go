@@ -116,6 +116,7 @@ func (r *Reconciler) addFinalizer(ctx context.Context, s *scope) error {
 	if err := r.Client.Patch(ctx, s.deployment, lockedMerge(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 		return fmt.Errorf("add finalizer: %w", err)
 	}
+	s.deployment.Annotations = before.Annotations // a tenant's are not read
 	return nil
 }
 
@@ -183,7 +184,7 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 // permission to swap. If the namespace has no room for larger fields, the others are updated.
 func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error {
 	spec := s.effective()
-	oversized := fleet.Oversized(spec) != nil
+	oversized := s.oversized() != nil
 	drain := drainSeconds(s.deployment)
 	var noRoom error
 	for i := range s.replicas {
@@ -307,7 +308,6 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 			DrainSeconds:  drainSeconds(d),
 			PrefixCache:   e.Cache(s.effective().PrefixCache),
 			Residency:     fleet.Residency(d.Spec.Residency),
-			Placement:     d.Spec.Placement,
 			Priority:      s.priority(v1alpha1.Priority{}),
 			Avoid:         b.avoid,
 			Desired:       v1alpha1.DesiredRunning,
@@ -317,9 +317,12 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 			ChatTemplate:   e.ChatTemplate,
 		},
 	}
-	if fleet.Oversized(s.effective()) == nil {
-		out.Labels, out.Annotations, _ = passOn(d.Spec.ReplicaMetadata, &out.ObjectMeta)
+	if s.oversized() != nil {
+		out.Spec.Placement, _ = s.lastPlacement()
+		return out, nil
 	}
+	out.Spec.Placement = d.Spec.Placement
+	out.Labels, out.Annotations, _ = passOn(d.Spec.ReplicaMetadata, &out.ObjectMeta)
 	return out, nil
 }
 

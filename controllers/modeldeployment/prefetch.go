@@ -20,7 +20,7 @@ import (
 // prefetch creates, updates and removes the replicas that keep the weights of the current
 // revision on Macs and run no engine (spec.prefetch).
 func (r *Reconciler) prefetch(ctx context.Context, s *scope) error {
-	oversized := fleet.Oversized(s.effective()) != nil
+	oversized := s.oversized() != nil
 	var noRoom error
 	for i := range s.prefetchers {
 		replica := &s.prefetchers[i]

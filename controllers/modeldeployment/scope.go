@@ -3,6 +3,7 @@ package modeldeployment
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -48,6 +49,10 @@ type scope struct {
 	class *schedulingv1.PriorityClass
 	// profile is the ModelProfile that the spec names; nil if there is none.
 	profile *v1alpha1.ModelProfile
+
+	// tooLarge is why the spec is, once sized.
+	tooLarge *fleet.Refusal
+	sized    bool
 
 	verdict verdict
 	// current is the wanted revision.
@@ -126,7 +131,7 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 // its spec.
 func (r *Reconciler) readHolders(ctx context.Context, s *scope) error {
 	names := fleet.Claims(s.deployment)
-	if fleet.Oversized(s.effective()) != nil {
+	if s.oversized() != nil {
 		names = fleet.HolderOf(s.deployment).Held
 	}
 	seen := sets.New(s.deployment.UID)
@@ -167,6 +172,22 @@ func (r *Reconciler) readProfile(ctx context.Context, s *scope) error {
 func (s *scope) effective() *v1alpha1.ModelDeploymentSpec {
 	spec, _ := fleet.WithProfile(&s.deployment.Spec, s.profile)
 	return spec
+}
+
+// oversized refuses a spec that is too large. It is judged once, as the cache has it.
+func (s *scope) oversized() *fleet.Refusal {
+	if !s.sized {
+		s.tooLarge, s.sized = fleet.OversizedDeployment(s.deployment, s.effective()), true
+	}
+	return s.tooLarge
+}
+
+// lastPlacement returns the placement of a replica, which was accepted; false if there is no replica.
+func (s *scope) lastPlacement() (v1alpha1.PlacementSpec, bool) {
+	for _, r := range slices.Concat(all(s.replicas), all(s.prefetchers)) {
+		return r.Spec.Placement, true
+	}
+	return v1alpha1.PlacementSpec{}, false
 }
 
 // readClass reads the PriorityClass that the spec names.

@@ -1,0 +1,108 @@
+package controllers_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers"
+)
+
+// largeAffinity is an affinity of a number of terms, of 40 KiB each.
+func largeAffinity(terms int) *v1alpha1.Affinity {
+	required := &v1alpha1.NodeSelector{}
+	for i := range terms {
+		term := v1alpha1.NodeSelectorTerm{}
+		for range 16 {
+			e := v1alpha1.NodeSelectorRequirement{Key: "a", Operator: corev1.NodeSelectorOpNotIn}
+			for j := range 32 {
+				e.Values = append(e.Values, fmt.Sprintf("%063d", 100*i+j))
+			}
+			term.MatchExpressions = append(term.MatchExpressions, e)
+		}
+		required.NodeSelectorTerms = append(required.NodeSelectorTerms, term)
+	}
+	return &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
+}
+
+// TestAttackRefusedSpecsInTheOperatorsMemory: hundreds of deployments, each with a spec that is
+// refused for its size.
+func TestAttackRefusedSpecsInTheOperatorsMemory(t *testing.T) {
+	var transform func(any) (any, error)
+	for kind, by := range controllers.ManagerOptions("s").Cache.ByObject {
+		if _, ok := kind.(*v1alpha1.ModelDeployment); ok {
+			transform = by.Transform
+		}
+	}
+	const n = 100
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var kept []any
+	for range n {
+		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"metalfleet.dev/spec-bytes": "1"}}}
+		d.Spec.Placement.Affinity = largeAffinity(4)
+		d.Spec.Placement.NodeSelector = map[string]string{"key": strings.Repeat("x", 100<<10)}
+		d.Spec.ChatTemplate = strings.Repeat("x", 16<<10)
+		d.Spec.PrefixCache.SharedPrefixes = []string{strings.Repeat("x", 4<<10)}
+		d.Spec.ReplicaMetadata.Annotations = map[string]v1alpha1.MetadataValue{"a": v1alpha1.MetadataValue(strings.Repeat("x", 4<<10))}
+		o, err := transform(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, o)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / n; each > 8<<10 {
+		t.Errorf("a refused deployment takes %d bytes", each)
+	}
+	runtime.KeepAlive(kept)
+}
+
+// TestADeploymentWhoseSpecBecomesTooLarge keeps its replicas where they are, replaces them by the
+// placement that they have, and loses nothing that its owner wrote.
+func TestADeploymentWhoseSpecBecomesTooLarge(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.mac("mac-2", holding(60*gib))
+	label := func(name string) map[string]string { return map[string]string{"name": name} }
+	d := w.deploy("grows", func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.NodeSelector = label("mac-2") })
+	w.deployment("grows", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.must(w.c.Patch(w.ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"metalfleet.dev/spec-bytes":"1"}}}`))))
+	w.edit("grows", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Placement, s.Replicas = v1alpha1.PlacementSpec{NodeSelector: label("mac-1"), Affinity: largeAffinity(10)}, ptr.To[int32](2)
+	})
+	w.deployment("grows", v1alpha1.ConditionAccepted, v1alpha1.ReasonSpecTooLarge)
+	var replicas v1alpha1.ModelReplicaList
+	w.eventually("two replicas", func() error {
+		w.must(w.c.List(w.ctx, &replicas, client.InNamespace(w.ns)))
+		if len(replicas.Items) != 2 {
+			return errors.New(fmt.Sprint(len(replicas.Items)))
+		}
+		return nil
+	})
+	for _, r := range replicas.Items {
+		if r.Spec.Placement.NodeSelector["name"] != "mac-2" || r.Spec.Placement.Affinity != nil {
+			t.Errorf("%s has the selector %v, want that of the accepted spec", r.Name, r.Spec.Placement.NodeSelector)
+		}
+	}
+	if d = w.get("grows"); len(d.Spec.Placement.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) != 10 || d.Annotations["metalfleet.dev/spec-bytes"] != "1" {
+		t.Errorf("the owner's spec or annotations were changed: %v", d.Annotations)
+	}
+	w.edit("grows", func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Affinity = nil })
+	w.deployment("grows", v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted)
+
+	large := func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Affinity = largeAffinity(1) }
+	w.deploy("large", large)
+	w.deployment("large", v1alpha1.ConditionAccepted, v1alpha1.ReasonSpecTooLarge)
+}
