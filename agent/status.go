@@ -13,12 +13,22 @@ import (
 // diskEvery is how often disk usage is measured when nothing else changes.
 const diskEvery = 30 * time.Second
 
-// statusLoop offers a new status after every change.
+// statusPause is how many times as long as making a status the pause after it is.
+const statusPause = 10
+
+// statusLoop offers a new status after every change, and after several at once if
+// they come faster than statuses are made.
 func (a *Agent) statusLoop(ctx context.Context) error {
 	tick := time.NewTicker(diskEvery)
 	defer tick.Stop()
 	for {
+		began := time.Now()
 		a.Links.Reports.Offer(a.status())
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(statusPause * time.Since(began)):
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -103,9 +103,11 @@ func own(files []linkedFile) int64 {
 // maxCollections is how many evictions the status lists.
 const maxCollections = 8
 
-// Collect records which weights are in use and, above the high watermark, evicts
-// unused ones, least recently used first.
+// Collect looks at the files of some weights, records which are in use, and evicts
+// unused ones: those beyond the maximum number and, above the high watermark, the
+// least recently used.
 func (s *Store) Collect() error {
+	s.objects.look(filesPerLook)
 	s.room.Lock()
 	defer s.room.Unlock()
 	spared, known := s.spared()
@@ -117,6 +119,9 @@ func (s *Store) Collect() error {
 		if spared(digest) {
 			s.objects.use(digest, now)
 		}
+	}
+	if err := s.thin(); err != nil {
+		return err
 	}
 	d, err := s.opt.Disk()
 	if err != nil {
@@ -201,19 +206,24 @@ func (s *Store) spared() (func(digest string) bool, bool) {
 	return s.opt.Spared()
 }
 
-// unwanted are the weights that may be evicted now: none while it is unknown
-// which are wanted.
-func (s *Store) unwanted() (all []unwanted) {
+// evictable are the records of weights that may be evicted now: none while it is
+// unknown which are wanted.
+func (s *Store) evictable() []entry {
 	spared, known := s.spared()
 	if !known {
 		return nil
 	}
+	all := s.objects.all()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.objects.all() {
-		if d := e.Record.Digest; !spared(d) && !s.inUse(d) {
-			all = append(all, unwanted{d, e.Record.Source, e.used, s.objects.links(e)})
-		}
+	return slices.DeleteFunc(all, func(e entry) bool { return spared(e.Record.Digest) || s.inUse(e.Record.Digest) })
+}
+
+// unwanted are the weights that may be evicted now, with their files as they are
+// on the disk. Requests for weights do not wait for that.
+func (s *Store) unwanted() (all []unwanted) {
+	for _, e := range s.evictable() {
+		all = append(all, unwanted{e.Record.Digest, e.Record.Source, e.used, s.objects.links(e)})
 	}
 	return all
 }

@@ -77,14 +77,35 @@ func (s *objectStore) links(e entry) (out []linkedFile) {
 	return out
 }
 
+// sharing counts how many files of the weights are each file of the disk, by its
+// inode, as they were verified.
+func sharing(all []entry) map[uint64]int {
+	counts := map[uint64]int{}
+	for _, e := range all {
+		for _, s := range e.Stamps {
+			counts[s.Inode]++
+		}
+	}
+	return counts
+}
+
+// linked returns the files of weights as they were verified, with the links that
+// sharing counted.
+func (e entry) linked(counts map[uint64]int) (out []linkedFile) {
+	for _, s := range e.Stamps {
+		out = append(out, linkedFile{inode: s.Inode, bytes: s.Bytes, links: counts[s.Inode]})
+	}
+	return out
+}
+
 // bytes is the disk usage of all weights, each file once.
 func (s *objectStore) bytes() (sum int64) {
 	seen := map[uint64]bool{}
 	for _, e := range s.all() {
-		for _, f := range s.links(e) {
-			if !seen[f.inode] {
-				seen[f.inode] = true
-				sum += f.bytes
+		for _, f := range e.Stamps {
+			if !seen[f.Inode] {
+				seen[f.Inode] = true
+				sum += f.Bytes
 			}
 		}
 	}

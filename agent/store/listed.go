@@ -73,41 +73,46 @@ func inTurn(all []listed) (out []listed) {
 	return out
 }
 
-// listings returns all weights that are verified and unchanged, each digest once:
-// those of the store, then those of the model root.
-func (s *Store) listings() []listed {
-	stored := s.objects.list()
+// stored returns the downloaded weights that are verified and unchanged. Wanted ones
+// have no bytes to reclaim, and none has while it is unknown which are wanted.
+func (s *Store) stored() []listed {
+	all := s.objects.list()
 	spared, known := s.spared()
 	s.mu.Lock()
-	for i := range stored {
-		d := stored[i].Digest
-		if stored[i].wanted = known && spared(d) || s.inUse(d); !known || stored[i].wanted {
-			stored[i].ReclaimableBytes = 0
+	defer s.mu.Unlock()
+	for i := range all {
+		l := &all[i]
+		l.wanted = known && spared(l.Digest) || s.inUse(l.Digest)
+		if !known || l.wanted {
+			l.ReclaimableBytes = 0
 		}
 	}
-	s.mu.Unlock()
-	seen := map[string]bool{}
-	for _, l := range stored {
-		seen[l.Digest] = true
-	}
-	for _, w := range s.opt.Root.held() {
-		if !seen[w.Digest] {
-			seen[w.Digest] = true
-			stored = append(stored, listed{StoredWeights: w, wanted: known && spared(w.Digest)})
-		}
-	}
-	return stored
+	return all
 }
 
 // List returns the weights on this Mac that are verified and unchanged, in the
 // store or in the model root, sorted by digest, at most as many as a status
 // holds.
-func (s *Store) List() []v1alpha1.StoredWeights { return shorten(s.listings()) }
+func (s *Store) List() []v1alpha1.StoredWeights {
+	all := s.stored()
+	spared, known := s.spared()
+	seen := map[string]bool{}
+	for _, l := range all {
+		seen[l.Digest] = true
+	}
+	for _, w := range s.opt.Root.held() {
+		if !seen[w.Digest] {
+			seen[w.Digest] = true
+			all = append(all, listed{StoredWeights: w, wanted: known && spared(w.Digest)})
+		}
+	}
+	return shorten(all)
+}
 
 // reclaimable is how many bytes evicting the unused weights would free, counted
 // for each alone, as in List, and including those that List leaves out.
 func (s *Store) reclaimable() (sum int64) {
-	for _, l := range s.listings() {
+	for _, l := range s.stored() {
 		sum += l.ReclaimableBytes
 	}
 	return sum

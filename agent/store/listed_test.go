@@ -51,7 +51,7 @@ func TestAttackTinyWeightsHideNoOthers(t *testing.T) {
 	}
 	s.opt.Spared = func() (func(string) bool, bool) { return func(string) bool { return false }, true }
 	var all int64
-	for _, l := range s.listings() {
+	for _, l := range s.stored() {
 		all += l.ReclaimableBytes
 	}
 	if got := s.Status().ReclaimableBytes; got != all || got <= victim.Bytes() {

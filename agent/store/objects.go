@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -61,7 +62,15 @@ type entry struct {
 
 	// used is when the weights were last in use: the time of record.json.
 	used time.Time
+	// looked is when the files were last compared with their stamps outside of a
+	// use, and changed whether one differed.
+	looked  time.Time
+	changed bool
 }
+
+// filesPerLook is how many files are compared with their stamps at a time, so that
+// weights that were damaged or removed are soon not reported any more.
+const filesPerLook = 2048
 
 // usedEvery is how often continued use is recorded on the disk.
 const usedEvery = 10 * time.Minute
@@ -124,6 +133,7 @@ func (s *objectStore) scan() error {
 			}
 			continue
 		}
+		e.looked, e.changed = time.Now(), !s.unchanged(e)
 		s.entries[e.Record.Digest] = e
 	}
 	return nil
@@ -195,6 +205,31 @@ func (s *objectStore) unchanged(e entry) bool {
 	return true
 }
 
+// look compares the files of weights with their stamps, about most files at a time:
+// first those that it did not look at for the longest.
+func (s *objectStore) look(most int) {
+	all := s.all()
+	slices.SortStableFunc(all, func(a, b entry) int { return a.looked.Compare(b.looked) })
+	for _, e := range all {
+		if most <= 0 {
+			return
+		}
+		most -= len(e.Record.Files)
+		s.looked(e, !s.unchanged(e))
+	}
+}
+
+// looked records whether a file of weights differed from its stamp.
+func (s *objectStore) looked(e entry, changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, ok := s.entries[e.Record.Digest]
+	if ok && maps.Equal(now.Stamps, e.Stamps) { // else it was verified meanwhile
+		now.looked, now.changed = time.Now(), changed
+		s.entries[e.Record.Digest] = now
+	}
+}
+
 // find returns the path of stored weights, or "" if there are none. Files that
 // may have changed are hashed again, and removed if their digest is wrong.
 func (s *objectStore) find(ctx context.Context, digest string, verifying func(int64)) (string, error) {
@@ -203,6 +238,7 @@ func (s *objectStore) find(ctx context.Context, digest string, verifying func(in
 		return "", nil
 	}
 	if s.unchanged(e) {
+		s.looked(e, false)
 		s.use(digest, time.Now())
 		return s.filePath(e.Record), nil
 	}
@@ -211,7 +247,7 @@ func (s *objectStore) find(ctx context.Context, digest string, verifying func(in
 		return "", context.Cause(ctx)
 	}
 	if err == nil {
-		err := s.update(digest, func(e entry) entry { e.Stamps, e.used = stamps, time.Now(); return e })
+		err := s.update(digest, func(e entry) entry { e.Stamps, e.used, e.changed = stamps, time.Now(), false; return e })
 		if err != nil {
 			return "", download.DiskError(err, "write")
 		}
@@ -326,7 +362,7 @@ func (s *objectStore) place(rec model.Record, o origin, namespace string) (strin
 	dir := path.Join(partialDir, partial(rec.Digest, o))
 	if have, ok := s.entry(rec.Digest); ok && s.unchanged(have) {
 		have = have.with(granted{o, namespace})
-		have.used = time.Now()
+		have.used, have.changed = time.Now(), false
 		if err := s.write(folder(rec.Digest), have); err != nil {
 			return "", err
 		}
@@ -446,14 +482,17 @@ func (s *objectStore) destroy(gone string) (int64, error) {
 	return bytes, s.root.RemoveAll(gone)
 }
 
-// list returns the unchanged weights, with the bytes that removing each alone
-// would free.
+// list returns the weights that were unchanged when their files were last looked
+// at, with the bytes that removing each alone would free. It does not wait for the
+// disk.
 func (s *objectStore) list() []listed {
 	var out []listed
-	for _, e := range s.all() {
-		if s.unchanged(e) {
+	all := s.all()
+	counts := sharing(all)
+	for _, e := range all {
+		if !e.changed {
 			out = append(out, listed{namespace: e.namespace(), StoredWeights: v1alpha1.StoredWeights{
-				Digest: e.Record.Digest, Bytes: e.Record.Bytes(), ReclaimableBytes: own(s.links(e)),
+				Digest: e.Record.Digest, Bytes: e.Record.Bytes(), ReclaimableBytes: own(e.linked(counts)),
 			}})
 		}
 	}

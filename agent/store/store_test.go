@@ -245,6 +245,9 @@ func TestDamagedWeightsAreFetchedAnew(t *testing.T) {
 	if err := os.Chtimes(path, past, past); err != nil { // two writes may fall into one tick of the clock
 		t.Fatal(err)
 	}
+	if err := s.Collect(); err != nil {
+		t.Fatal(err)
+	}
 	if l := s.List(); len(l) != 0 {
 		t.Errorf("damaged weights are listed: %+v", l)
 	}

@@ -309,7 +309,7 @@ type Collected struct {
 }
 
 // CollectionReason is why unused weights were removed.
-// +kubebuilder:validation:Enum=HighMark;Download
+// +kubebuilder:validation:Enum=HighMark;Download;Count
 type CollectionReason string
 
 const (
@@ -317,6 +317,8 @@ const (
 	CollectedForMark CollectionReason = "HighMark"
 	// CollectedForDownload: a download needed the space.
 	CollectedForDownload CollectionReason = "Download"
+	// CollectedForCount: the Mac kept too many models or files.
+	CollectedForCount CollectionReason = "Count"
 )
 
 // Collection records the removal of one unused model.
@@ -337,6 +339,7 @@ type Collection struct {
 	// reason is why the weights were removed. Valid values are:
 	// - HighMark: disk usage was above the agent's --disk-high-percent.
 	// - Download: a download needed the space.
+	// - Count: the Mac kept more than 512 models or 16,384 files.
 	// +required
 	Reason CollectionReason `json:"reason"`
 	// time is when the weights were removed.

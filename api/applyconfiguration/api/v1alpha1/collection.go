@@ -22,6 +22,7 @@ type CollectionApplyConfiguration struct {
 	// reason is why the weights were removed. Valid values are:
 	// - HighMark: disk usage was above the agent's --disk-high-percent.
 	// - Download: a download needed the space.
+	// - Count: the Mac kept more than 512 models or 16,384 files.
 	Reason *apiv1alpha1.CollectionReason `json:"reason,omitempty"`
 	// time is when the weights were removed.
 	Time *v1.Time `json:"time,omitempty"`
