@@ -78,6 +78,7 @@ func answer(ctx context.Context, e *env, eng *engine.Engine, req engine.Request,
 	if err != nil {
 		return err
 	}
+	defer stream.Close()
 	out := generation{PromptTokens: stream.Prompt(), Tokens: []int32{}}
 	for {
 		ev, err := stream.Next(ctx)

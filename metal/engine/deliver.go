@@ -47,7 +47,10 @@ func (l *loop) deliverPrompt(s *sequence, p promptLogprobs) bool {
 	}
 	if len(p.tokens) > 0 {
 		s.echo.returned += len(p.tokens)
-		s.stream.pushPrompt("", p.tokens)
+		if !s.stream.pushPrompt("", p.tokens) {
+			l.finish(s, Finished{Err: s.stream.overflow()})
+			return false
+		}
 	}
 	return true
 }
@@ -113,16 +116,19 @@ func (s *sequence) show(log *slog.Logger, t sampled) (end *Finished) {
 	if err != nil {
 		return &Finished{Err: internal(err)}
 	}
-	s.stream.push(deltas) // before the output is used again
-	if stopped {
+	within := s.stream.push(deltas, s.output.Held()) // before the output is used again
+	switch {
+	case stopped:
 		return &Finished{Reason: Stop, Stop: s.output.Stop()}
+	case !within:
+		return &Finished{Err: s.stream.overflow()}
 	}
 	deltas = nil
 	if err := contained(log, "output", func() (err error) { deltas, end, err = s.ended(t.token); return err }); err != nil {
 		return &Finished{Err: internal(err)}
 	}
 	if end != nil {
-		s.stream.push(deltas)
+		s.stream.push(deltas, 0)
 	}
 	return end
 }
@@ -133,7 +139,7 @@ func (s *sequence) complete(log *slog.Logger) Finished {
 	if err := contained(log, "output", func() error { deltas = s.output.Flush(false); return nil }); err != nil {
 		return Finished{Err: internal(err)}
 	}
-	s.stream.push(deltas)
+	s.stream.push(deltas, 0)
 	return Finished{Reason: Stop}
 }
 

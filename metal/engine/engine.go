@@ -109,6 +109,8 @@ type Options struct {
 	attachPatience time.Duration
 	// draftCost instead of what is measured (draftCosts). Tests set it.
 	draftCost float64
+	// unread instead of maxUnread. Tests set it.
+	unread int64
 }
 
 const (
@@ -126,6 +128,7 @@ type Engine struct {
 	// if there is no prefix cache.
 	input    atomic.Pointer[inputProcessor]
 	prefixes atomic.Pointer[prefixCache]
+	streams  openStreams
 	// kill cancels hard.
 	kill context.CancelFunc
 	done chan struct{}
@@ -159,11 +162,10 @@ func Start(opts Options) *Engine {
 // unread are the bytes of output that no client has read yet, and of images that requests
 // hold.
 func (e *Engine) unread() int64 {
-	n := e.counters.unread.Load()
 	if p := e.input.Load(); p != nil {
-		n += p.images.bytes()
+		return p.unread.Held() + p.images.bytes()
 	}
-	return n
+	return 0
 }
 
 // run is the engine's one goroutine: it loads, serves and releases.
@@ -326,7 +328,7 @@ func (e *Engine) Facts() (facts model.Facts, ok bool) {
 }
 
 // Generate checks a request and queues it. The error is a *Refusal. A returned stream ends
-// with exactly one Finished; the request is cancelled when ctx is.
+// with exactly one Finished and must be closed; the request is cancelled when ctx is.
 func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	input, refusal := e.inputFor(model.Generate)
 	if refusal != nil {
@@ -341,8 +343,10 @@ func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	}
 	if refusal := e.admit(ctx, s); refusal != nil {
 		e.prefixes.Load().release(s)
+		s.stream.Close()
 		return nil, refusal
 	}
+	e.streams.add(s.stream)
 	unhook := context.AfterFunc(ctx, s.stream.cancel)
 	s.stream.onFinish(func() { unhook() })
 	e.admission.notify()
@@ -516,8 +520,9 @@ func (e *Engine) Forget(ctx context.Context) (int64, error) {
 }
 
 // Abort ends every running and queued request with a terminal error that has the reason;
-// the engine continues. When it returns, their memory is back with the system. It returns
-// how many requests there were.
+// the engine continues. What clients have not read of answers is dropped, also where these had
+// ended before. When it returns, their memory is back with the system. It returns how many
+// requests there were.
 func (e *Engine) Abort(ctx context.Context, reason string) (int, error) {
 	if reason == "" {
 		reason = "the request was aborted because this Mac is short of memory"
@@ -525,7 +530,9 @@ func (e *Engine) Abort(ctx context.Context, reason string) (int, error) {
 	aborted := 0
 	var failed error
 	_, err := e.admission.run(ctx, func(l loopControl) {
-		aborted = l.abortAll(&Refusal{Kind: Aborted, Message: reason, RetryAfter: abortRetry})
+		refusal := &Refusal{Kind: Aborted, Message: reason, RetryAfter: abortRetry}
+		aborted = l.abortAll(refusal)
+		e.streams.abort(refusal)
 		_, failed = e.guard.Reclaim()
 		e.log.Warn("requests aborted", "requests", aborted, "reason", reason)
 	})

@@ -30,6 +30,12 @@ func WithDraftCost(o Options, cost float64) Options {
 	return o
 }
 
+// WithUnread has the output of all requests that was not sent take this many bytes.
+func WithUnread(o Options, bytes int64) Options {
+	o.unread = bytes
+	return o
+}
+
 // Kept is how many requests and tasks the engine keeps.
 func Kept(e *Engine) int {
 	a := e.admission
@@ -67,7 +73,7 @@ func OnFinish(s *Stream, f func()) { s.onFinish(f) }
 func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }
 
 // Held is what the guard weighs as held now, and how much of it no client has read.
-func Held(e *Engine) (held, unread int64) { return e.guard.Room().Held, e.counters.unread.Load() }
+func Held(e *Engine) (held, unread int64) { return e.guard.Room().Held, e.input.Load().unread.Held() }
 
 // Prepared is for how many blocks room was made ahead.
 func Prepared(e *Engine) int64 { return e.prefixes.Load().ram.Stats().Prepared }

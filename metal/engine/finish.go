@@ -28,11 +28,4 @@ func (l *loop) finishAll(r *Refusal) {
 func (l *loop) publish() {
 	l.counters.running.Store(int64(l.sched.Running()))
 	l.counters.queued.Store(int64(l.sched.Waiting()))
-	var unread int64
-	for _, s := range l.byID {
-		if s.logprobs != nil {
-			unread += s.stream.unreadBytes()
-		}
-	}
-	l.counters.unread.Store(unread)
 }

@@ -61,6 +61,8 @@ type inputProcessor struct {
 	long *share.Turns
 	// texts are the tokens of all requests for vectors or scores.
 	texts *share.Bytes
+	// unread is the output of all requests that was not sent.
+	unread *share.Bytes
 	// renders bounds the conversations that are rendered at once. One whose text gets long
 	// keeps its place while it waits for its turn in long.
 	renders *share.Turns
@@ -106,7 +108,7 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	s := &sequence{
 		tokens: tokens, prompt: len(tokens), maxTokens: maxTokens, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
 		adapter: r.Adapter, prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt, Adapter: p.adapters[r.Adapter]}},
-		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes), images: newPromptImages(p.images, r.Tenant, images),
+		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes, unread{share: p.unread, tenant: r.Tenant}), images: newPromptImages(p.images, r.Tenant, images),
 	}
 	if params.Repeats() {
 		s.counts.Prompt(tokens)
@@ -118,12 +120,13 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 }
 
 // complete prepares the output of a sequence and decodes its images. Its constraint is
-// released where that fails, also in a panic.
+// released and its stream closed where that fails, also in a panic.
 func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, images []*promptImage) *Refusal {
 	complete := false
 	defer func() {
 		if !complete {
 			s.constraint.Release()
+			s.stream.Close()
 		}
 	}()
 	if refusal := p.prepareOutput(ctx, s, r); refusal != nil {
@@ -379,6 +382,8 @@ func (p *inputProcessor) echo(s *sequence, r Request) *Refusal {
 		s.echo.logprobs, s.echo.returned = true, 1
 		first = []sample.Ranked{{Chosen: sample.Likely{ID: s.tokens[0]}}}
 	}
-	s.stream.pushPrompt(text, first)
+	if !s.stream.pushPrompt(text, first) {
+		return &Refusal{Kind: QueueFull, Message: "clients of the same tenant have left too much output unread; try again", RetryAfter: retryAfter}
+	}
 	return nil
 }

@@ -137,11 +137,15 @@ func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 	}
 	again <- struct{}{}
 	<-stopped // one step later
+	if _, err := s.Next(t.Context()); err != nil { // what was read before is sent
+		t.Fatal(err)
+	}
 	if _, left := engine.Held(e); left >= unread {
 		t.Errorf("%d bytes are not read yet after all were, %d before", left, unread)
 	}
 	close(again)
 	collect(t, s)
+	s.Close()
 	if _, left := engine.Held(e); left != 0 {
 		t.Errorf("%d bytes are unread after the end", left)
 	}

@@ -27,7 +27,7 @@ func TestARequestThatTheSchedulerRefusesLeavesNothing(t *testing.T) {
 	l.admission.start()
 	images := &imageProcessor{held: share.NewBytes(100)}
 	for i := range 5 {
-		s := &sequence{prompt: 1, tokens: []int32{1}, stream: newStream([]int32{1}, nil), images: &promptImages{processor: images}}
+		s := &sequence{prompt: 1, tokens: []int32{1}, stream: newStream([]int32{1}, nil, unread{}), images: &promptImages{processor: images}}
 		if err := l.admission.admit(s); err != nil {
 			t.Fatalf("request %d: %v", i, err)
 		}

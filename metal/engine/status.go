@@ -35,7 +35,6 @@ type Status struct {
 type counters struct {
 	loaded, loadTotal              atomic.Int64
 	running, queued                atomic.Int64
-	unread                         atomic.Int64 // bytes of output that no client has read
 	steps, promptTokens, generated atomic.Int64
 	preemptions                    atomic.Int64
 	drafts, rightDrafts            atomic.Int64

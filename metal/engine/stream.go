@@ -84,25 +84,33 @@ type Stream struct {
 	ready  chan struct{}
 	cancel func()
 
+	// forget is called when it is closed, and aborted is closed when its output is dropped.
+	forget  func()
+	aborted chan struct{}
+
 	mu sync.Mutex
 	// mu guards the fields after it.
 	text      []byte
 	thoughts  []byte
 	tokens    []int32
 	ranked    []sample.Ranked
-	unread    int64 // bytes of ranked and prompts
 	calls     []output.Call
+	arguments []byte // of the last of calls, after those that it has
 	progress  *Progress
 	echoed    string
 	prompts   []sample.Ranked // of the prompt's tokens
-	before    []Event         // whole ones, which are read first
+	rest      *Event          // of one that was read in part, which is read first
+	before    []Event         // whole ones, which are read next
 	finished  *Finished
 	delivered bool
+	closed    bool // output is dropped
+	dropped   bool // aborted is closed
 	after     func()
+	unread    unread
 }
 
-func newStream(prompt []int32, spell func(token int32) []byte) *Stream {
-	return &Stream{PromptTokens: len(prompt), prompt: prompt, spell: spell, ready: make(chan struct{}, 1)}
+func newStream(prompt []int32, spell func(token int32) []byte, u unread) *Stream {
+	return &Stream{PromptTokens: len(prompt), prompt: prompt, spell: spell, ready: make(chan struct{}, 1), aborted: make(chan struct{}), unread: u}
 }
 
 // Prompt returns the ids of the prompt.
@@ -134,33 +142,87 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 // Cancel ends the request; its stream still gets a Finished.
 func (s *Stream) Cancel() { s.cancel() }
 
+// Close ends the request, if it runs, and drops what was not read. Each stream that the engine
+// returned must be closed: what was read last counts as output that is being sent until then.
+func (s *Stream) Close() {
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.mu.Lock()
+	s.closed, s.unread.taken = true, 0
+	s.drop()
+	s.mu.Unlock()
+	if s.forget != nil {
+		s.forget()
+	}
+}
+
+// Aborted is closed when the engine drops what the client has not read. Next then returns the
+// end of the stream, if it has not before.
+func (s *Stream) Aborted() <-chan struct{} { return s.aborted }
+
+// abort drops the output of a stream that has ended, which then ends with a refusal.
+func (s *Stream) abort(r *Refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.finished == nil || s.dropped {
+		return
+	}
+	s.closed, s.dropped = true, true
+	s.drop()
+	s.finished = &Finished{Reason: Error, Err: r, Usage: s.finished.Usage}
+	close(s.aborted)
+}
+
+// drop forgets what was not read; it is called with mu held.
+func (s *Stream) drop() {
+	s.cut()
+	s.rest, s.before, s.progress = nil, nil, nil
+	s.unread.waiting = 0
+	s.unread.settle()
+}
+
 func (s *Stream) take() (ev Event, ok, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.delivered {
+	defer s.unread.settle()
+	s.unread.taken = 0
+	switch {
+	case s.delivered:
 		return Event{}, false, true
-	}
-	if len(s.before) > 0 {
+	case s.rest != nil:
+		ev, s.rest = *s.rest, nil
+	case len(s.before) > 0:
 		ev, s.before = s.before[0], s.before[1:]
-		return ev, true, false
-	}
-	if s.progress != nil {
+		s.unread.waiting -= eventBytes
+	case s.progress != nil:
 		ev = Event{Progress: s.progress}
 		s.progress = nil
-		return ev, true, false
-	}
-	if s.echoed == "" && len(s.prompts) == 0 && len(s.calls) == 0 && len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
+	case s.empty() && s.finished == nil:
 		return Event{}, false, false
+	case s.empty():
+		s.delivered = true
+		return Event{Finished: s.finished}, true, false
+	default:
+		ev = s.cut()
 	}
-	ev = s.cut()
-	s.unread = 0
-	ev.Finished = s.finished
-	s.delivered = s.finished != nil
+	ev, s.rest = ev.split()
+	s.unread.waiting -= ev.bytes()
+	s.unread.taken = ev.sentBytes()
+	if s.finished != nil && s.rest == nil && len(s.before) == 0 && s.progress == nil && s.empty() {
+		ev.Finished, s.delivered = s.finished, true
+	}
 	return ev, true, false
+}
+
+// empty reports whether nothing came since the last cut; it is called with mu held.
+func (s *Stream) empty() bool {
+	return s.echoed == "" && len(s.prompts) == 0 && len(s.calls) == 0 && len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0
 }
 
 // cut returns what came since the last cut; it is called with mu held.
 func (s *Stream) cut() Event {
+	s.joinArguments()
 	ev := Event{Text: string(s.text), Reasoning: string(s.thoughts), Calls: s.calls, Tokens: s.tokens, Logprobs: s.ranked, Prompt: s.echoed, PromptLogprobs: s.prompts}
 	s.echoed, s.prompts = "", nil
 	s.text, s.thoughts, s.calls, s.tokens, s.ranked = nil, nil, nil, nil, nil
@@ -171,31 +233,38 @@ func (s *Stream) cut() Event {
 // was not read, except the first, before anything is computed.
 func (s *Stream) pushProgress(p Progress) {
 	s.mu.Lock()
-	if old := s.progress; old != nil && old.Processed == old.Cached {
+	if old := s.progress; old != nil && old.Processed == old.Cached && !s.closed {
 		s.before = append(s.before, Event{Progress: old})
+		s.unread.waiting += eventBytes
 	}
 	s.progress = &p
 	s.mu.Unlock()
 	s.notify()
 }
 
-// push adds to the answer.
-func (s *Stream) push(deltas []output.Delta) {
+// push adds to the answer, of which held bytes wait for what comes next. within is false if the
+// output that waits exceeds the share of its tenant.
+func (s *Stream) push(deltas []output.Delta, held int64) (within bool) {
 	s.mu.Lock()
+	s.unread.held = held
 	for _, d := range deltas {
+		if s.closed {
+			break
+		}
 		if (d.Text != "" || d.Reasoning != "") && len(s.calls) > 0 { // text after a call stays after it
 			s.before = append(s.before, s.cut())
+			s.unread.waiting += eventBytes
 		}
 		s.tokens = append(s.tokens, d.Tokens...)
 		s.text, s.thoughts = append(s.text, d.Text...), append(s.thoughts, d.Reasoning...)
 		s.ranked = append(s.ranked, d.Logprobs...)
-		for _, r := range d.Logprobs {
-			s.unread += r.Bytes()
-		}
 		s.pushCalls(d.Calls)
+		s.unread.waiting += bytesOf(d.Text, d.Reasoning, d.Tokens, d.Logprobs, d.Calls)
 	}
+	within = s.unread.settle()
 	s.mu.Unlock()
 	s.notify()
+	return within
 }
 
 // pushCalls joins pieces of calls; it is called with mu held.
@@ -203,32 +272,36 @@ func (s *Stream) pushCalls(calls []output.Call) {
 	for _, c := range calls {
 		last := len(s.calls) - 1
 		if last >= 0 && c.Name == "" && !s.calls[last].Ended {
-			s.calls[last].Arguments += c.Arguments
+			s.arguments = append(s.arguments, c.Arguments...)
 			s.calls[last].Ended, s.calls[last].Written = c.Ended, c.Written
 			continue
 		}
+		s.joinArguments()
 		s.calls = append(s.calls, c)
 	}
 }
 
-// pushPrompt adds text of the prompt, and the log-probabilities of more of its tokens.
-func (s *Stream) pushPrompt(text string, ranked []sample.Ranked) {
-	s.mu.Lock()
-	s.echoed += text
-	s.prompts = append(s.prompts, ranked...)
-	for _, r := range ranked {
-		s.unread += r.Bytes()
+// joinArguments gives the last call its arguments; it is called with mu held.
+func (s *Stream) joinArguments() {
+	if len(s.arguments) > 0 {
+		s.calls[len(s.calls)-1].Arguments += string(s.arguments)
+		s.arguments = nil
 	}
-	s.mu.Unlock()
-	s.notify()
 }
 
-// unreadBytes is the size of log-probabilities that the client has not read. Of all that
-// waits for a reader, only they can take as much as the keys and values of a prompt.
-func (s *Stream) unreadBytes() int64 {
+// pushPrompt adds text of the prompt, and the log-probabilities of more of its tokens. within is
+// false if the output that waits exceeds the share of its tenant.
+func (s *Stream) pushPrompt(text string, ranked []sample.Ranked) (within bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.unread
+	if !s.closed {
+		s.echoed += text
+		s.prompts = append(s.prompts, ranked...)
+		s.unread.waiting += int64(len(text)) + rankedBytes(ranked)
+	}
+	within = s.unread.settle()
+	s.mu.Unlock()
+	s.notify()
+	return within
 }
 
 // finish ends the stream; only the first call counts.
@@ -240,6 +313,8 @@ func (s *Stream) finish(f Finished) {
 		}
 		f.Usage.Prompt = s.PromptTokens
 		s.finished = &f
+		s.unread.held = 0
+		s.unread.settle()
 		if s.after != nil {
 			s.after()
 		}

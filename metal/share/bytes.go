@@ -39,6 +39,21 @@ func (b *Bytes) Take(tenant string, n int64) bool {
 	return true
 }
 
+// Add takes n bytes for a tenant that holds them already, also if they exceed its share.
+func (b *Bytes) Add(tenant string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of[tenant] += n
+	b.all += n
+}
+
+// Of is what a tenant holds.
+func (b *Bytes) Of(tenant string) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.of[tenant]
+}
+
 // Give gives n bytes of a tenant back.
 func (b *Bytes) Give(tenant string, n int64) {
 	b.mu.Lock()

@@ -29,6 +29,8 @@ type Calls struct {
 	// ends are the tokens that end the model's turn.
 	ends   map[int32]bool
 	single bool
+	// held bytes were parsed since the parser was in the text: it may keep them.
+	held int
 	// over is true once a single call has ended.
 	over bool
 }
@@ -119,7 +121,11 @@ func (c *Calls) push(text string) []segment {
 	if c == nil {
 		return []segment{{text: text}}
 	}
-	return c.segments(c.parser.Push(text))
+	events := c.parser.Push(text)
+	if c.held += len(text); !c.parser.Inside() {
+		c.held = 0
+	}
+	return c.segments(events)
 }
 
 // flush returns what the parser held back at the end. cut is true if a limit ended the

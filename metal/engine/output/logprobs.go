@@ -1,7 +1,7 @@
 package output
 
 import (
-	"slices"
+	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/sample"
 )
@@ -11,6 +11,8 @@ import (
 // returned always add up to the text that is shown, and a stop string has none.
 type pendingLogprobs struct {
 	waiting []pendingToken
+	// bytes of waiting in memory.
+	bytes int64
 	// decoded bytes of the answer were decoded so far, and shown of them were shown.
 	decoded, shown int
 }
@@ -21,11 +23,15 @@ type pendingToken struct {
 	ranked sample.Ranked
 }
 
+// size in memory, with the room that a list of them has.
+func (t pendingToken) size() int64 { return t.ranked.Bytes() + int64(unsafe.Sizeof(t)) }
+
 // add takes a token that brought this many bytes of text. ranked is nil if its
 // log-probability is not wanted.
 func (p *pendingLogprobs) add(ranked *sample.Ranked, bytes int) {
 	if ranked != nil {
-		p.waiting = append(p.waiting, pendingToken{p.decoded, *ranked})
+		t := pendingToken{p.decoded, *ranked}
+		p.waiting, p.bytes = append(p.waiting, t), p.bytes+t.size()
 	}
 	p.decode(bytes)
 }
@@ -33,9 +39,15 @@ func (p *pendingLogprobs) add(ranked *sample.Ranked, bytes int) {
 // decode notes text of tokens that were added before.
 func (p *pendingLogprobs) decode(bytes int) { p.decoded += bytes }
 
-// drop forgets the tokens that brought no text: they belong to a call.
+// drop forgets the tokens that brought no text: they belong to a call. They are the last.
 func (p *pendingLogprobs) drop() {
-	p.waiting = slices.DeleteFunc(p.waiting, func(t pendingToken) bool { return t.at >= p.decoded })
+	n := len(p.waiting)
+	for n > 0 && p.waiting[n-1].at >= p.decoded {
+		n--
+		p.bytes -= p.waiting[n].size()
+	}
+	clear(p.waiting[n:])
+	p.waiting = p.waiting[:n]
 }
 
 // show notes that more bytes are shown, and returns the tokens whose text begins in
@@ -53,9 +65,10 @@ func (p *pendingLogprobs) show(bytes int) []sample.Ranked {
 func (p *pendingLogprobs) flush() []sample.Ranked { return p.take(len(p.waiting)) }
 
 func (p *pendingLogprobs) take(n int) (out []sample.Ranked) {
-	for _, t := range p.waiting[:n] {
-		out = append(out, t.ranked)
+	for i, t := range p.waiting[:n] {
+		out, p.bytes = append(out, t.ranked), p.bytes-t.size()
+		p.waiting[i] = pendingToken{}
 	}
-	p.waiting = append(p.waiting[:0], p.waiting[n:]...)
+	p.waiting = p.waiting[n:]
 	return out
 }

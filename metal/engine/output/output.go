@@ -44,6 +44,9 @@ type Options struct {
 	Calls          *Calls
 }
 
+// symbolBytes is what the parser of calls keeps for a byte of text.
+const symbolBytes = 2
+
 // Assembler assembles the output of one request. It is for one goroutine.
 type Assembler struct {
 	decoder   *tokenizer.Decoder
@@ -122,6 +125,18 @@ func (a *Assembler) Flush(cut bool) []Delta {
 
 // Stop is the stop string that ended the answer; empty if none did.
 func (a *Assembler) Stop() string { return a.stops.Matched() }
+
+// Held is how many bytes the assembler keeps of text and log-probabilities that are not shown.
+func (a *Assembler) Held() int64 {
+	n := a.pending.bytes
+	if a.calls != nil {
+		n += symbolBytes * int64(a.calls.held)
+	}
+	if a.counter != nil {
+		n += int64(len(a.counter.held))
+	}
+	return n
+}
 
 // ReasoningTokens is the number of tokens generated while the model was thinking.
 func (a *Assembler) ReasoningTokens() int { return a.counter.count() }

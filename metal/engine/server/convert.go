@@ -58,46 +58,30 @@ func toPrefixCache(p engine.PrefixStatus) *wire.PrefixCache {
 		Saved:         p.Saved, Dropped: p.Dropped, Evicted: p.Evicted}
 }
 
-// mostRanked bounds the log-probabilities in one message: an event that was not
-// read for a while holds those of a whole answer.
-const mostRanked = 256
-
-// toDeltas is what an event has of the answer: no message, one, or several where it
-// holds many log-probabilities.
-func toDeltas(ev engine.Event, spell func(int32) []byte) []*wire.Delta {
+// toDeltas are the messages of an event: progress, the prompt and the answer, as far as there are
+// any. An event has few log-probabilities.
+func toDeltas(ev engine.Event, spell func(int32) []byte) (out []*wire.Delta) {
+	if p := ev.Progress; p != nil {
+		out = append(out, &wire.Delta{Progress: &wire.Progress{ProcessedTokens: int64(p.Processed), CachedTokens: int64(p.Cached)}})
+	}
+	if ev.Prompt != "" || len(ev.PromptLogprobs) > 0 {
+		prompt := &wire.PromptDelta{Text: ev.Prompt}
+		for _, r := range ev.PromptLogprobs {
+			prompt.Logprobs = append(prompt.Logprobs, toLogprobs(r, spell))
+		}
+		out = append(out, &wire.Delta{Prompt: prompt})
+	}
 	if ev.Text == "" && ev.Reasoning == "" && len(ev.Tokens) == 0 && len(ev.Calls) == 0 && len(ev.Logprobs) == 0 {
-		return nil
+		return out
 	}
-	first := &wire.Delta{Text: ev.Text, Reasoning: ev.Reasoning, Tokens: ev.Tokens}
+	answer := &wire.Delta{Text: ev.Text, Reasoning: ev.Reasoning, Tokens: ev.Tokens}
 	for _, c := range ev.Calls {
-		first.Calls = append(first.Calls, &wire.CallDelta{Name: c.Name, Arguments: c.Arguments, Ended: c.Ended, Written: c.Written})
+		answer.Calls = append(answer.Calls, &wire.CallDelta{Name: c.Name, Arguments: c.Arguments, Ended: c.Ended, Written: c.Written})
 	}
-	out := []*wire.Delta{first}
-	for i, r := range ev.Logprobs {
-		if i > 0 && i%mostRanked == 0 {
-			out = append(out, new(wire.Delta))
-		}
-		last := out[len(out)-1]
-		last.Logprobs = append(last.Logprobs, toLogprobs(r, spell))
+	for _, r := range ev.Logprobs {
+		answer.Logprobs = append(answer.Logprobs, toLogprobs(r, spell))
 	}
-	return out
-}
-
-// toPrompt is what an event has of the prompt.
-func toPrompt(ev engine.Event, spell func(int32) []byte) (out []*wire.Delta) {
-	if ev.Prompt == "" && len(ev.PromptLogprobs) == 0 {
-		return nil
-	}
-	last := &wire.PromptDelta{Text: ev.Prompt}
-	out = append(out, &wire.Delta{Prompt: last})
-	for _, r := range ev.PromptLogprobs {
-		if len(last.Logprobs) == mostRanked {
-			last = new(wire.PromptDelta)
-			out = append(out, &wire.Delta{Prompt: last})
-		}
-		last.Logprobs = append(last.Logprobs, toLogprobs(r, spell))
-	}
-	return out
+	return append(out, answer)
 }
 
 func toLogprobs(r sample.Ranked, spell func(int32) []byte) *wire.TokenLogprobs {

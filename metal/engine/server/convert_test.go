@@ -9,31 +9,22 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Log-probabilities that were not read for a while are sent in several
-// messages, in order; text and tokens are sent once.
-func TestManyLogprobsAreSeveralMessages(t *testing.T) {
-	for n, messages := range map[int]int{0: 1, 1: 1, mostRanked: 1, mostRanked + 1: 2, 3 * mostRanked: 3} {
-		ev := engine.Event{Text: "t", Tokens: []int32{1}}
-		for i := range n {
-			ev.Logprobs = append(ev.Logprobs, sample.Ranked{Chosen: sample.Likely{ID: int32(i), Logprob: -1}, Top: []sample.Likely{{ID: 9, Logprob: math.Inf(-1)}}})
-		}
-		out := toDeltas(ev, func(id int32) []byte { return []byte{byte(id)} })
-		next := int32(0)
-		for i, d := range out {
-			if (d.GetText() == "t") != (i == 0) || (len(d.GetTokens()) == 1) != (i == 0) || len(d.GetLogprobs()) > mostRanked {
-				t.Errorf("%d: message %d has %q, %d tokens, %d log-probabilities", n, i, d.GetText(), len(d.GetTokens()), len(d.GetLogprobs()))
-			}
-			for _, l := range d.GetLogprobs() {
-				c, top := l.GetChosen(), l.GetTop()
-				if c.GetToken() != next || c.GetLogprob() != -1 || string(c.GetText()) != string([]byte{byte(next)}) ||
-					len(top) != 1 || top[0].GetToken() != 9 || !math.IsInf(float64(top[0].GetLogprob()), -1) {
-					t.Fatalf("%d: log-probability %d is %v", n, next, l)
-				}
-				next++
-			}
-		}
-		if len(out) != messages || int(next) != n {
-			t.Errorf("%d log-probabilities became %d in %d messages, want %d", n, next, len(out), messages)
+// An event is one message, with the log-probabilities in order.
+func TestLogprobsOfAnEventAreOneMessage(t *testing.T) {
+	const n = 20
+	ev := engine.Event{Text: "t", Tokens: []int32{1}}
+	for i := range n {
+		ev.Logprobs = append(ev.Logprobs, sample.Ranked{Chosen: sample.Likely{ID: int32(i), Logprob: -1}, Top: []sample.Likely{{ID: 9, Logprob: math.Inf(-1)}}})
+	}
+	out := toDeltas(ev, func(id int32) []byte { return []byte{byte(id)} })
+	if len(out) != 1 || out[0].GetText() != "t" || len(out[0].GetTokens()) != 1 || len(out[0].GetLogprobs()) != n {
+		t.Fatalf("it became %v", out)
+	}
+	for i, l := range out[0].GetLogprobs() {
+		c, top := l.GetChosen(), l.GetTop()
+		if c.GetToken() != int32(i) || c.GetLogprob() != -1 || string(c.GetText()) != string([]byte{byte(i)}) ||
+			len(top) != 1 || top[0].GetToken() != 9 || !math.IsInf(float64(top[0].GetLogprob()), -1) {
+			t.Fatalf("log-probability %d is %v", i, l)
 		}
 	}
 }
@@ -56,32 +47,19 @@ func TestWhatIsAskedOfLogprobsReachesTheEngine(t *testing.T) {
 	}
 }
 
-// An echoed prompt comes in messages of its own, before those of the answer.
-func TestEchoedPromptIsSeveralMessages(t *testing.T) {
+// An echoed prompt comes in a message of its own, before that of the answer.
+func TestEchoedPromptIsAMessageOfItsOwn(t *testing.T) {
 	spell := func(id int32) []byte { return []byte{byte(id)} }
-	for n, messages := range map[int]int{0: 1, 1: 1, mostRanked: 1, mostRanked + 1: 2, 2*mostRanked + 1: 3} {
-		ev := engine.Event{Prompt: "p"}
-		for i := range n {
-			ev.PromptLogprobs = append(ev.PromptLogprobs, sample.Ranked{Chosen: sample.Likely{ID: int32(i), Logprob: -1}})
-		}
-		out, next := toPrompt(ev, spell), int32(0)
-		for i, d := range out {
-			p := d.GetPrompt()
-			if (p.GetText() == "p") != (i == 0) || d.GetText() != "" || len(p.GetLogprobs()) > mostRanked {
-				t.Errorf("%d: message %d is %v", n, i, d)
-			}
-			for _, l := range p.GetLogprobs() {
-				if l.GetChosen().GetToken() != next {
-					t.Fatalf("%d: token %d is %v", n, next, l)
-				}
-				next++
-			}
-		}
-		if len(out) != messages || int(next) != n || toDeltas(ev, spell) != nil {
-			t.Errorf("%d tokens became %d in %d messages, want %d", n, next, len(out), messages)
-		}
+	ev := engine.Event{Prompt: "p", PromptLogprobs: []sample.Ranked{{Chosen: sample.Likely{ID: 3}}, {Chosen: sample.Likely{ID: 4, Logprob: -1}}}}
+	out := toDeltas(ev, spell)
+	if len(out) != 1 || out[0].GetPrompt().GetText() != "p" || out[0].GetText() != "" || len(out[0].GetPrompt().GetLogprobs()) != 2 || out[0].GetPrompt().GetLogprobs()[1].GetChosen().GetToken() != 4 {
+		t.Errorf("a prompt became %v", out)
 	}
-	if out := toPrompt(engine.Event{Text: "t"}, spell); out != nil {
+	ev.Text = "t"
+	if out := toDeltas(ev, spell); len(out) != 2 || out[0].GetPrompt() == nil || out[1].GetText() != "t" || out[1].GetPrompt() != nil {
+		t.Errorf("a prompt and text became %v", out)
+	}
+	if out := toDeltas(engine.Event{Text: "t"}, spell); len(out) != 1 || out[0].GetPrompt() != nil {
 		t.Errorf("no prompt became %v", out)
 	}
 	f := toFinished(&engine.Finished{Reason: engine.Length, Full: true, Usage: engine.Usage{Generated: 5, Reasoning: 3}})

@@ -36,6 +36,8 @@ const (
 	goodbye = 2 * time.Second
 	// failedLinger is how long a failed engine waits to be asked why.
 	failedLinger = 60 * time.Second
+	// abortPatience is how long a client whose answer is dropped has to read the refusal.
+	abortPatience = time.Second
 )
 
 // Identity is the response of Hello, and how requests are treated.
@@ -60,6 +62,8 @@ type service struct {
 	over chan struct{}
 	// answering Shutdown calls; the process exits after the answer.
 	answering sync.WaitGroup
+	// sending answers; each ends with its call.
+	sending sync.WaitGroup
 }
 
 // Listen binds the socket with mode 0600. A stale file of a dead engine is
@@ -103,6 +107,7 @@ func Serve(ctx context.Context, l net.Listener, e *engine.Engine, id Identity, c
 	force := time.AfterFunc(goodbye, g.Stop)
 	g.GracefulStop()
 	force.Stop()
+	s.sending.Wait()
 	return errors.Join(err, e.Wait())
 }
 
@@ -191,7 +196,28 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 	if err != nil {
 		return refuse(err)
 	}
-	defer stream.Cancel()
+	defer stream.Close()
+	sent := make(chan error, 1)
+	s.sending.Go(func() { sent <- s.send(stream, out) })
+	select {
+	case err := <-sent:
+		return err
+	case <-stream.Aborted():
+	}
+	// A client that reads gets its refusal. One that does not would keep its last message.
+	patience := time.NewTimer(abortPatience)
+	defer patience.Stop()
+	select {
+	case err := <-sent:
+		return err
+	case <-patience.C:
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the answer was dropped because its client did not read it, and this Mac is short of memory"})
+	}
+}
+
+// send sends the events of a stream until its end. It returns at the latest when the call of
+// out has.
+func (s *service) send(stream *engine.Stream, out wire.Engine_GenerateServer) error {
 	if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Admitted{Admitted: &wire.Admitted{PromptTokens: int64(stream.PromptTokens)}}}); err != nil {
 		return err
 	}
@@ -200,17 +226,8 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 		if err != nil {
 			return err
 		}
-		if p := ev.Progress; p != nil {
-			d := &wire.Delta{Progress: &wire.Progress{ProcessedTokens: int64(p.Processed), CachedTokens: int64(p.Cached)}}
-			if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
-				return err
-			}
-		}
 		var deltas []*wire.Delta
-		if err := s.engine.Contained("answer", func() error {
-			deltas = append(toPrompt(ev, stream.Spell), toDeltas(ev, stream.Spell)...)
-			return nil
-		}); err != nil {
+		if err := s.engine.Contained("answer", func() error { deltas = toDeltas(ev, stream.Spell); return nil }); err != nil {
 			return refuse(err)
 		}
 		for _, d := range deltas {

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"metalfleet.dev/metalfleet/metal/engine/output"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/share"
+)
+
+const (
+	// maxUnread bounds the output of all requests that was not sent, in bytes. A tenant has
+	// at most half of it, so that those of others continue.
+	maxUnread = 32 << 20
+	// maxRanked is how many tokens of the answer, and of the prompt, have log-probabilities in
+	// one event: a message has no more, and what is not in one waits in its short form.
+	maxRanked = 16
+	// eventBytes is what an event takes by itself, and sentLogprob a log-probability in the
+	// form in which it is sent.
+	eventBytes, sentLogprob = 320, 140
+)
+
+// unread counts the output of one request in the share of its tenant, from when it is made
+// until it is sent.
+type unread struct {
+	share  *share.Bytes // nil counts nothing
+	tenant string
+	// held bytes wait for the text after them, waiting ones for the client to read them, and
+	// taken ones were read last and are being sent. counted of all these are in the share.
+	held, waiting, taken, counted int64
+}
+
+// settle counts what changed. within is false if that exceeds the share of the tenant; it is
+// counted all the same.
+func (u *unread) settle() (within bool) {
+	more := u.held + u.waiting + u.taken - u.counted
+	if u.share == nil || more == 0 {
+		return true
+	}
+	u.counted += more
+	if more < 0 {
+		u.share.Give(u.tenant, -more)
+		return true
+	}
+	if u.share.Take(u.tenant, more) {
+		return true
+	}
+	u.share.Add(u.tenant, more)
+	return false
+}
+
+// overflow drops the output of an answer that exceeds the share of its tenant, and returns the
+// refusal with which it ends.
+func (s *Stream) overflow() *Refusal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := &s.unread
+	refusal := &Refusal{Kind: Aborted, RetryAfter: abortRetry, Message: fmt.Sprintf(
+		"the answer was ended because its client and others of the same tenant have not read %d bytes of output, and at most %d may wait; read answers as they come, or ask for fewer log-probabilities",
+		u.share.Of(u.tenant), u.share.Limit(u.tenant))}
+	s.closed = true
+	s.drop()
+	return refusal
+}
+
+// bytesOf output that waits.
+func bytesOf(text, reasoning string, tokens []int32, ranked []sample.Ranked, calls []output.Call) int64 {
+	n := len(text) + len(reasoning) + 4*len(tokens)
+	for _, c := range calls {
+		n += len(c.Name) + len(c.Arguments) + len(c.Written)
+	}
+	return int64(n) + rankedBytes(ranked)
+}
+
+func rankedBytes(ranked []sample.Ranked) (n int64) {
+	for _, r := range ranked {
+		n += r.Bytes()
+	}
+	return n
+}
+
+// bytes of an event that waits.
+func (ev *Event) bytes() int64 {
+	return int64(len(ev.Prompt)) + rankedBytes(ev.PromptLogprobs) + bytesOf(ev.Text, ev.Reasoning, ev.Tokens, ev.Logprobs, ev.Calls)
+}
+
+// sentBytes of an event, while it is sent.
+func (ev *Event) sentBytes() (n int64) {
+	n = int64(len(ev.Prompt)) + bytesOf(ev.Text, ev.Reasoning, ev.Tokens, nil, ev.Calls)
+	for _, all := range [][]sample.Ranked{ev.PromptLogprobs, ev.Logprobs} {
+		for _, r := range all {
+			n += int64(1+len(r.Top)) * sentLogprob
+		}
+	}
+	return n
+}
+
+// split divides an event with more log-probabilities than one has.
+func (ev *Event) split() (first Event, rest *Event) {
+	switch {
+	case len(ev.PromptLogprobs) > maxRanked:
+		first = Event{Prompt: ev.Prompt}
+		rest = new(*ev)
+		rest.Prompt = ""
+		first.PromptLogprobs, rest.PromptLogprobs = cutRanked(ev.PromptLogprobs)
+	case len(ev.Logprobs) > maxRanked:
+		first, rest = *ev, new(Event)
+		first.Logprobs, rest.Logprobs = cutRanked(ev.Logprobs)
+	default:
+		return *ev, nil
+	}
+	return first, rest
+}
+
+// cutRanked moves the first out, so that they are freed before the rest.
+func cutRanked(all []sample.Ranked) (first, rest []sample.Ranked) {
+	first = slices.Clone(all[:maxRanked])
+	clear(all[:maxRanked])
+	return first, all[maxRanked:]
+}
+
+// openStreams are the streams that were not closed yet.
+type openStreams struct {
+	mu  sync.Mutex
+	all map[*Stream]struct{} // guarded by mu
+}
+
+func (o *openStreams) add(s *Stream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[*Stream]struct{}{}
+	}
+	o.all[s] = struct{}{}
+	s.forget = func() { o.remove(s) }
+}
+
+func (o *openStreams) remove(s *Stream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.all, s)
+}
+
+// abort drops the output of streams that have ended.
+func (o *openStreams) abort(r *Refusal) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for s := range o.all {
+		s.abort(r)
+	}
+}
