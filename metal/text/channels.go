@@ -2,6 +2,7 @@ package text
 
 import (
 	"strings"
+	"unicode"
 
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
@@ -14,8 +15,12 @@ type Channels struct {
 	// content is true after the header of a message. named is true if the header names a
 	// channel, whose name may continue with other fields.
 	content, named bool
-	name           string
+	// name is the beginning of the header's text, without blanks before it.
+	name string
 }
+
+// mostName bounds the text that is kept of a header: no channel has a longer name.
+const mostName = 64
 
 func newChannels(tok *tokenizer.Tokenizer) *Channels {
 	c := &Channels{}
@@ -43,8 +48,9 @@ func (c *Channels) Push(token int32, shown string) bool {
 		c.content = true
 		return false
 	}
-	if !c.content {
-		c.name += shown
+	if !c.content && len(c.name) < mostName {
+		c.name = strings.TrimLeftFunc(c.name+shown, unicode.IsSpace)
+		c.name = strings.Clone(c.name[:min(len(c.name), mostName)])
 	}
 	return c.content
 }
@@ -59,5 +65,5 @@ func (c *Channels) Answers() bool {
 func (c *Channels) Reasons() bool { return c.begins("analysis") }
 
 func (c *Channels) begins(channel string) bool {
-	return strings.HasPrefix(strings.TrimSpace(c.name), channel)
+	return strings.HasPrefix(c.name, channel)
 }

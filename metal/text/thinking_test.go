@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -62,6 +63,29 @@ func TestHeaderOfTheAnswerEndsReasoning(t *testing.T) {
 		}
 		if answer != want {
 			t.Errorf("%s: the answer is %q, want %q", written, answer, want)
+		}
+	}
+}
+
+// A header that does not end takes no more memory and time with each token.
+func TestAttackAHeaderThatDoesNotEnd(t *testing.T) {
+	const start, channel, message, end, other = 1, 2, 3, 4, 9
+	for name, shown := range map[string]string{"blanks": strings.Repeat(" ", 128), "letters": strings.Repeat("x", 128)} {
+		c := &text.Channels{Start: start, Channel: channel, Message: message, End: end}
+		c.Push(channel, "")
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 4000 {
+			c.Push(other, shown)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+			t.Errorf("a header of %s allocated %d bytes", name, n)
+		}
+		c.Push(other, "final")
+		c.Push(message, "")
+		if answers := name == "blanks"; c.Answers() != answers {
+			t.Errorf("after a header of %s, the message answers: %v", name, c.Answers())
 		}
 	}
 }

@@ -25,6 +25,9 @@ const (
 	tagReturn
 )
 
+// mostHeader bounds what is kept of a header, in bytes: what comes after is no part of it.
+const mostHeader = 4 << 10
+
 // harmony is messages with headers: the channel final, or none, is text, a message to a
 // function is a call, and everything else is thoughts.
 type harmony struct {
@@ -72,8 +75,9 @@ func (h *harmony) push(s symbol, out *sink) {
 		if s == tagChannel {
 			h.header.WriteString(h.lex.letters(s))
 		}
-	case !h.body:
+	case !h.body && h.header.Len() < mostHeader:
 		h.header.WriteByte(byte(s))
+	case !h.body:
 	default:
 		h.inBody(byte(s), out)
 	}

@@ -132,9 +132,6 @@ func (a *Assembler) Held() int64 {
 	if a.calls != nil {
 		n += symbolBytes * int64(a.calls.held)
 	}
-	if a.counter != nil {
-		n += int64(len(a.counter.held))
-	}
 	return n
 }
 

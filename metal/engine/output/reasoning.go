@@ -14,10 +14,10 @@ type Reasoner struct {
 	text.Thinking
 	// tags enclose the reasoning, as text.
 	tags text.Reasoning
-	// strip removes line ends at the beginning of a part. held are line ends that may
+	// strip removes line ends at the beginning of a part. held counts line ends that may
 	// be the last of the reasoning.
 	strip bool
-	held  string
+	held  int
 	// label is set until the label of reasoning was read, and read is what came of it.
 	label bool
 	read  string
@@ -55,11 +55,11 @@ func (r *Reasoner) push(token int32, shown string) (reasoning, answer string, co
 		}
 		return r.divide(content, shown)
 	case r.Underway && slices.Contains(r.Interrupts, token):
-		r.Underway, r.strip, r.held = false, true, ""
+		r.Underway, r.strip, r.held = false, true, 0
 		return "", "", false
 	case r.Underway && token == r.Closes:
 		reasoning = r.think(strings.TrimSuffix(shown, r.tags.Closes))
-		r.Underway, r.strip, r.held = false, true, ""
+		r.Underway, r.strip, r.held = false, true, 0
 		return reasoning, "", false
 	case r.Underway:
 		r.tokens++
@@ -98,10 +98,14 @@ func (r *Reasoner) think(shown string) string {
 		shown = strings.TrimLeft(shown, "\n")
 		r.strip = shown == ""
 	}
-	shown = r.held + shown
 	trimmed := strings.TrimRight(shown, "\n")
-	r.held = shown[len(trimmed):]
-	return trimmed
+	if trimmed == "" {
+		r.held += len(shown)
+		return ""
+	}
+	before := strings.Repeat("\n", r.held)
+	r.held = len(shown) - len(trimmed)
+	return before + trimmed
 }
 
 // flush divides the text that the decoder held back at the end.

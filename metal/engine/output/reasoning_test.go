@@ -1,6 +1,7 @@
 package output
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -125,5 +126,29 @@ func TestChannelsAreSeparated(t *testing.T) {
 		if r.count() != counts[written] {
 			t.Errorf("%s: thought %d tokens, want %d", written, r.count(), counts[written])
 		}
+	}
+}
+
+// Line ends wait for the text after them, and take no more memory and time with each token.
+func TestAttackReasoningOfLineEnds(t *testing.T) {
+	r := &Reasoner{Thinking: text.Thinking{Underway: true, Closes: 1}}
+	r.push(9, "x")
+	ends := strings.Repeat("\n", 16)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 4000 {
+		if shown, _, _ := r.push(9, ends); shown != "" {
+			t.Fatalf("%q is shown", shown)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("%d bytes are allocated", n)
+	}
+	if shown, _, _ := r.push(9, "\ny\n"); shown != strings.Repeat("\n", 4000*16+1)+"y" {
+		t.Errorf("%d bytes are shown", len(shown))
+	}
+	if shown, _, _ := r.push(9, "z"); shown != "\nz" {
+		t.Errorf("%q is shown", shown)
 	}
 }
