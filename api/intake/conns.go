@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -37,7 +38,7 @@ type Listener struct {
 type reason string
 
 const (
-	replaced  reason = "replaced" // another one took its place before a request was complete
+	replaced  reason = "replaced" // another one took its place: it had no complete request, or did not read
 	noTotal   reason = "total"    // refused: all others are in use
 	noAddress reason = "address"  // refused: all others of its address are in use
 )
@@ -52,17 +53,38 @@ var refusals = map[reason]struct {
 	noAddress: {http.StatusTooManyRequests, "All connections that this address may have are in use."},
 }
 
-// address holds the connections of one address. Those that serve a request are in neither
-// list. The others wait for a request, oldest first.
+// stallTime is how long a client may read nothing of a response before its connection gives
+// way to another one.
+const stallTime = time.Second
+
+// address holds the connections of one address, oldest first: those that serve a request, and
+// those that wait for one.
 type address struct {
-	name  string
-	count int
+	name    string
+	count   int
+	serving list.List
 	// fresh connections have not completed a request yet, used ones have.
 	fresh, used list.List
 }
 
-// waiting returns the connection to sacrifice first; nil if all serve requests.
-func (a *address) waiting() *Conn {
+// stalled returns the connection whose client has read nothing for longest; nil if all read.
+func (a *address) stalled(now time.Time) (out *Conn) {
+	since := now.Add(-stallTime).UnixNano()
+	for at := a.serving.Front(); at != nil; at = at.Next() {
+		c := at.Value.(*Conn)
+		if began := c.writing.Load(); began != 0 && began <= since {
+			out, since = c, began
+		}
+	}
+	return out
+}
+
+// waiting returns the connection to sacrifice first; nil if all serve requests of clients
+// that read.
+func (a *address) waiting(now time.Time) *Conn {
+	if c := a.stalled(now); c != nil {
+		return c
+	}
 	for _, l := range []*list.List{&a.fresh, &a.used} {
 		if first := l.Front(); first != nil {
 			return first.Value.(*Conn)
@@ -77,16 +99,19 @@ type Conn struct {
 	listener *Listener
 	heads    heads
 	once     sync.Once
+	// writing is when the current write began, in nanoseconds since 1970; 0 without one.
+	writing atomic.Int64
 
 	// Guarded by the listener's mu.
 	address *address
-	in      *list.List // nil while it serves a request or is closed
+	in      *list.List // nil if it is closed
 	at      *list.Element
 	gone    bool
 }
 
 // Accept returns the next connection for which there is room. A connection beyond the
-// limits replaces one that waits for its client, or is refused with 429 or 503.
+// limits replaces one that waits for its client, which sends or reads nothing, or is refused
+// with 429 or 503.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -130,7 +155,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	}
 	switch {
 	case l.PerAddress > 0 && a.count >= l.PerAddress:
-		old, why = a.waiting(), noAddress
+		old, why = a.waiting(time.Now()), noAddress
 	case l.Total > 0 && l.count >= l.Total:
 		old, why = l.heaviest(a), noTotal
 	}
@@ -148,17 +173,17 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	c.address = a
 	a.count++
 	l.count++
-	c.wait(&a.fresh)
+	c.move(&a.fresh)
 	return old, why
 }
 
 // heaviest returns a waiting connection of the address with the most connections: the
 // newcomer's, or one with more than the newcomer's.
 func (l *Listener) heaviest(newcomer *address) (c *Conn) {
-	most := 0
+	most, now := 0, time.Now()
 	for _, a := range l.addresses {
 		if a.count > most && (a == newcomer || a.count > newcomer.count) {
-			if w := a.waiting(); w != nil {
+			if w := a.waiting(now); w != nil {
 				c, most = w, a.count
 			}
 		}
@@ -171,27 +196,24 @@ func (l *Listener) leave(c *Conn) {
 	if c.gone {
 		return
 	}
+	c.move(nil)
 	c.gone = true
-	c.serve()
 	l.count--
 	if c.address.count--; c.address.count == 0 {
 		delete(l.addresses, c.address.name)
 	}
 }
 
-// wait appends the connection to a list; the lock is held.
-func (c *Conn) wait(in *list.List) {
-	c.serve()
-	if !c.gone {
-		c.in, c.at = in, in.PushBack(c)
+// move appends the connection to a list, or to none; the lock is held.
+func (c *Conn) move(to *list.List) {
+	if c.gone {
+		return
 	}
-}
-
-// serve removes the connection from its list; the lock is held.
-func (c *Conn) serve() {
 	if c.in != nil {
 		c.in.Remove(c.at)
-		c.in, c.at = nil, nil
+	}
+	if c.in, c.at = to, nil; to != nil {
+		c.at = to.PushBack(c)
 	}
 }
 
@@ -206,6 +228,13 @@ func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
 	return n, err
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.writing.Store(time.Now().UnixNano())
+	defer c.writing.Store(0)
+	return c.Conn.Write(p)
 }
 
 // Close implements net.Conn and frees the connection's place.
@@ -230,12 +259,12 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 }
 
 // Arrived marks the request of a context as complete: from here until it ends, its
-// connection is not closed in favour of another one.
+// connection is not closed in favour of another one while its client reads.
 func Arrived(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
-		c.serve()
+		c.move(&c.address.serving)
 	}
 }
 
@@ -243,7 +272,7 @@ func Arrived(ctx context.Context) {
 func (c *Conn) ended() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
-	c.wait(&c.address.used)
+	c.move(&c.address.used)
 	c.heads.end()
 }
 

@@ -67,7 +67,7 @@ type front struct {
 	*pipes
 	conns  *Listener
 	bodies *Bodies
-	// hold blocks requests for /hold.
+	// hold blocks requests for /hold; responses to /long are longer than the server's buffer.
 	hold    chan struct{}
 	holding atomic.Int64
 }
@@ -106,6 +106,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/hold" {
 		f.holding.Add(1)
 		<-f.hold
+	}
+	if r.URL.Path == "/long" {
+		_, _ = w.Write(make([]byte, 64<<10))
 	}
 	fmt.Fprint(w, len(body))
 }
