@@ -183,10 +183,57 @@ func ClaimGroups(names []string) (out []string) {
 	return out
 }
 
-// ClaimsAny reports whether a deployment claims one of the names.
+// ClaimsAny reports whether a deployment claims one of the names, as Claims lists them. It
+// builds none of them: thousands of deployments may claim a name.
 func ClaimsAny(d *v1alpha1.ModelDeployment, names []string) bool {
-	wanted := setOf(names)
-	return slices.ContainsFunc(Claims(d), func(name string) bool { return wanted[name] })
+	return slices.ContainsFunc(names, func(name string) bool {
+		if len(d.Spec.ServedNames) == 0 && claimsWith(d, d.Name, name) {
+			return true
+		}
+		for _, own := range d.Spec.ServedNames {
+			if claimsWith(d, own, name) {
+				return true
+			}
+		}
+		rest, of := strings.CutPrefix(name, d.Namespace+"/")
+		adapter, of2 := strings.CutPrefix(rest, d.Name+":")
+		return of && of2 && hasAdapter(d, adapter)
+	})
+}
+
+// claimsWith reports whether a name is an own one of a deployment, or that of an adapter with it.
+func claimsWith(d *v1alpha1.ModelDeployment, own, name string) bool {
+	rest, ok := strings.CutPrefix(name, own)
+	if !ok || rest == "" {
+		return ok
+	}
+	adapter, ok := strings.CutPrefix(rest, ":")
+	return ok && hasAdapter(d, adapter)
+}
+
+func hasAdapter(d *v1alpha1.ModelDeployment, name string) bool {
+	return slices.ContainsFunc(d.Spec.Adapters, func(a v1alpha1.AdapterSpec) bool { return a.Name == name })
+}
+
+// ChangedNames returns the names of one of two states of a deployment that are not of the other:
+// those whose owner a change of it may change. All names of both are, if it is another with
+// the same name.
+func ChangedNames(before, now NameHolder) (out []string) {
+	was, is := setOf(before.Names()), setOf(now.Names())
+	if before.UID != now.UID {
+		is, was = map[string]bool{}, map[string]bool{}
+	}
+	for _, name := range before.Names() {
+		if !is[name] {
+			out = append(out, name)
+		}
+	}
+	for _, name := range now.Names() {
+		if !was[name] {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 func setOf(names []string) map[string]bool {

@@ -117,7 +117,7 @@ func TestAttackTheFullNameOfAnotherDeployment(t *testing.T) {
 	if v := accept(s); v.condition.Reason != v1alpha1.ReasonNameConflict || slices.Contains(v.names, "team/chat") {
 		t.Errorf("%+v with the names %v", v.condition, v.names)
 	}
-	if again := r.rivals(t.Context(), owner); len(again) != 1 || again[0].Name != "d" {
+	if again := r.rivals(t.Context(), owner.UID, namesOf(owner)); len(again) != 1 || again[0].Name != "d" {
 		t.Errorf("a change of the owner concerns %v", again)
 	}
 }

@@ -169,8 +169,8 @@ func TestAttackManyDeploymentsClaimTheSameNames(t *testing.T) {
 				t.Errorf("a pass allocates %d KiB and keeps %d KiB", all>>10, left>>10)
 			}
 			var again []reconcile.Request
-			all, left = allocated(func() any { again = r.rivals(t.Context(), &deployments[0]); return again })
-			if len(again) != tc.count-1 || len(r.rivals(t.Context(), refused)) != 0 {
+			all, left = allocated(func() any { again = r.rivals(t.Context(), deployments[0].UID, namesOf(&deployments[0])); return again })
+			if len(again) != tc.count-1 || len(r.rivals(t.Context(), refused.UID, namesOf(refused))) != 0 {
 				t.Errorf("a change of the holder concerns %d, want all %d others, each once, and one of a refused deployment none", len(again), tc.count-1)
 			}
 			if all > 16<<20 || left > 1<<20 {

@@ -1,11 +1,14 @@
 package modeldeployment
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,7 +33,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelReplica{}, onNews{owner}).
 		Owns(&appsv1.ControllerRevision{}).
-		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(claimsChanged())).
+		Watches(&v1alpha1.ModelDeployment{}, r.onClaims()).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.routers), builder.WithPredicates(comesOrGoes())).
 		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.inspectedBy)).
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
@@ -55,20 +58,27 @@ func specChanged() predicate.Predicate {
 	}}
 }
 
-// claimsChanged passes what can change the owner of a served name.
-func claimsChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		old, now := e.ObjectOld.(*v1alpha1.ModelDeployment), e.ObjectNew.(*v1alpha1.ModelDeployment)
-		return !slices.Equal(fleet.Claims(old), fleet.Claims(now)) || !slices.Equal(old.Status.ServedNames, now.Status.ServedNames) ||
-			old.DeletionTimestamp.IsZero() != now.DeletionTimestamp.IsZero()
-	}}
+// onClaims enqueues the rivals of each deployment whose names change. On an update, only those
+// that claim a name that it got or lost: a deployment may have 150 names, which thousands claim.
+func (r *Reconciler) onClaims() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(ctx context.Context, before, now fleet.NameHolder, q queue) {
+		for _, request := range r.rivals(ctx, cmp.Or(now.UID, before.UID), fleet.ChangedNames(before, now)) {
+			q.Add(request)
+		}
+	}
+	of := func(o client.Object) fleet.NameHolder { return fleet.HolderOf(o.(*v1alpha1.ModelDeployment)) }
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, fleet.NameHolder{}, of(e.Object), q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, of(e.ObjectOld), of(e.ObjectNew), q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, of(e.Object), fleet.NameHolder{}, q) },
+	}
 }
 
-// rivals returns the other deployments that claim a name that this one holds, or one of its
-// own like NAMESPACE/NAME: only holders decide what others get.
-func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
-	holder := fleet.HolderOf(o.(*v1alpha1.ModelDeployment))
-	names, seen := holder.Names(), sets.New(holder.UID)
+// rivals returns the other deployments that claim one of the names of a deployment, by its UID:
+// those that it holds, or those of its own like NAMESPACE/NAME. Only holders decide what others get.
+func (r *Reconciler) rivals(ctx context.Context, of types.UID, names []string) []reconcile.Request {
+	seen := sets.New(of)
 	var out []reconcile.Request
 	for _, group := range fleet.ClaimGroups(names) {
 		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool {
