@@ -47,6 +47,7 @@ type Heartbeat struct {
 	limits notice.Limits
 	// named is when the second machine of an identity clash was last written.
 	named perMac[time.Time]
+	stops perMac[stop]
 }
 
 // SetupWithManager starts the reconciler with its watches and its watchdog.
@@ -87,6 +88,7 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		if apierrors.IsNotFound(err) {
 			h.pulses.Forget(req.Name)
 			h.named.forget(req.Name)
+			h.stops.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -115,6 +117,10 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	}
 	twin := clashOf(lease, h.Clock.Now())
 	after, err := h.report(ctx, &mac, next, twin)
+	if err == nil && startsStop(&mac, before, next) {
+		last, _ := h.stops.known(mac.Name)
+		h.stops.remember(mac.Name, last.next(h.Clock.Now()))
+	}
 	return reconcile.Result{RequeueAfter: twin.again(after, h.Clock.Now())}, client.IgnoreNotFound(err)
 }
 
@@ -136,7 +142,8 @@ func (h *Heartbeat) observe(ctx context.Context, from client.Reader, mac string)
 func (h *Heartbeat) judge(mac *v1alpha1.MacNode, b Breaker) status.Condition {
 	now := h.Clock.Now()
 	p, _ := h.pulses.Of(mac.Name, now)
-	return ObservationOf(mac, p, now).Judge(b)
+	last, _ := h.stops.known(mac.Name)
+	return last.delay(ObservationOf(mac, p, now).Judge(b), now)
 }
 
 // look counts all Macs for the circuit breaker.
