@@ -115,7 +115,7 @@ func (a *Agent) open() error {
 	if a.Cache != nil {
 		cacheDir = a.Cache.Dir
 		prepare = func(model string) error { return cold.Prepare(a.Cache.FS, a.Cache.Dir, model) }
-		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, desired: desired, tried: make(chan struct{})}
+		a.cache = &diskCache{options: a.cacheOptions(), log: a.Log.WithName("cache"), metrics: a.metrics.registry, desired: desired, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}
 	engines, err := process.NewSystem(a.Probe, a.Engine)
@@ -149,7 +149,7 @@ func (a *Agent) open() error {
 }
 
 func (a *Agent) openStore() error {
-	dir := filepath.Join(a.StateDir, "weights")
+	dir := a.weightsDir()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("open weight store: %w", err)
 	}
@@ -165,10 +165,14 @@ func (a *Agent) openStore() error {
 	use := weightUse{a.journal}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.fetching = cancel
+	var cache store.Cache
+	if a.Cache != nil {
+		cache = a.sharedDisk()
+	}
 	a.store, err = store.Open(ctx, store.Options{
 		Dir: dir, Root: a.root, Hub: a.hub, Token: a.tokens.require, AtOnce: a.DownloadsAtOnce, Peers: a.peers,
 		Marks: a.DiskMarks, Spared: use.spared, Ahead: use.ahead, Namespace: use.namespace, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
-		Fetch: &download.Fetcher{Client: a.client, Limit: a.limit}, Log: a.Log.WithName("store"),
+		Fetch: &download.Fetcher{Client: a.client, Limit: a.limit}, Log: a.Log.WithName("store"), Cache: cache,
 	})
 	if err != nil {
 		return err
@@ -176,6 +180,30 @@ func (a *Agent) openStore() error {
 	a.weightServer = a.newPeerServer()
 	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
 	return nil
+}
+
+func (a *Agent) weightsDir() string { return filepath.Join(a.StateDir, "weights") }
+
+// sharedDisk returns the disk of the weights and of the cache, which may open later.
+func (a *Agent) sharedDisk() sharedDisk {
+	return sharedDisk{weights: a.weightsDir(), cache: a.Cache.Dir, owner: func() *cold.Owner {
+		if a.cache == nil {
+			return nil
+		}
+		return a.cache.owner.Load()
+	}}
+}
+
+// cacheOptions are those of the disk cache, which leaves room for the weights.
+func (a *Agent) cacheOptions() cold.Options {
+	o := *a.Cache
+	o.Others = func() (spare, awaited int64) {
+		if !a.sharedDisk().same() {
+			return 0, 0
+		}
+		return a.store.Reserved()
+	}
+	return o
 }
 
 // Lock makes sure that no other agent uses the directory until the file is

@@ -40,6 +40,9 @@ type Options struct {
 	FS     disk.FS
 	Dir    string
 	Budget blocks.Budget
+	// Others returns the SpareBytes and AwaitedBytes of the budget; nil if there are
+	// none. It is called when the free space is measured.
+	Others func() (spare, awaited int64)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	Log *slog.Logger
@@ -94,6 +97,14 @@ func (w *Owner) SetBudget(now func() blocks.Budget) {
 	defer w.unlock()
 	defer w.publish()
 	w.books.budget = now()
+	w.need()
+}
+
+// need adds to the budget what others need of the disk.
+func (w *Owner) need() {
+	if w.opt.Others != nil {
+		w.books.budget.SpareBytes, w.books.budget.AwaitedBytes = w.opt.Others()
+	}
 }
 
 func (w *Owner) lock()   { w.work <- struct{}{} }
@@ -284,6 +295,35 @@ func (w *Owner) measure() {
 		return
 	}
 	w.books.room = blocks.RoomOf(w.books.index.Total(), free, now)
+	w.need()
+}
+
+// giveFiles is how many files GiveWay removes while engines wait.
+const giveFiles = 1024
+
+// GiveWay removes files until that many bytes are free or none is left, fairly for
+// all tenants, and returns how many bytes that freed. What others await is measured
+// again, so that engines are not granted what became free.
+func (w *Owner) GiveWay(bytes int64) (freed int64) {
+	for freed < bytes {
+		got, more := w.giveWay(bytes - freed)
+		freed += got
+		if !more {
+			break
+		}
+	}
+	return freed
+}
+
+func (w *Owner) giveWay(bytes int64) (freed int64, more bool) {
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	w.books.room = blocks.Room{}
+	w.measure()
+	before := w.books.evictedBytes
+	more = w.evict(w.books.index.Total()-bytes, giveFiles) > 0
+	return w.books.evictedBytes - before, more
 }
 
 // evict removes files so that at most target bytes stay, fairly for all tenants, and

@@ -25,6 +25,8 @@ func (s *Store) SetMarks(m Marks) error {
 	}
 	s.room.Lock()
 	defer s.room.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.opt.Marks = m
 	return nil
 }
@@ -127,6 +129,7 @@ func (s *Store) Collect() error {
 	if err != nil {
 		return download.DiskError(err, "measure the room for")
 	}
+	d.Free += s.cached() // it shrinks by itself
 	need := s.opt.Marks.deficit(d)
 	if need == 0 {
 		s.say("")
@@ -140,49 +143,63 @@ func (s *Store) Collect() error {
 	return err
 }
 
-// makeRoom evicts weights so that a download fits on the disk together with the
-// downloads in progress, and reserves its space. If evicting all unused weights
-// would not suffice, none is evicted. A download ahead of use must stay below the
-// high watermark.
+// makeRoom reserves disk space for a download and makes room for it, of blocks of
+// the disk cache first and then of unused weights; if that would not be enough,
+// nothing is removed. For a download ahead of use the disk must stay below the high
+// watermark.
 func (s *Store) makeRoom(f *sharedDownload, need int64) error {
 	s.room.Lock()
 	defer s.room.Unlock()
 	ahead := s.opt.Ahead != nil && s.opt.Ahead(f.digest)
-	d, lacking, err := s.lacking(need, ahead)
+	f.awaits.Store(need) // from now on the cache leaves it free
+	d, lacking, err := s.lacking(ahead)
 	var can int64
 	if err == nil && lacking > 0 {
-		var picked []unwanted
-		if picked, can = choose(s.unwanted(), lacking); can >= lacking {
-			if err = s.discard(picked, v1alpha1.CollectedForDownload); err == nil {
-				d, lacking, err = s.lacking(need, ahead)
-			}
+		if can, err = s.free(lacking); err == nil && can >= lacking {
+			d, lacking, err = s.lacking(ahead)
 		}
 	}
+	if err == nil && lacking <= 0 {
+		return nil
+	}
+	f.awaits.Store(0)
 	if err != nil {
 		return download.DiskError(err, "make room for")
 	}
-	if lacking > 0 {
-		above := ""
-		if ahead {
-			above = fmt.Sprintf(", and prefetching may use no more than %d percent of the disk", s.opt.Marks.High)
-		}
-		return &download.Error{
-			Reason: v1alpha1.ReasonDiskFull,
-			Message: fmt.Sprintf("the download needs %s but the Mac has %s free (%s stay reserved, other downloads need %s, and evicting unused weights would free %s%s); free disk space on the Mac or delete models it no longer needs",
-				v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(d.Free), v1alpha1.FormatBytes(diskMargin), v1alpha1.FormatBytes(s.promised()), v1alpha1.FormatBytes(can), above),
-		}
+	above := ""
+	if ahead {
+		above = fmt.Sprintf(", and prefetching may use no more than %d percent of the disk", s.opt.Marks.High)
 	}
-	f.awaits.Store(need)
-	return nil
+	return &download.Error{
+		Reason: v1alpha1.ReasonDiskFull,
+		Message: fmt.Sprintf("the download needs %s but the Mac has %s free (%s stay reserved, other downloads need %s, and evicting cached blocks and unused weights would free %s%s); free disk space on the Mac or delete models it no longer needs",
+			v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(d.Free), v1alpha1.FormatBytes(diskMargin), v1alpha1.FormatBytes(s.promised()), v1alpha1.FormatBytes(can), above),
+	}
 }
 
-// lacking is how many bytes the disk lacks for a download without a reservation;
-// one ahead of use must not exceed the high watermark either.
-func (s *Store) lacking(need int64, ahead bool) (Disk, int64, error) {
+// free frees disk space, of the cache first because its blocks cost less than a
+// download. It returns how many bytes that frees; if they are fewer than asked for,
+// nothing was removed.
+func (s *Store) free(bytes int64) (int64, error) {
+	cached, all := s.cached(), s.unwanted()
+	if _, can := choose(all, bytes-cached); cached+can < bytes {
+		return cached + can, nil
+	}
+	var given int64
+	if cached > 0 {
+		given = s.opt.Cache.GiveWay(min(bytes, cached))
+	}
+	picked, can := choose(all, bytes-given)
+	return given + can, s.discard(picked, v1alpha1.CollectedForDownload)
+}
+
+// lacking is how many bytes the disk lacks for the downloads in progress; with one
+// ahead of use it must not exceed the high watermark either.
+func (s *Store) lacking(ahead bool) (Disk, int64, error) {
 	d, err := s.opt.Disk()
-	out := max(0, need+diskMargin+s.promised()-d.Free)
+	out := max(0, diskMargin+s.promised()-d.Free)
 	if ahead {
-		out = max(out, s.opt.Marks.above(d, need+s.promised()))
+		out = max(out, s.opt.Marks.above(d, s.promised()))
 	}
 	return d, out, err
 }
@@ -275,7 +292,7 @@ func (s *Store) Status() v1alpha1.MacDisk {
 	s.mu.Lock()
 	out := v1alpha1.MacDisk{Collected: *s.collected.DeepCopy(), Message: s.message}
 	s.mu.Unlock()
-	out.WeightsBytes, out.ReclaimableBytes = s.WeightsBytes(), s.reclaimable()
+	out.WeightsBytes, out.ReclaimableBytes = s.WeightsBytes(), s.reclaimable()+s.cached()
 	if d, err := s.opt.Disk(); err == nil {
 		out.FreeBytes, out.TotalBytes = d.Free, d.Total
 	}

@@ -333,8 +333,8 @@ func TestTwoDownloadsDoNotReserveTheSameSpace(t *testing.T) {
 	}
 	wantReason(t, second, v1alpha1.ReasonDiskFull)
 	// Bytes that were reserved and are written count once.
-	s.opt.Disk = func() (Disk, error) { return Disk{Free: diskMargin + mib, Total: 1 << 30}, nil }
-	if _, lacking, err := s.lacking(mib, false); lacking != 0 || err != nil {
+	s.opt.Disk = func() (Disk, error) { return Disk{Free: diskMargin, Total: 1 << 30}, nil }
+	if _, lacking, err := s.lacking(false); lacking != 0 || err != nil {
 		t.Errorf("%d bytes lack although no download is under way (%v)", lacking, err)
 	}
 }

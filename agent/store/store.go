@@ -72,6 +72,8 @@ type Options struct {
 	Token func(ref string) (download.Bearer, error)
 	// Peers are asked before a source; nil if there are none.
 	Peers Peers
+	// Cache shares the disk of Dir and gives way to downloads; nil if there is none.
+	Cache Cache
 	// Disk measures the disk of Dir; nil means the system's figures.
 	Disk func() (Disk, error)
 	// Marks are the disk's watermarks.
@@ -96,6 +98,16 @@ type Options struct {
 	Log logr.Logger
 }
 
+// Cache is a cache whose files cost less than weights. It may not call the store
+// from its methods, but for Reserved.
+type Cache interface {
+	// Bytes is the size of its files on the disk of the store.
+	Bytes() int64
+	// GiveWay removes files of that many bytes, or all if it has fewer, and returns
+	// how many bytes that freed.
+	GiveWay(bytes int64) int64
+}
+
 // Store manages the weights on this Mac's disk. It is safe for concurrent use.
 type Store struct {
 	opt     Options
@@ -107,7 +119,8 @@ type Store struct {
 	slots    *slots
 	running  sync.WaitGroup
 
-	// room is held while disk space is reserved or freed.
+	// room is held while disk space is reserved or freed, and while the watermarks
+	// change, also under mu.
 	room sync.Mutex
 
 	// mu guards what follows.
@@ -279,6 +292,26 @@ func (s *Store) Prune(wanted func(digest string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.objects.prunePartials(func(digest string) bool { return wanted(digest) || s.downloading(digest) })
+}
+
+// Reserved returns how many bytes are free when disk usage is at the high watermark,
+// and how many downloads will still write.
+func (s *Store) Reserved() (spare, awaited int64) {
+	s.mu.Lock()
+	marks := s.opt.Marks
+	s.mu.Unlock()
+	if d, err := s.opt.Disk(); err == nil && marks.High > 0 {
+		spare = d.Total - d.Total/100*int64(marks.High)
+	}
+	return spare, s.promised()
+}
+
+// cached is the size of the cache on the disk.
+func (s *Store) cached() int64 {
+	if s.opt.Cache == nil {
+		return 0
+	}
+	return s.opt.Cache.Bytes()
 }
 
 // WeightsBytes is the disk usage of downloaded weights.

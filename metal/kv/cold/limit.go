@@ -18,6 +18,11 @@ type Budget struct {
 	FloorBytes int64
 	// Percent of what would be free without the cache may be used; 0 means 99.
 	Percent int64
+	// AwaitedBytes will be written by others, and count as used already.
+	AwaitedBytes int64
+	// SpareBytes of the disk stay free too, unless that is more than half of what
+	// would be free without the cache.
+	SpareBytes int64
 }
 
 // Limit is the maximum size of the cache in bytes when it takes own bytes and
@@ -27,9 +32,10 @@ func Limit(b Budget, own, free int64) int64 {
 	if percent == 0 {
 		percent = 99
 	}
-	room := max(0, own) + max(0, free)
+	room := max(0, max(0, own)+max(0, free)-max(0, b.AwaitedBytes))
+	floor := max(0, b.FloorBytes, min(b.SpareBytes, room/2))
 	room = room/100*percent + room%100*percent/100
-	limit := max(0, room-max(0, b.FloorBytes))
+	limit := max(0, room-floor)
 	if b.LimitBytes > 0 {
 		limit = min(limit, b.LimitBytes)
 	}
