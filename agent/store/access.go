@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -104,11 +105,21 @@ func (e entry) origins() []granted {
 // is unknown.
 func (e entry) namespace() string { return e.origins()[0].Namespace }
 
-// with returns the entry with one more origin.
+// with returns the entry with one more origin. Of too many, the namespace with the
+// most loses its oldest.
 func (e entry) with(o granted) entry {
-	if !slices.ContainsFunc(e.origins(), func(have granted) bool { return have.origin == o.origin }) {
-		e.Origins = append(slices.Clone(e.origins()), o)
-		e.Origins = e.Origins[max(0, len(e.Origins)-maxOrigins):]
+	if slices.ContainsFunc(e.origins(), func(have granted) bool { return have.origin == o.origin }) {
+		return e
+	}
+	e.Origins = append(slices.Clone(e.origins()), o)
+	for len(e.Origins) > maxOrigins {
+		of := map[string]int{}
+		for _, have := range e.Origins {
+			of[have.Namespace]++
+		}
+		most := slices.Max(slices.Collect(maps.Values(of)))
+		i := slices.IndexFunc(e.Origins, func(have granted) bool { return of[have.Namespace] == most })
+		e.Origins = slices.Delete(e.Origins, i, i+1)
 	}
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -188,5 +189,27 @@ func TestWeightsWithoutNotesOfTheirCredential(t *testing.T) {
 	var e entry
 	if err = errors.Join(err, json.Unmarshal(b, &e)); err != nil || !e.entitles(want{x.private, "a"}.origin()) {
 		t.Errorf("noted are %+v, %v", e.Origins, err)
+	}
+}
+
+// TestAttackManyCredentialsForWeightsOfOthers lets a namespace use weights that others use
+// with more credentials than are remembered.
+func TestAttackManyCredentialsForWeightsOfOthers(t *testing.T) {
+	_, rec := repository()
+	source := func(namespace, ref string) granted { return granted{origin{placeOf(rec.Source), ref}, namespace} }
+	e := entry{Record: rec, Origins: []granted{source("a", "a")}}
+	e = e.with(source("b", "b1")).with(source("b", "b2"))
+	last := ""
+	for i := range 3 * maxOrigins {
+		last = fmt.Sprint("evil", i)
+		e = e.with(source("evil", last))
+	}
+	for _, ref := range []string{"a", "b1", "b2", last} {
+		if !e.entitles(origin{placeOf(rec.Source), ref}) {
+			t.Errorf("credential %s was forgotten", ref)
+		}
+	}
+	if len(e.Origins) != maxOrigins || e.namespace() != "a" {
+		t.Errorf("%d origins are kept, the first of namespace %s", len(e.Origins), e.namespace())
 	}
 }
