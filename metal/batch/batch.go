@@ -44,6 +44,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -100,6 +101,8 @@ type Request struct {
 	// than it should be and crosses a Boundary: images whose tokens see one another. They
 	// are in ascending order.
 	Whole []Span
+	// Chunk is the maximum number of tokens of its prompt in one row; 0 is no maximum.
+	Chunk int
 }
 
 type request struct {
@@ -116,6 +119,8 @@ type request struct {
 	admitted int
 	// whole are runs of the prompt that no row may divide.
 	whole []Span
+	// maxChunk of a row of the prompt.
+	maxChunk int
 	// overtaken counts the later requests that were admitted while it waited.
 	overtaken int
 	running   bool
@@ -186,7 +191,10 @@ func (s *Scheduler) Submit(r Request) error {
 		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), ErrQueueFull)
 	}
 	s.arrivals++
-	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt, whole: r.Whole}
+	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt, whole: r.Whole, maxChunk: r.Chunk}
+	if n.maxChunk < 1 {
+		n.maxChunk = math.MaxInt
+	}
 	if r.Tokens > 0 {
 		n.maxTokens = r.Prompt + r.Tokens
 	}

@@ -628,3 +628,16 @@ func TestARunOfAPromptIsInOneRow(t *testing.T) {
 		}
 	}
 }
+
+// A prompt of small chunks leaves the rest of a step to the prompts after it.
+func TestAPromptOfSmallChunksLeavesTheRest(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 20, Chunk: 3}, Request{ID: 2, Prompt: 30})
+	s.Admit()
+	if rows := s.ProposeChunks(12); !slices.Equal(rows, []Row{{ID: 1, Length: 3}, {ID: 2, Length: 9}}) {
+		t.Errorf("proposed %+v", rows)
+	}
+	if row := s.Shorten(Row{ID: 1, Length: 3}, 2); row.Length != 2 {
+		t.Errorf("shortened to %+v", row)
+	}
+}

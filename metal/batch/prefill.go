@@ -83,7 +83,7 @@ func (s *Scheduler) propose(r *request, tokens int) int {
 // chunk returns the next prefill chunk of a request, of at most this many
 // tokens.
 func (s *Scheduler) chunk(r *request, tokens int) Row {
-	n := min(r.left(), tokens)
+	n := min(r.left(), tokens, r.maxChunk)
 	if b := s.limits.Boundary; b > 0 {
 		n = min(n, b-r.computed%b)
 	}

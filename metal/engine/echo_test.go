@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/engine"
@@ -176,5 +177,38 @@ func TestLogitsOfAnEchoedPromptAreWeighed(t *testing.T) {
 		if !p.AllLogits || p.Chunk > 64 {
 			t.Errorf("weighed %+v", p)
 		}
+	}
+}
+
+// A prompt whose tokens are ranked takes a part of each step, and the prompt after it the
+// rest.
+func TestAttackPromptsWhoseTokensAreRanked(t *testing.T) {
+	closed, gate := new(atomic.Bool), make(chan struct{})
+	e := ready(t, engine.Options{Sequences: 3}, ref.Options{}, func(op string) error {
+		if op == "Embed" && closed.Load() {
+			<-gate
+		}
+		return nil
+	})
+	before := e.Status().Steps
+	closed.Store(true)
+	var all []*engine.Stream
+	for _, r := range []engine.Request{{Tokens: []int32{5}, MaxTokens: 1}, echoing(1, 384), {Tokens: tokensOf(2, 400, 512), MaxTokens: 1}} {
+		r.MaxTokens, r.Sampling = 1, draws(1)
+		s, err := e.Generate(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	closed.Store(false)
+	close(gate)
+	for _, s := range all {
+		if got := collect(t, s); got.finished.Err != nil {
+			t.Fatal(got.finished.Err)
+		}
+	}
+	if n := e.Status().Steps - before; n > 8 { // 384 tokens in chunks of 64, and the first
+		t.Errorf("two prompts took %d steps", n)
 	}
 }

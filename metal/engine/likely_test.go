@@ -136,7 +136,7 @@ func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	again <- struct{}{}
-	<-stopped // one step later
+	<-stopped                                      // one step later
 	if _, err := s.Next(t.Context()); err != nil { // what was read before is sent
 		t.Fatal(err)
 	}

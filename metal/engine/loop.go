@@ -152,7 +152,7 @@ func (l *loop) receive() (draining, aborting bool) {
 	in := l.admission.take()
 	l.sched.PausePrefill(l.guard.PausePrefill() && !in.draining)
 	for _, s := range in.sequences {
-		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.prefix.salt.Tenant, Tokens: s.maxTokens, Whole: s.images.whole()}); err != nil {
+		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.prefix.salt.Tenant, Tokens: s.maxTokens, Whole: s.images.whole(), Chunk: s.promptChunk()}); err != nil {
 			l.refuse(s, err)
 			continue
 		}

@@ -19,6 +19,15 @@ func (s *sequence) maxChunk(limit int) int {
 	return limit
 }
 
+// promptChunk is the maximum number of tokens of its prompt in a step, so that others have the
+// rest; 0 is no maximum.
+func (s *sequence) promptChunk() int {
+	if s.echo.logprobs {
+		return logprobsChunk
+	}
+	return 0
+}
+
 // promptLogits returns the part of a row whose logits rank a token of the prompt that was
 // not returned yet: n positions from first on, each for the token after it.
 func (s *sequence) promptLogits(r batch.Row) (first, n int) {
