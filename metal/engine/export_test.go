@@ -75,6 +75,9 @@ func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }
 // Held is what the guard weighs as held now, and how much of it no client has read.
 func Held(e *Engine) (held, unread int64) { return e.guard.Room().Held, e.input.Load().unread.Held() }
 
+// ParkedBytes are those of logits that wait for masks, as the guard weighs them.
+func ParkedBytes(e *Engine) int64 { return e.unread() - e.input.Load().unread.Held() }
+
 // Prepared is for how many blocks room was made ahead.
 func Prepared(e *Engine) int64 { return e.prefixes.Load().ram.Stats().Prepared }
 

@@ -9,6 +9,7 @@ func (l *loop) finish(s *sequence, f Finished) {
 		l.forget(s.id)
 	}
 	delete(l.byID, s.id)
+	s.parked = nil
 	l.prefixes.release(s)
 	s.images.forget(s.prompt)
 	l.admission.release()
@@ -24,8 +25,13 @@ func (l *loop) finishAll(r *Refusal) {
 	}
 }
 
-// publish updates the counts that Status reports.
+// publish updates the counts that Status and the memory guard report.
 func (l *loop) publish() {
 	l.counters.running.Store(int64(l.sched.Running()))
 	l.counters.queued.Store(int64(l.sched.Waiting()))
+	var parked int64
+	for _, s := range l.parked {
+		parked += 4 * int64(len(s.parked))
+	}
+	l.counters.parked.Store(parked)
 }

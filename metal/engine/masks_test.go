@@ -64,9 +64,16 @@ func TestAttackALateMaskMakesItsOwnRowWait(t *testing.T) {
 	if n := e.Status().Running; n != 1 {
 		t.Errorf("%d requests are running while the mask is late, want 1", n)
 	}
+	facts, _ := e.Facts()
+	if n, want := engine.ParkedBytes(e), 4*facts.VocabularySize; n != want {
+		t.Errorf("%d bytes of logits are counted while they wait, want %d", n, want)
+	}
 	release()
 	if got := collect(t, late); got.finished.Err != nil || !slices.Equal(got.tokens, want.tokens) || got.text != want.text {
 		t.Errorf("the late row ended with %+v and %q, want %q", got.finished, got.text, want.text)
+	}
+	if n := engine.ParkedBytes(e); n != 0 {
+		t.Errorf("%d bytes of logits are counted at the end", n)
 	}
 }
 

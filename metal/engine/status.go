@@ -35,6 +35,7 @@ type Status struct {
 type counters struct {
 	loaded, loadTotal              atomic.Int64
 	running, queued                atomic.Int64
+	parked                         atomic.Int64 // bytes of logits of rows whose masks are late
 	steps, promptTokens, generated atomic.Int64
 	preemptions                    atomic.Int64
 	drafts, rightDrafts            atomic.Int64
