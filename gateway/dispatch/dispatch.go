@@ -13,8 +13,8 @@
 // replica is found in time, with the error for its client. It sends nothing: forwarding,
 // responses and API keys belong to the caller.
 //
-// Read the files in the order of the calls: dispatch.go, wait.go, queue.go, slots.go,
-// request.go.
+// Read the files in the order of the calls: dispatch.go, wait.go, queue.go, openings.go,
+// slots.go, outcomes.go, request.go.
 package dispatch
 
 import (
@@ -119,11 +119,11 @@ func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	return d.wait(ctx, r)
 }
 
-// Observe records the outcome of a request at a replica. Replicas with many failures are
-// avoided for a while.
-func (l *Lease) Observe(failed bool) {
+// Observe records how a request ended at a replica. Replicas with many failures are avoided for
+// a while, and those that reject far more requests of a client than others do by that client.
+func (l *Lease) Observe(how Outcome) {
 	d := l.dispatcher
-	if d.queue.ended(l.Replica, failed) {
+	if how != OutcomeUnknown && d.queue.ended(l, l.request, how) {
 		d.metrics.ejected.Inc()
 		l.request.Log().Info("Requests to a replica are failing; preferring others for a while", "MacNode", l.Mac, "replicaUID", l.Replica)
 	}

@@ -28,11 +28,13 @@ type opening struct {
 func (s *slots) openings(m *route.Model, now time.Time) *openings {
 	endpoints := m.Endpoints()
 	out := &openings{byMac: map[string][]opening{}, guestsOnly: true}
-	for i, l := range s.loads(endpoints, now) {
-		e := &endpoints[i]
+	loads := s.loads(endpoints, now)
+	usual := s.usualRejections(endpoints, loads)
+	for i, l := range loads {
+		e, rejected := &endpoints[i], l.more(usual)
 		hasRoom := func(guest bool) bool {
-			limit := s.limit(*e, l, guest)
-			return limit == 0 || l.inFlight < limit
+			limit := s.limit(*e, l, rejected, guest)
+			return limit == 0 || l.inFlight+rejected < limit
 		}
 		if !hasRoom(true) || !s.canReach(*e) {
 			continue

@@ -105,7 +105,7 @@ func (q *queue) takeSlot(r *Request, now time.Time) (*Lease, bool) {
 		return nil, false
 	}
 	model := r.model
-	return &Lease{Endpoint: endpoint, Model: model, release: sync.OnceFunc(func() {
+	return &Lease{Endpoint: endpoint, Model: model, began: now, release: sync.OnceFunc(func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		free()
@@ -285,14 +285,6 @@ func (q *queue) mayRetry(m *route.Model) bool {
 	defer q.mu.Unlock()
 	now := q.now()
 	return q.slots.model(m, now).budget.Retry(now)
-}
-
-// ended records the outcome of a request at a replica. It returns true if this ejects the
-// replica.
-func (q *queue) ended(replica string, failed bool) (ejected bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.slots.outliers.Ended(replica, failed, q.now())
 }
 
 // avoid avoids a Mac for a while. It returns false if it was avoided already.

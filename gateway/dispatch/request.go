@@ -61,6 +61,7 @@ type Lease struct {
 
 	dispatcher *Dispatcher
 	request    *Request
+	began      time.Time
 	release    func()
 }
 
@@ -111,6 +112,8 @@ type Request struct {
 	Key string
 	// Tenant of that key; empty if none is required.
 	Tenant string
+	// Owner is that tenant, or the address of the client without one.
+	Owner string
 	// Sequences is how many sequences it runs at once; 0 means one.
 	Sequences int
 	// Prefix of its prompt, to prefer replicas that have it in their prefix cache.

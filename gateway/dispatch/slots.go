@@ -40,6 +40,7 @@ type slots struct {
 	models   map[route.Key]*modelLoad
 	macs     map[string]avoidance
 	outliers health.Outliers
+	rejected health.Rejections
 	recent   pick.Recent // recently used prompt prefixes of all models
 	pruned   time.Time
 }
@@ -49,6 +50,7 @@ type replicaLoad struct {
 	id       uint64
 	inFlight int
 	guests   int // requests beyond the limit, see slotsPerSequence
+	rejected int // requests that it rejected a moment ago, see linger
 	total    uint64
 	used     time.Time
 }
@@ -62,7 +64,8 @@ type modelLoad struct {
 	prefixes map[uint64]int // in flight, by prompt prefix
 	tenants  map[string]int // in flight, by tenant
 	budget   health.Budget
-	seq      uint64 // requests that received a slot
+	seq      uint64        // requests that received a slot
+	answer   time.Duration // how long an answer takes, on average
 }
 
 // add counts the slots of a request that begins (n > 0) or ends (n < 0).
@@ -112,12 +115,13 @@ func (s *slots) choose(r *Request, now time.Time) (c choice, ok bool) {
 	endpoints := r.model.Endpoints()
 	candidates := make([]pick.Candidate, len(endpoints))
 	loads := s.loads(endpoints, now)
-	guest := s.guest(r)
+	guest, usual := s.guest(r), s.usualRejections(endpoints, loads)
 	for i, e := range endpoints {
-		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
-			Max: s.limit(e, loads[i], guest), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
+		rejected := loads[i].more(usual)
+		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
+			Max: s.limit(e, loads[i], rejected, guest), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
-	s.suspectOutliers(endpoints, candidates, now)
+	s.suspectOutliers(r, endpoints, candidates, now)
 	prefix := r.Prefix
 	prefix.InFlight, prefix.Known = model.prefixes[prefix.Shared], s.recent.Has(prefix.Shared)
 	i, ok := s.pick(candidates, prefix, model.seq)
@@ -144,7 +148,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	model.seq++
 	model.used = now
 	asGuest := 0
-	if limit := s.limit(c.at, l, false); limit > 0 && l.inFlight >= limit {
+	if limit := s.limit(c.at, l, 0, false); limit > 0 && l.inFlight >= limit {
 		asGuest = 1
 	}
 	l.guests += asGuest
@@ -163,11 +167,12 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 }
 
 // limit returns how many requests a replica may have in flight for another one to be sent
-// there; 0 means any number.
-func (s *slots) limit(e route.Endpoint, l *replicaLoad, guest bool) int {
+// there; 0 means any number. rejected is how many more count there
+// than usual.
+func (s *slots) limit(e route.Endpoint, l *replicaLoad, rejected int, guest bool) int {
 	limit := s.perSequence * int(e.Sequences)
 	if guest && limit > 0 && l.guests < int(e.Sequences) {
-		return max(limit, l.inFlight+1)
+		return max(limit, l.inFlight+rejected+1)
 	}
 	return limit
 }
@@ -183,18 +188,28 @@ func (s *slots) runs(r *Request) int {
 // guest reports whether the tenant of a request has no slot of the model.
 func (s *slots) guest(r *Request) bool { return r.Tenant != "" && s.runs(r) == 0 }
 
-// suspectOutliers marks the replicas whose requests fail.
-func (s *slots) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
+// suspectOutliers marks the replicas whose requests fail, and those that reject far more
+// requests of a client than others do.
+func (s *slots) suspectOutliers(r *Request, endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
+	if s.rejected.Any(r.Owner) {
+		for i, e := range endpoints {
+			candidates[i].Suspect = candidates[i].Suspect || s.rejected.Avoids(r.Owner, e.Replica, now)
+		}
+	}
 	if !s.outliers.Any() {
 		return
 	}
-	uids := make([]string, len(endpoints))
-	for i, e := range endpoints {
-		uids[i] = e.Replica
-	}
-	for i, ejected := range s.outliers.Ejected(uids, now) {
+	for i, ejected := range s.outliers.Ejected(uidsOf(endpoints), now) {
 		candidates[i].Suspect = candidates[i].Suspect || ejected
 	}
+}
+
+func uidsOf(endpoints []route.Endpoint) []string {
+	out := make([]string, len(endpoints))
+	for i, e := range endpoints {
+		out[i] = e.Replica
+	}
+	return out
 }
 
 func (s *slots) model(m *route.Model, now time.Time) *modelLoad {
@@ -257,6 +272,7 @@ func (s *slots) prune(now time.Time, waits func(route.Key) bool) bool {
 		}
 	}
 	s.outliers.Prune(now)
+	s.rejected.Prune(now)
 	return true
 }
 

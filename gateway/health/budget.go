@@ -1,11 +1,12 @@
 // Package health judges replicas by the outcome of their requests, and bounds how many
 // requests are retried.
 //
-// It owns two decisions: whether a model's request may be retried (Budget), and which of
-// its replicas receive no requests for a while (Outliers). It is pure; the caller passes
-// the time. It never ejects more than half of a model's replicas, nor the only one.
+// It owns three decisions: whether a model's request may be retried (Budget), which of its
+// replicas receive no requests for a while (Outliers), and which receive none of one client
+// (Rejections). It is pure; the caller passes the time. Outliers never eject more than half of a
+// model's replicas, nor the only one.
 //
-// Start reading at Budget.Retry and Outliers.Ejected.
+// Start reading at Budget.Retry, Outliers.Ejected and Rejections.Ended.
 package health
 
 import "time"

@@ -27,6 +27,9 @@ type Candidate struct {
 	ID uint64
 	// InFlight counts the running requests that this gateway sent there.
 	InFlight int
+	// Rejected counts requests that it rejected a moment ago. They count as in flight: a replica
+	// that rejects at once would be the least busy, and attract more.
+	Rejected int
 	// Total counts all requests that this gateway ever sent there.
 	Total uint64
 	// Excluded: it has already failed this request.
@@ -50,13 +53,13 @@ const coldCost = 4
 // busy returns the load that candidates are compared by.
 func (c Candidate) busy() int {
 	if c.Cold {
-		return c.InFlight + coldCost
+		return c.InFlight + c.Rejected + coldCost
 	}
-	return c.InFlight
+	return c.InFlight + c.Rejected
 }
 
 // full reports whether the candidate is at its limit.
-func (c Candidate) full() bool { return c.Max > 0 && c.InFlight >= c.Max }
+func (c Candidate) full() bool { return c.Max > 0 && c.InFlight+c.Rejected >= c.Max }
 
 // Policy chooses a replica: it returns the index of a candidate for a request, or false if
 // all are excluded or full. The default is Choose; LeastLoad and RoundRobin are baselines,

@@ -75,9 +75,7 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 			f.metrics.retries.WithLabelValues(lease.After.Reason).Inc()
 		}
 		failed, err := f.try(ctx, w, req, lease)
-		if bad, known := verdict(w.Status(), failed, err); known {
-			lease.Observe(bad)
-		}
+		lease.Observe(outcomeOf(w.Status(), failed, err))
 		if failed == nil {
 			return err
 		}
@@ -86,21 +84,31 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 	}
 }
 
-// verdict returns whether the outcome of a request counts against its replica. It is not
-// known for client errors, refusals without side effects, and lack of memory, here or there.
-func verdict(status int, failed *dispatch.Failure, err error) (bad, known bool) {
+// outcomeOf returns how a request ended at its replica. It is unknown for lack of memory, here
+// or there, and for a request that the client ended.
+func outcomeOf(status int, failed *dispatch.Failure, err error) dispatch.Outcome {
+	var e *openai.Error
 	switch {
 	case failed != nil && errors.Is(failed.Err, errNoRoom):
-		return false, false
+		return dispatch.OutcomeUnknown
+	case failed != nil && failed.Reason == dispatch.ReasonRefused && failed.Refusal.Code != agentapi.CodeEngineLost:
+		return dispatch.OutcomeRefused
 	case failed != nil:
-		bad = failed.Reason != dispatch.ReasonRefused || failed.Refusal.Code == agentapi.CodeEngineLost
-		return bad, bad
+		return dispatch.OutcomeFailed
+	case err != nil && !errors.As(err, &e):
+		return dispatch.OutcomeUnknown
+	case err != nil && e.Code == agentapi.CodeEngineLost: // the response had begun
+		return dispatch.OutcomeFailed
+	case err != nil && (e.Status < http.StatusBadRequest || e.Status >= http.StatusInternalServerError):
+		return dispatch.OutcomeUnknown
 	case err != nil:
-		var e *openai.Error
-		bad = errors.As(err, &e) && e.Code == agentapi.CodeEngineLost // the response had begun
-		return bad, bad
+		return dispatch.OutcomeRejected
+	case status == http.StatusInternalServerError || status == http.StatusBadGateway:
+		return dispatch.OutcomeFailed
+	case status >= http.StatusBadRequest:
+		return dispatch.OutcomeRejected
 	}
-	return status == http.StatusInternalServerError || status == http.StatusBadGateway, true
+	return dispatch.OutcomeAnswered
 }
 
 // try sends the request to one Mac and delivers its response. A failure means that the

@@ -101,8 +101,8 @@ func TestAttackResponsesThatATenantReadsSlowly(t *testing.T) {
 		}
 	}
 	failed := &dispatch.Failure{Reason: reasonOf(errNoRoom), Err: fmt.Errorf("read: %w", errNoRoom)}
-	if _, known := verdict(0, failed, nil); known || failed.Reason == dispatch.ReasonConnection {
-		t.Errorf("lack of memory counts against the Mac: reason %s, known %t", failed.Reason, known)
+	if how := outcomeOf(0, failed, nil); how != dispatch.OutcomeUnknown || failed.Reason == dispatch.ReasonConnection {
+		t.Errorf("lack of memory counts against the Mac: reason %s, outcome %d", failed.Reason, how)
 	}
 }
 

@@ -73,7 +73,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 	}
 	defer cancel()
 	req := &request{client: r, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
-		Request: dispatch.Request{Name: envelope.Model, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(prefixFor(envelope, c.tenant(), i.keepAttribution), named.Adapter), Bytes: int64(len(body)),
+		Request: dispatch.Request{Name: envelope.Model, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Owner: c.share(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(prefixFor(envelope, c.tenant(), i.keepAttribution), named.Adapter), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
 	w.allow(allowanceOf(r.URL.Path, envelope, body, req.Candidates))
