@@ -74,7 +74,8 @@ func (l *limits) bound(ctx context.Context, r *http.Request) (bounded context.Co
 			return nil, nil, time.Time{}, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue,
 				Message: fmt.Sprintf("The header %s must be a number of seconds above 0 and at most %d, not %q.", agentapi.HeaderTimeout, int(maxTimeout.Seconds()), openai.Shorten(text))}
 		}
-		if asked := time.Duration(seconds * float64(time.Second)); total == 0 || asked < total {
+		// At least a nanosecond: 0 would mean no limit.
+		if asked := max(1, time.Duration(seconds*float64(time.Second))); total == 0 || asked < total {
 			total = asked
 		}
 	}
