@@ -78,7 +78,8 @@ func (h *Handshakes) acceptAll() {
 
 // admit authenticates a client and passes its connection to Accept.
 func (h *Handshakes) admit(c *Stranger) {
-	conn := &countedConn{Conn: c.Conn, in: &h.counted}
+	limited := Limit(c.Conn)
+	conn := &countedConn{Conn: limited, in: &h.counted}
 	secure := tls.Server(conn, h.config)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
@@ -91,6 +92,7 @@ func (h *Handshakes) admit(c *Stranger) {
 		_ = c.Conn.Close()
 		return
 	}
+	limited.Lift()
 	if h.Counted != nil {
 		if client, ok := h.Counted(secure.ConnectionState()); ok {
 			conn.place = h.counted.enter(c.Conn, client, maxCounted, maxCountedEach)

@@ -51,9 +51,6 @@ const (
 	// address: a load balancer may hide the addresses of all clients. 500 new ones a second
 	// then leave each Mac a second for the round trip in which it authenticates.
 	maxStrangers = 1024
-	// maxHandshakeBytes are read of a connection that has not authenticated; a Mac sends
-	// about 3 KiB.
-	maxHandshakeBytes = 32 << 10
 )
 
 // ErrNone means that a Mac has no tunnel to this gateway.
@@ -303,7 +300,7 @@ func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 		uid = noUID
 	}
 	l := &macConn{mac: mac, uid: uid, identity: id}
-	limited := &limitedConn{Conn: c, left: maxHandshakeBytes}
+	limited := intake.Limit(c)
 	l.secure = tls.Client(h.Wrap(&notifyingConn{Conn: limited, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
 	if err := l.secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, l.secure.Close())
@@ -311,7 +308,7 @@ func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("there is no MacNode %s", mac), l.secure.Close())
 	}
-	limited.left = unlimited
+	limited.Lift()
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, errors.Join(err, l.secure.Close())
 	}
@@ -420,29 +417,4 @@ func (t *notifyingConn) Close() error {
 	err := t.Conn.Close()
 	t.once.Do(t.gone)
 	return err
-}
-
-// unlimited is the rest that a limitedConn does not count.
-const unlimited = -1
-
-// errTooLong is returned for a handshake that is no Mac's.
-var errTooLong = fmt.Errorf("the handshake is longer than %d bytes", maxHandshakeBytes)
-
-// limitedConn fails when more than left bytes are read, unless that is unlimited.
-type limitedConn struct {
-	net.Conn
-	left int
-}
-
-// Read implements net.Conn.
-func (l *limitedConn) Read(b []byte) (int, error) {
-	if l.left == unlimited {
-		return l.Conn.Read(b)
-	}
-	if l.left == 0 {
-		return 0, errTooLong
-	}
-	n, err := l.Conn.Read(b[:min(len(b), l.left)])
-	l.left -= n
-	return n, err
 }
