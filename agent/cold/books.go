@@ -38,6 +38,8 @@ func (a *account) charge() int64 { return max(0, a.granted-a.persisted) }
 // and have no side effects.
 type books struct {
 	budget blocks.Budget
+	// files is the maximum number of files.
+	files int
 	// origins are the origins of the namespaces; the owner maintains them.
 	origins map[blocks.Namespace]kv.Origin
 	// lastUse of any block of a holder.
@@ -52,8 +54,8 @@ type books struct {
 	problem                                 string
 }
 
-func newBooks(b blocks.Budget, origins map[blocks.Namespace]kv.Origin) *books {
-	return &books{budget: b, origins: origins, lastUse: map[holder]time.Time{}, index: blocks.NewIndex(), accounts: map[*account]chan struct{}{}}
+func newBooks(b blocks.Budget, files int, origins map[blocks.Namespace]kv.Origin) *books {
+	return &books{budget: b, files: files, origins: origins, lastUse: map[holder]time.Time{}, index: blocks.NewIndex(), accounts: map[*account]chan struct{}{}}
 }
 
 // limit of all bytes on the disk now.
@@ -78,7 +80,7 @@ func (b *books) wanted(a *account) int64 {
 	if a.ending || a.epoch == "" || a.wanted == 0 {
 		return 0
 	}
-	limit, left := b.limit(), a.wanted
+	limit, left := min(b.limit(), int64(b.files)*smallest), a.wanted
 	if s, bounded := b.share(a); bounded {
 		limit, left = min(limit, s.most), min(left, s.most-s.charged)
 	}
@@ -149,6 +151,7 @@ func (b *books) grant(a *account) {
 	if s, bounded := b.share(a); bounded {
 		free, room = min(free, s.most-s.charged), min(room, s.most-s.charged-s.taken)
 	}
+	free, room = min(free, b.fileRoom(0)), min(room, b.fileRoom(b.index.Files()))
 	give := min(wanted, room)
 	if give < max(1, a.least) {
 		// Final if removing files would not help.

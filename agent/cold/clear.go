@@ -193,6 +193,7 @@ func (w *Owner) Tick() {
 	}
 	most := blocks.MaxUnlinks
 	most -= w.evict(w.books.limit()-w.books.charged(), most)
+	most -= w.remove(w.books.crowded(&account{}, most, w.opt.Now()))
 	for a, changed := range w.books.accounts {
 		before := *a
 		if a.epoch == "" {

@@ -16,6 +16,7 @@
 package cold
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -40,6 +41,9 @@ type Options struct {
 	FS     disk.FS
 	Dir    string
 	Budget blocks.Budget
+	// Files is the maximum number of files, each of which takes about 300 bytes of
+	// memory; 0 means DefaultFiles.
+	Files int
 	// Others returns the SpareBytes and AwaitedBytes of the budget; nil if there are
 	// none. It is called when the free space is measured.
 	Others func() (spare, awaited int64)
@@ -72,7 +76,7 @@ func Open(o Options) (*Owner, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	w := &Owner{opt: o, work: make(chan struct{}, 1), origins: map[blocks.Namespace]kv.Origin{}}
-	w.books = newBooks(o.Budget, w.origins)
+	w.books = newBooks(o.Budget, cmp.Or(o.Files, DefaultFiles), w.origins)
 	w.lock()
 	defer w.unlock()
 	if err := possess(o.FS, o.Dir); err != nil {
@@ -83,6 +87,8 @@ func Open(o Options) (*Owner, error) {
 	}
 	w.measure()
 	for w.evict(w.books.limit(), blocks.MaxUnlinks) > 0 {
+	}
+	for w.remove(w.books.crowded(&account{}, giveFiles, w.opt.Now())) > 0 {
 	}
 	w.publish()
 	return w, nil
@@ -277,6 +283,7 @@ func (w *Owner) grant(a *account, most int) int {
 	w.measure()
 	went := w.evict(w.books.target(a), most)
 	went += w.remove(w.books.ofModel(a, most-went, w.opt.Now()))
+	went += w.remove(w.books.crowded(a, most-went, w.opt.Now()))
 	w.books.grant(a)
 	return went
 }

@@ -38,7 +38,9 @@ func (b *books) used(id blocks.ID, at time.Time) {
 // forget drops the last use of holders without blocks.
 func (b *books) forget() {
 	held := map[holder]bool{}
-	b.index.EachTenant(func(n blocks.Namespace, t kv.Tenant, _ int64) { held[b.holderOf(n, t)] = true })
+	for p := range b.index.Tenants() {
+		held[b.holderOf(p.Namespace, p.Tenant)] = true
+	}
 	maps.DeleteFunc(b.lastUse, func(h holder, _ time.Time) bool { return !held[h] })
 }
 
@@ -49,12 +51,12 @@ func (b *books) forget() {
 // Call the result once for each block, in the order of their last use.
 func (b *books) fairly(target int64, among func(blocks.Namespace) bool, now time.Time) func(blocks.Entry) bool {
 	held, over := map[holder]int64{}, -target
-	b.index.EachTenant(func(n blocks.Namespace, t kv.Tenant, bytes int64) {
-		if among(n) {
-			held[b.holderOf(n, t)] += bytes
-			over += bytes
+	for p, sum := range b.index.Tenants() {
+		if among(p.Namespace) {
+			held[b.holderOf(p.Namespace, p.Tenant)] += sum.Bytes
+			over += sum.Bytes
 		}
-	})
+	}
 	left := excess(held, func(h holder) bool { return now.Sub(b.lastUse[h]) >= idleAfter }, over)
 	return func(e blocks.Entry) bool {
 		h := b.holderOf(e.ID.Namespace, e.ID.Key.Tenant())

@@ -58,7 +58,7 @@ func openCache(t *testing.T, d filledDisk, s *Store) *ownedCache {
 	t.Helper()
 	c := &ownedCache{t: t, d: d, now: time.Now()}
 	var err error
-	c.w, err = cold.Open(cold.Options{FS: d, Dir: filepath.Join(t.TempDir(), "kv"), Budget: blocks.Budget{FloorBytes: 10 * gib}, Others: s.Reserved, Now: func() time.Time { return c.now }})
+	c.w, err = cold.Open(cold.Options{FS: d, Dir: filepath.Join(t.TempDir(), "kv"), Budget: blocks.Budget{FloorBytes: 10 * gib}, Files: 1 << 30, Others: s.Reserved, Now: func() time.Time { return c.now }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package cold
 
 import (
 	"container/list"
+	"iter"
+	"maps"
 
 	"metalfleet.dev/metalfleet/metal/kv"
 )
@@ -29,16 +31,16 @@ type Index struct {
 	others  *list.List // of Entry, foreign files in the order they were found
 	total   int64
 	sums    map[Namespace]Sum
-	tenants map[part]int64
+	tenants map[Part]Sum
 }
 
-// part is the share of one tenant in a namespace.
-type part struct {
-	namespace Namespace
-	tenant    kv.Tenant
+// Part names the blocks of one tenant in a namespace.
+type Part struct {
+	Namespace Namespace
+	Tenant    kv.Tenant
 }
 
-// Sum is the size of a namespace.
+// Sum is the size of a namespace or of a part of it.
 type Sum struct {
 	Blocks int
 	Bytes  int64
@@ -48,7 +50,7 @@ type Sum struct {
 func NewIndex() *Index {
 	return &Index{
 		blocks: map[ID]*list.Element{}, foreign: map[string]*list.Element{},
-		used: list.New(), others: list.New(), sums: map[Namespace]Sum{}, tenants: map[part]int64{},
+		used: list.New(), others: list.New(), sums: map[Namespace]Sum{}, tenants: map[Part]Sum{},
 	}
 }
 
@@ -119,8 +121,11 @@ func (x *Index) Forget(e Entry) int64 {
 
 func (x *Index) book(id ID, blocks int, bytes int64) {
 	x.total += bytes
-	p := part{id.Namespace, id.Key.Tenant()}
-	if x.tenants[p] += bytes; x.tenants[p] == 0 {
+	p := Part{id.Namespace, id.Key.Tenant()}
+	t := x.tenants[p]
+	t.Blocks += blocks
+	t.Bytes += bytes
+	if x.tenants[p] = t; t.Blocks == 0 {
 		delete(x.tenants, p)
 	}
 	s := x.sums[id.Namespace]
@@ -154,13 +159,9 @@ func (x *Index) ForeignFiles() int { return x.others.Len() }
 // Sum returns the size of a namespace.
 func (x *Index) Sum(n Namespace) Sum { return x.sums[n] }
 
-// EachTenant visits the bytes of each tenant in each namespace, in no
-// particular order.
-func (x *Index) EachTenant(visit func(n Namespace, t kv.Tenant, bytes int64)) {
-	for p, bytes := range x.tenants {
-		visit(p.namespace, p.tenant, bytes)
-	}
-}
+// Tenants returns the blocks of each tenant in each namespace, in no particular
+// order.
+func (x *Index) Tenants() iter.Seq2[Part, Sum] { return maps.All(x.tenants) }
 
 // Namespaces lists the namespaces with blocks, in no particular order.
 func (x *Index) Namespaces() []Namespace {

@@ -90,11 +90,12 @@ func same(x *cold.Index, p *plainIndex) error {
 	}
 	var total int64
 	sums := map[cold.Namespace]cold.Sum{}
-	tenants := map[string]int64{}
+	tenants := map[string]cold.Sum{}
 	for _, e := range want {
 		total += e.Bytes
 		if e.Foreign == "" {
-			tenants[fmt.Sprint(e.ID.Namespace, e.ID.Key.Tenant())] += e.Bytes
+			part := fmt.Sprint(e.ID.Namespace, e.ID.Key.Tenant())
+			tenants[part] = cold.Sum{Blocks: tenants[part].Blocks + 1, Bytes: tenants[part].Bytes + e.Bytes}
 			s := sums[e.ID.Namespace]
 			sums[e.ID.Namespace] = cold.Sum{Blocks: s.Blocks + 1, Bytes: s.Bytes + e.Bytes}
 		}
@@ -107,12 +108,16 @@ func same(x *cold.Index, p *plainIndex) error {
 			return fmt.Errorf("namespace %s: %+v, want %+v", n, x.Sum(n), s)
 		}
 	}
-	x.EachTenant(func(n cold.Namespace, t kv.Tenant, bytes int64) {
-		tenants[fmt.Sprint(n, t)] -= bytes
-	})
+	for p, sum := range x.Tenants() {
+		part := fmt.Sprint(p.Namespace, p.Tenant)
+		off := tenants[part]
+		off.Blocks -= sum.Blocks
+		off.Bytes -= sum.Bytes
+		tenants[part] = off
+	}
 	for part, off := range tenants {
-		if off != 0 {
-			return fmt.Errorf("%s is off by %d bytes", part, -off)
+		if off != (cold.Sum{}) {
+			return fmt.Errorf("%s is off by %+v", part, off)
 		}
 	}
 	return nil
