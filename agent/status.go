@@ -13,8 +13,9 @@ import (
 // diskEvery is how often disk usage is measured when nothing else changes.
 const diskEvery = 30 * time.Second
 
-// statusPause is how many times as long as making a status the pause after it is.
-const statusPause = 10
+// pauseAfter returns the pause after a status that took this long to make, ten times
+// as long, but not so long that a change is reported late.
+func pauseAfter(took time.Duration) time.Duration { return min(10*took, time.Second) }
 
 // statusLoop offers a new status after every change, and after several at once if
 // they come faster than statuses are made.
@@ -27,7 +28,7 @@ func (a *Agent) statusLoop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(statusPause * time.Since(began)):
+		case <-time.After(pauseAfter(time.Since(began))):
 		}
 		select {
 		case <-ctx.Done():
