@@ -193,7 +193,8 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	case s.rest != nil:
 		ev, s.rest = *s.rest, nil
 	case len(s.before) > 0:
-		ev, s.before = s.before[0], s.before[1:]
+		ev, s.before[0] = s.before[0], Event{} // freed before the rest
+		s.before = s.before[1:]
 		s.unread.waiting -= eventBytes
 	case s.progress != nil:
 		ev = Event{Progress: s.progress}

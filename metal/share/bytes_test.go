@@ -20,3 +20,16 @@ func TestAttackOneTenantFillsTheRoom(t *testing.T) {
 		t.Error("without keys, requests do not have the whole room")
 	}
 }
+
+// What a tenant has already is counted, also over its share, and then it gets no more.
+func TestBytesThatAreThereAreCounted(t *testing.T) {
+	b := NewBytes(64)
+	b.Add("a", 40)
+	if b.Of("a") != 40 || b.Held() != 40 || b.Take("a", 1) || !b.Take("b", 12) {
+		t.Errorf("a tenant holds %d of %d bytes", b.Of("a"), b.Held())
+	}
+	b.Give("a", 40)
+	if b.Of("a") != 0 || b.Held() != 12 {
+		t.Errorf("%d bytes are left to a tenant, of %d", b.Of("a"), b.Held())
+	}
+}
