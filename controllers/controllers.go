@@ -151,7 +151,7 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 		}
 		models[name] = cache.Config{}
 	}
-	repeated := newParts()
+	repeated, specs := newParts(), &specRoom{}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -166,27 +166,14 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 			&discoveryv1.EndpointSlice{}: {Namespaces: here},
 			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
 			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
-			&v1alpha1.ModelDeployment{}:  {Namespaces: models, Transform: slim},
+			&v1alpha1.ModelDeployment{}:  {Namespaces: models, Transform: specs.slim},
 			&v1alpha1.ModelReplica{}:     {Namespaces: models, Transform: repeated.share},
 			&v1alpha1.MacAssignment{}:    {Transform: repeated.share},
-			&appsv1.ControllerRevision{}: {Namespaces: models, Label: having(v1alpha1.LabelDeployment), Transform: slim},
+			&appsv1.ControllerRevision{}: {Namespaces: models, Label: having(v1alpha1.LabelDeployment), Transform: specs.slim},
 			// Requests for other signers are not ours.
 			&certificatesv1.CertificateSigningRequest{}: {Field: fields.OneTermEqualSelector("spec.signerName", join.Signer)},
 		},
 	}
-}
-
-// slim drops what the operator never reads of an object before the cache keeps it: tenants
-// may write as much metadata and as long specs as etcd stores, and a revision repeats its spec for the plugin.
-// Writes are patches and applies of single fields, so that nothing dropped is removed.
-func slim(in any) (any, error) {
-	switch o := in.(type) {
-	case *v1alpha1.ModelDeployment:
-		fleet.Compact(o)
-	case *appsv1.ControllerRevision:
-		o.ManagedFields, o.Annotations = nil, nil
-	}
-	return in, nil
 }
 
 func having(label string) labels.Selector {

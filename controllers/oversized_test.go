@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
 // largeAffinity is an affinity of a number of terms, of 40 KiB each.
@@ -34,16 +36,71 @@ func largeAffinity(terms int) *v1alpha1.Affinity {
 	return &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
 }
 
+// transformOf returns what the operator's cache does with objects before it keeps them.
+func transformOf() func(any) (any, error) {
+	for kind, by := range controllers.ManagerOptions("s").Cache.ByObject {
+		if _, ok := kind.(*v1alpha1.ModelDeployment); ok {
+			return by.Transform
+		}
+	}
+	return nil
+}
+
+func cached(t *testing.T, transform func(any) (any, error), d *v1alpha1.ModelDeployment) *v1alpha1.ModelDeployment {
+	t.Helper()
+	o, err := transform(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o.(*v1alpha1.ModelDeployment)
+}
+
+// TestAttackManySpecsOfANamespace: each is just small enough to be accepted.
+func TestAttackManySpecsOfANamespace(t *testing.T) {
+	transform := transformOf()
+	in := func(namespace string, i, bytes int) *v1alpha1.ModelDeployment {
+		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("d", i), UID: types.UID(fmt.Sprint("u", i))}}
+		d.Annotations = map[string]string{"metalfleet.dev/spec-crowded": "", "metalfleet.dev/spec-bytes": "1"}
+		d.Spec.ChatTemplate = strings.Repeat(string(rune('a'+i%26)), bytes)
+		return cached(t, transform, d)
+	}
+	var kept []*v1alpha1.ModelDeployment
+	count := func() (n int) {
+		for _, d := range kept {
+			if refusal := fleet.OversizedDeployment(d, &d.Spec); (refusal != nil) != (d.Spec.ChatTemplate == "") {
+				t.Fatalf("a template of %d bytes, refused %+v", len(d.Spec.ChatTemplate), refusal)
+			} else if refusal == nil {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 3000 {
+		kept = append(kept, in("evil", i, 16<<10))
+	}
+	if n := count(); n < 1500 || n > 2048 || kept[n-1].Spec.ChatTemplate == "" {
+		t.Errorf("%d specs of 16 KiB are kept, want the first that take 32 MiB", n)
+	}
+	for i := range 100 { // updates take nothing more
+		kept[i] = in("evil", i, 16<<10)
+	}
+	kept = append(kept[:100], in("evil", 4000, 2<<10), in("quiet", 5000, 16<<10)) // the others are deleted
+	if n := count(); n != 102 {
+		t.Errorf("%d specs are kept, want all 100 that were, a small one, and one of another namespace", n)
+	}
+	for began := time.Now(); fleet.Crowded(in("evil", 2999, 16<<10)); runtime.GC() {
+		if time.Since(began) > time.Minute {
+			t.Fatal("there is no room after others were deleted")
+		}
+	}
+	runtime.KeepAlive(kept)
+}
+
 // TestAttackRefusedSpecsInTheOperatorsMemory: hundreds of deployments, each with a spec that is
 // refused for its size.
 func TestAttackRefusedSpecsInTheOperatorsMemory(t *testing.T) {
-	var transform func(any) (any, error)
-	for kind, by := range controllers.ManagerOptions("s").Cache.ByObject {
-		if _, ok := kind.(*v1alpha1.ModelDeployment); ok {
-			transform = by.Transform
-		}
-	}
 	const n = 100
+	transform := transformOf()
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -55,11 +112,7 @@ func TestAttackRefusedSpecsInTheOperatorsMemory(t *testing.T) {
 		d.Spec.ChatTemplate = strings.Repeat("x", 16<<10)
 		d.Spec.PrefixCache.SharedPrefixes = []string{strings.Repeat("x", 4<<10)}
 		d.Spec.ReplicaMetadata.Annotations = map[string]v1alpha1.MetadataValue{"a": v1alpha1.MetadataValue(strings.Repeat("x", 4<<10))}
-		o, err := transform(d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kept = append(kept, o)
+		kept = append(kept, cached(t, transform, d))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)

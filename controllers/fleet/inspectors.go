@@ -85,6 +85,7 @@ type requestsOf struct {
 // request is what the spec of a deployment alone determines.
 type request struct {
 	generation int64
+	crowded    bool
 	// refused: the spec is not accepted, so that no Mac is asked.
 	refused bool
 	// local: the source is a file:// one.
@@ -104,7 +105,7 @@ type request struct {
 // newRequest returns the request for a deployment's source. The affinity of a spec that is too
 // large to be accepted is not checked.
 func newRequest(d *v1alpha1.ModelDeployment, slots int) *request {
-	r := &request{generation: d.Generation}
+	r := &request{generation: d.Generation, crowded: Crowded(d)}
 	if r.refused = OversizedDeployment(d, &d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil; r.refused {
 		r.inspection.ID = InspectionID(d)
 	} else {
@@ -126,7 +127,7 @@ const perSlot = 9
 func (s *Inspectors) request(d *v1alpha1.ModelDeployment) *request {
 	t := s.tenants[d.Namespace]
 	if t != nil {
-		if r := t.requests[d.UID]; r != nil && r.generation == d.Generation {
+		if r := t.requests[d.UID]; r != nil && r.generation == d.Generation && r.crowded == Crowded(d) {
 			return r
 		}
 		s.forget(d.Namespace, d.UID)

@@ -42,12 +42,14 @@ func OversizedRecord(record *model.Record) *Refusal {
 // stays at the maximum, because the schema refuses what overflows.
 func Add(sum, figure int64) int64 { return sum + max(0, min(figure, math.MaxInt64-sum)) }
 
-func jsonBytes(v any) int {
+func jsonBytes(v any) int { return len(jsonOf(v)) }
+
+func jsonOf(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic("fleet: API types can be encoded: " + err.Error())
 	}
-	return len(b)
+	return b
 }
 
 // ReplicaBytes estimates the size of a replica's spec, labels and annotations as JSON, within a

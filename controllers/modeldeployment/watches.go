@@ -41,7 +41,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Complete(r)
 }
 
-// specChanged drops our own status writes, and passes decisions of the autoscaler.
+// specChanged drops our own status writes, and passes decisions of the autoscaler, and a spec that
+// the cache has in full again.
 func specChanged() predicate.Predicate {
 	decided := func(o client.Object) any {
 		a := o.(*v1alpha1.ModelDeployment).Status.Autoscaling
@@ -53,6 +54,7 @@ func specChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !status.Equal(decided(e.ObjectOld), decided(e.ObjectNew)) ||
 			e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+			fleet.Crowded(e.ObjectOld.(*v1alpha1.ModelDeployment)) != fleet.Crowded(e.ObjectNew.(*v1alpha1.ModelDeployment)) ||
 			e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
 			!slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 	}}
