@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -191,5 +193,46 @@ func TestThousandsOfSmallReplicasFitIntoANamespace(t *testing.T) {
 	s = p.deployed("e", 1, 0, v1alpha1.PlacementSpec{})
 	if p.pass(t, s); s.failure != nil || len(s.replicas) != 1 {
 		t.Errorf("%d replicas, %v", len(s.replicas), s.failure)
+	}
+}
+
+// revising is an API server whose namespace has revisions.
+type revising struct {
+	placer
+	revisions appsv1.ControllerRevisionList
+}
+
+func (v *revising) List(_ context.Context, l client.ObjectList, _ ...client.ListOption) error {
+	l.(*appsv1.ControllerRevisionList).Items = v.revisions.Items
+	return nil
+}
+
+func (v *revising) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	v.revisions.Items = append(v.revisions.Items, *o.(*appsv1.ControllerRevision))
+	return nil
+}
+
+// TestAttackManyDeploymentsWithRevisions: each has few, and all together fill the memory.
+func TestAttackManyDeploymentsWithRevisions(t *testing.T) {
+	s, v := rolled(wide), &revising{}
+	large := make([]byte, 1<<20)
+	for range maxRevisionsBytes>>20 - 1 {
+		v.revisions.Items = append(v.revisions.Items, appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: large}})
+	}
+	r := &Reconciler{Client: v}
+	e := s.revisions[0].engine
+	e.Context.MaxTokens++
+	if _, err := r.ensureRevision(t.Context(), s, e); err != nil {
+		t.Fatalf("refused although there is room: %v", err)
+	}
+	v.revisions.Items = append(v.revisions.Items, appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: large}})
+	before := len(v.revisions.Items)
+	e.Context.MaxTokens++
+	_, err := r.ensureRevision(t.Context(), s, e)
+	if s.failure = err; !refused(err) || s.failureReason() != v1alpha1.ReasonCreateFailed || len(v.revisions.Items) != before {
+		t.Errorf("a revision beyond the room: %v", err)
+	}
+	if _, err := r.ensureRevision(t.Context(), s, s.revisions[len(s.revisions)-1].engine); err != nil {
+		t.Errorf("a revision that exists is refused: %v", err)
 	}
 }

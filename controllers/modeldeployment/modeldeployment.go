@@ -91,7 +91,7 @@ func (r *Reconciler) act(ctx context.Context, s *scope) error {
 	if s.verdict.engine != nil {
 		current, err := r.ensureRevision(ctx, s, *s.verdict.engine)
 		if err != nil {
-			return err
+			return errors.Join(err, r.pruneWithout(ctx, s, err))
 		}
 		s.current = &current
 	} else if n := len(s.revisions); n > 0 {

@@ -83,11 +83,46 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 		Data:     runtime.RawExtension{Raw: data},
 		Revision: next,
 	}}
+	if err := r.roomForRevision(ctx, made.object); err != nil {
+		return revision{}, err
+	}
 	if err := r.Client.Create(ctx, made.object, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 		return revision{}, fmt.Errorf("create revision %s: %w", name, err)
 	}
 	s.revisions = append(s.revisions, made)
 	return made, nil
+}
+
+// maxRevisionsBytes bounds the engines in all revisions of a namespace: no quota has to count them,
+// and the operator has them in memory. It is enough for 10,000 deployments with two usual ones.
+const maxRevisionsBytes = 128 << 20
+
+// roomForRevision refuses a revision for which its namespace has no room. It is asked when one is
+// created, which only an edit of a deployment leads to.
+func (r *Reconciler) roomForRevision(ctx context.Context, made *appsv1.ControllerRevision) error {
+	var list appsv1.ControllerRevisionList // shares its objects with the cache: read only
+	if err := r.Client.List(ctx, &list, client.InNamespace(made.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list the revisions of the namespace: %w", err)
+	}
+	n := len(made.Data.Raw)
+	for i := range list.Items {
+		n += len(list.Items[i].Data.Raw)
+	}
+	if n > maxRevisionsBytes {
+		return &createRevisionError{made.Namespace, n}
+	}
+	return nil
+}
+
+// createRevisionError refuses a revision for which the namespace has no room.
+type createRevisionError struct {
+	namespace string
+	bytes     int // with that revision
+}
+
+func (e *createRevisionError) Error() string {
+	return fmt.Sprintf("all revisions of the namespace %s would take %s, at most %s are allowed; delete deployments there, or lower their spec.revisionHistoryLimit",
+		e.namespace, v1alpha1.FormatBytes(int64(e.bytes)), v1alpha1.FormatBytes(maxRevisionsBytes))
 }
 
 // sameEngine reports whether two engines are the same.
@@ -107,6 +142,18 @@ func (r *Reconciler) pruneRevisions(ctx context.Context, s *scope) error {
 		}
 	}
 	return nil
+}
+
+// pruneWithout deletes the oldest revisions although the wanted one could not be created, if that
+// is for lack of room: a lower limit has to make some.
+func (r *Reconciler) pruneWithout(ctx context.Context, s *scope, why error) error {
+	n := len(s.revisions)
+	if !full(why) || n == 0 {
+		return nil
+	}
+	s.current = &s.revisions[n-1]
+	defer func() { s.current = nil }()
+	return r.pruneRevisions(ctx, s)
 }
 
 // maxHistoryBytes bounds the engines in a deployment's history. Each may have 96 KiB, an edit

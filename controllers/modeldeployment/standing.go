@@ -53,10 +53,11 @@ func (s *scope) failureReason() string {
 	return v1alpha1.ReasonReconcileFailed
 }
 
-// full reports whether the namespace has no room for a replica, or for a larger one.
+// full reports whether the namespace has no room for a replica, a larger one, or a revision.
 func full(err error) bool {
 	var full *fullError
-	return errors.As(err, &full)
+	var revisions *createRevisionError
+	return errors.As(err, &full) || errors.As(err, &revisions)
 }
 
 // refused reports whether the answer is final: a quota, an admission policy, missing permissions
