@@ -360,16 +360,31 @@ func (h *Hub) prove(l *macConn) (done func()) {
 
 // put registers a tunnel. The previous one is closed after its responses have ended.
 func (h *Hub) put(l *macConn) bool {
+	if !h.belongs(l) {
+		return false
+	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if uid, ok := h.UID(l.mac); h.closed || !ok || uid != l.uid { // the MacNode may have been deleted meanwhile
+	if h.closed {
+		h.mu.Unlock()
 		return false
 	}
 	if before := h.tunnels[l.mac]; before != nil {
 		h.retire(before)
 	}
 	h.tunnels[l.mac] = l
-	return true
+	h.mu.Unlock()
+	if h.belongs(l) {
+		return true
+	}
+	h.gone(l) // Drop may have been called before it was registered
+	return false
+}
+
+// belongs reports whether a tunnel is of the current MacNode of its name. The lock is not held:
+// UID waits for what waits for connections that close.
+func (h *Hub) belongs(l *macConn) bool {
+	uid, ok := h.UID(l.mac)
+	return ok && uid == l.uid
 }
 
 // Drop closes the tunnels of a Mac whose MacNode was deleted, with all responses.

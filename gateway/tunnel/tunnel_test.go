@@ -33,14 +33,19 @@ type world struct {
 	changed chan string
 	stop    func()
 
-	mu   sync.Mutex        // guards uids
-	uids map[string]string // of MacNodes that differ from agentapitest's; empty: there is none
+	mu    sync.Mutex        // guards the fields after it
+	uids  map[string]string // of MacNodes that differ from agentapitest's; empty: there is none
+	looks map[string]int    // after so many looks a MacNode is deleted
 }
 
 // uid returns the UID of a MacNode.
 func (w *world) uid(mac string) (string, bool) {
+	w.hub.Len() // not under the hub's lock: the table waits for what waits for that
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.looks[mac]--; w.looks[mac] == 0 {
+		w.uids[mac] = ""
+	}
 	if uid, set := w.uids[mac]; set {
 		return uid, uid != ""
 	}
@@ -67,7 +72,7 @@ func newWorld(t *testing.T) *world {
 // newWorldOn has the hub accept the connections of a listener.
 func newWorldOn(t *testing.T, l net.Listener) *world {
 	t.Helper()
-	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100), uids: map[string]string{}, address: l.Addr().String()}
+	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100), uids: map[string]string{}, looks: map[string]int{}, address: l.Addr().String()}
 	w.ids.Set(w.identity(w.ca.Gateway()))
 	w.hub = tunnel.New(tunnel.Options{UID: w.uid, Identity: w.ids.Current, Log: logr.Discard(), Changed: func(mac string) { w.changed <- mac },
 		HTTP2: http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: time.Minute}})
@@ -579,5 +584,21 @@ func TestAMacNodeThatIsReplacedMeanwhileGetsNoTunnel(t *testing.T) {
 	w.wait("the end of its connection", ended)
 	if _, ok := w.hub.To("studio"); ok {
 		t.Error("it is used")
+	}
+}
+
+// TestAMacNodeThatIsDeletedMeanwhileGetsNoTunnel: just before the tunnel is registered, or just
+// after.
+func TestAMacNodeThatIsDeletedMeanwhileGetsNoTunnel(t *testing.T) {
+	for _, look := range []int{3, 4} { // the first two are of certified, and during the handshake
+		w := newWorld(t)
+		w.mu.Lock()
+		w.looks["studio"] = look
+		w.mu.Unlock()
+		_, ended := w.mac("studio", nil)
+		w.wait("the end of its connection", ended)
+		if _, ok := w.hub.To("studio"); ok || w.hub.Len() > 0 {
+			t.Error("it is used")
+		}
 	}
 }

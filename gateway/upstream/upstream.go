@@ -12,9 +12,11 @@ package upstream
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -129,23 +131,31 @@ func (p *Pool) tunnel(mac string) http.RoundTripper {
 // an additional root. When the address changes, or a root is no longer trusted, the next
 // request opens another connection, and running requests finish on the old one.
 func (p *Pool) direct(e route.Endpoint) *conn {
+	c, before := p.current(e)
+	if before != nil { // not under the lock: connections that close call lost
+		before.CloseIdleConnections()
+	}
+	return c
+}
+
+// current is direct. It also returns the connection that was replaced, if any.
+func (p *Pool) current(e route.Endpoint) (c, before *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, c := p.identity(), p.conns[e.Mac] // under the lock, so that the identity never gets older
+	id := p.identity() // under the lock, so that the identity never gets older
+	c = p.conns[e.Mac]
 	if c != nil && id.Succeeds(c.identity) && c.address == e.Address && c.uid == e.MacUID {
 		c.identity = id
-		return c
+		return c, nil
 	}
-	if c != nil {
-		c.CloseIdleConnections()
-	}
+	before = c
 	c = newConn(id, e, p.identity, func() {
 		if p.lost != nil && p.tunnel(e.Mac) == nil { // a tunnel has its own pings
 			p.lost(e.Mac, errSilent)
 		}
 	})
 	p.conns[e.Mac] = c
-	return c
+	return c, before
 }
 
 // noTunnel fails all requests: the Mac has opened no tunnel.
@@ -217,8 +227,9 @@ func (p *Pool) drop(mac string) {
 func (p *Pool) Close() {
 	p.tasks.Wait()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.conns {
+	all := slices.Collect(maps.Values(p.conns))
+	p.mu.Unlock()
+	for _, c := range all {
 		c.CloseIdleConnections()
 	}
 }
