@@ -32,6 +32,8 @@ type Listener struct {
 	count     int
 	addresses map[string]*address
 	ended     map[reason]int64
+	owned     map[string]int // requests by owner, see Own
+	inAll     int            // of all owners
 }
 
 // reason why a connection was closed or refused; it is a metric label too.
@@ -104,6 +106,7 @@ type Conn struct {
 
 	// Guarded by the listener's mu.
 	address *address
+	owner   string     // of its request; empty if unknown
 	in      *list.List // nil if it is closed
 	at      *list.Element
 	gone    bool
@@ -197,6 +200,7 @@ func (l *Listener) leave(c *Conn) {
 		return
 	}
 	c.move(nil)
+	c.disown()
 	c.gone = true
 	l.count--
 	if c.address.count--; c.address.count == 0 {
@@ -272,6 +276,7 @@ func Arrived(ctx context.Context) {
 func (c *Conn) ended() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
+	c.disown()
 	c.move(&c.address.used)
 	c.heads.end()
 }

@@ -9,7 +9,7 @@
 // It also rejects requests with two lengths or very many header lines, which net/http
 // accepts.
 //
-// Start reading at Listener.Accept, Authenticate, PortServer and Bodies.Read.
+// Start reading at Listener.Accept, Own, Authenticate, PortServer and Bodies.Read.
 package intake
 
 import (

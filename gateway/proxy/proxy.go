@@ -227,5 +227,10 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 	}
 	about := scopeOf(ctx)
 	about.tenant, about.key = c.tenant(), c.name()
+	if about.tenant != "" {
+		if err := intake.Own(r.Context(), about.tenant); err != nil {
+			return err
+		}
+	}
 	return to.handle(ctx, c, w, r)
 }

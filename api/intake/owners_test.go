@@ -1,0 +1,57 @@
+package intake
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+)
+
+// TestAttackATenantOfManyAddresses: its requests leave connections to other tenants.
+func TestAttackATenantOfManyAddresses(t *testing.T) {
+	l := &Listener{Total: 8}
+	conns := map[string][]*Conn{}
+	own := func(tenant string) (most int) {
+		for range 8 {
+			client, server := net.Pipe()
+			t.Cleanup(func() { _ = client.Close() })
+			c := &Conn{Conn: server, listener: l}
+			if _, why := l.enter(c, fmt.Sprint(tenant, len(conns[tenant]))); why != "" && why != replaced {
+				return most
+			}
+			ctx := Context(context.Background(), c)
+			Arrived(ctx)
+			for range 2 { // a request counts once
+				if err := Own(ctx, tenant); err != nil {
+					_ = c.Close()
+					return most
+				}
+			}
+			conns[tenant] = append(conns[tenant], c)
+			most++
+		}
+		return most
+	}
+	for _, tc := range []struct {
+		tenant string
+		want   int
+	}{{"a", 4}, {"b", 2}, {"c", 1}, {"d", 1}} {
+		if got := own(tc.tenant); got != tc.want {
+			t.Errorf("tenant %s has %d of 8 connections, want %d", tc.tenant, got, tc.want)
+		}
+	}
+	for _, c := range conns["a"] {
+		c.ended() // the request; its connection waits for another
+	}
+	if got := own("b"); got != 1 {
+		t.Errorf("tenant b gets %d more when another has none, want 1", got)
+	}
+	for _, of := range conns {
+		for _, c := range of {
+			_ = c.Close()
+		}
+	}
+	if l.inAll != 0 || len(l.owned) != 0 || l.count != 0 {
+		t.Errorf("%d requests are counted without a connection", l.inAll)
+	}
+}
