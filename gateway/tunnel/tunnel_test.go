@@ -35,7 +35,7 @@ type world struct {
 
 	mu    sync.Mutex        // guards the fields after it
 	uids  map[string]string // of MacNodes that differ from agentapitest's; empty: there is none
-	looks map[string]int    // after so many looks a MacNode is deleted
+	looks map[string]int    // how many looks later a MacNode is deleted
 }
 
 // uid returns the UID of a MacNode.
