@@ -24,6 +24,9 @@ const (
 	// connection is closed: a dead Mac is detected in under 2 s, even on busy machines.
 	pingAfter   = 500 * time.Millisecond
 	pingTimeout = time.Second
+	// maxDials is how many connections are opened for one request: net/http opens another one
+	// for each that the Mac ends without an answer, without a limit.
+	maxDials = 3
 	// streamWindow bounds how much of a response a Mac may send ahead of a client that
 	// reads slowly.
 	streamWindow = 128 << 10
@@ -41,6 +44,9 @@ var http2Config = http.HTTP2Config{
 
 // errNotReached means that the connection to a Mac was not opened: no request was sent.
 var errNotReached = errors.New("the Mac could not be reached")
+
+// errTurnedAway means that a Mac ends connections and processes no request on them.
+var errTurnedAway = fmt.Errorf("%w: it ended %d connections without an answer", errNotReached, maxDials)
 
 // NotReached reports whether a request failed because no connection to the Mac could be
 // opened.
@@ -90,6 +96,9 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 	c.Transport = &http.Transport{
 		MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if n, ok := ctx.Value(dialsKey{}).(*atomic.Int32); ok && n.Add(1) > maxDials {
+				return nil, errTurnedAway
+			}
 			raw, err := dialer.DialContext(ctx, network, address)
 			if err != nil {
 				return nil, fmt.Errorf("%w: %w", errNotReached, err)
@@ -116,6 +125,13 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 		HTTP2:              &config,
 	}
 	return c
+}
+
+type dialsKey struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (c *conn) RoundTrip(r *http.Request) (*http.Response, error) {
+	return c.Transport.RoundTrip(r.WithContext(context.WithValue(r.Context(), dialsKey{}, new(atomic.Int32))))
 }
 
 // cut closes all open connections, and each one that is opened later.
