@@ -15,8 +15,8 @@ import (
 // the emptiest Mac it attracts replicas, which the next stop interrupts. So one that repeats its
 // stops stays gone ever longer after each.
 const (
-	// apart is how long after a stop another one does not repeat it.
-	apart = 10 * time.Minute
+	// repeatWithin is how long after a stop another one is a repetition.
+	repeatWithin = 10 * time.Minute
 	// firstStay and longestStay bound how long a Mac is gone from a repeated stop on.
 	firstStay, longestStay = time.Minute, 16 * time.Minute
 )
@@ -30,7 +30,7 @@ type stop struct {
 
 // next returns a stop that follows now.
 func (s stop) next(now time.Time) stop {
-	if s.at.IsZero() || now.Sub(s.at) >= s.stays+apart {
+	if s.at.IsZero() || now.Sub(s.at) >= s.stays+repeatWithin {
 		return stop{at: now}
 	}
 	return stop{at: now, stays: min(max(2*s.stays, firstStay), longestStay)}

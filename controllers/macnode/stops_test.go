@@ -81,7 +81,7 @@ func TestAMacThatSleepsSeldomIsBackAtOnce(t *testing.T) {
 		if n.second(false) || !n.second(true) {
 			t.Fatalf("stop %d: it is ready while it sleeps, or gone although it is awake", i)
 		}
-		if n.clock.Step(apart); !n.second(true) {
+		if n.clock.Step(repeatWithin); !n.second(true) {
 			t.Fatalf("stop %d: it is gone although it is awake", i)
 		}
 	}
