@@ -19,7 +19,8 @@ const passBudget = 2 * time.Second
 // used its budget ends, and the next one skips what the round decided already. Without
 // that, replicas at the end of the order would never be decided for. A replica that claims
 // room or downloads is decided for in each pass, because later ones must not get these, unless
-// it only keeps weights: each snapshot counts those. Room
+// it only keeps weights: each snapshot counts those. Decisions with claims have a budget of their
+// own; those beyond it are decided for once in a round, like others. Room
 // that becomes free during a round is for those that the round still decides for.
 type round struct {
 	// changed since the round began: another round follows. Watches set it.
@@ -29,8 +30,8 @@ type round struct {
 	decided map[types.UID]int64
 	// retry is when the first decision of the round may change without an event; 0: never.
 	retry time.Duration
-	// used of the budget of this pass.
-	used time.Duration
+	// used of the budget of this pass, and claimed of that of decisions with claims.
+	used, claimed time.Duration
 	// skipped: this pass continued another one.
 	skipped bool
 	// left: replicas are left for the next pass.
@@ -39,7 +40,7 @@ type round struct {
 
 // begin starts a pass, and a round unless one is in progress.
 func (r *round) begin() {
-	r.used, r.skipped, r.left = 0, len(r.decided) > 0, false
+	r.used, r.claimed, r.skipped, r.left = 0, 0, len(r.decided) > 0, false
 	if !r.skipped {
 		r.decided, r.retry = map[types.UID]int64{}, 0
 		r.changed.Store(false)
@@ -68,11 +69,13 @@ func (r *round) note(replica *v1alpha1.ModelReplica, d plan.Decision, took time.
 		}
 		return
 	}
-	if claims := d.Awaits != "" || d.FetchesOn(replica) != ""; claims {
-		return // neither is its time counted: it is decided for in each pass
+	claims := d.Awaits != "" || d.FetchesOn(replica) != ""
+	if claims && r.claimed < passBudget {
+		r.claimed += took
+		return // it is decided for in each pass
 	}
 	r.used += took
-	if d.Mac == "" || replica.Spec.NodeName != "" {
+	if d.Mac == "" || replica.Spec.NodeName != "" || claims {
 		r.decided[replica.UID] = replica.Generation
 	}
 }

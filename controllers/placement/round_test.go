@@ -19,6 +19,7 @@ import (
 	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
 // slowClock advances by a fixed time each time that it is read.
@@ -210,5 +211,43 @@ func TestAttackPrefetchesThatTakeLong(t *testing.T) {
 	}
 	if c.reported["crowd-0"] == 0 || c.reported["crowd-999"] == 0 || c.reported["crowd-0"] > 2 {
 		t.Errorf("the first is reported %d times, the last %d times", c.reported["crowd-0"], c.reported["crowd-999"])
+	}
+}
+
+// TestAttackReplicasThatAllClaimRoom: a pass decides for a few hundred of thousands of replicas that
+// claim room for a swap, and the round still comes to each, and to the replica after them.
+func TestAttackReplicasThatAllClaimRoom(t *testing.T) {
+	const took = 10 * time.Millisecond
+	replicas := make([]v1alpha1.ModelReplica, 3000)
+	for i := range replicas {
+		replicas[i].UID = types.UID(fmt.Sprint(i))
+	}
+	var r round
+	decided := map[types.UID]int{}
+	for passes, again := 0, true; again; passes++ {
+		if passes == 100 {
+			t.Fatalf("the round has not ended after %d passes, with decisions for %d replicas", passes, len(decided))
+		}
+		r.begin()
+		n := 0
+		for i := range replicas {
+			if r.skips(&replicas[i]) {
+				continue
+			}
+			n++
+			decided[replicas[i].UID]++
+			if d := (plan.Decision{Awaits: "m"}); i < len(replicas)-1 {
+				r.note(&replicas[i], d, took)
+			} else {
+				r.note(&replicas[i], plan.Decision{}, took)
+			}
+		}
+		if longest := 2*int(passBudget/took) + 1; n > longest {
+			t.Fatalf("a pass decides for %d replicas, want at most %d", n, longest)
+		}
+		again = r.end(false)
+	}
+	if len(decided) != len(replicas) || decided["2999"] != 1 || decided["0"] < 2 {
+		t.Errorf("decisions for %d of %d replicas, for the first %d times and for the last %d times", len(decided), len(replicas), decided["0"], decided["2999"])
 	}
 }
