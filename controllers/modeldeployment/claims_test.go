@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,7 +75,7 @@ func TestAttackEditsOfADeploymentWhoseNamesManyClaim(t *testing.T) {
 		}), 1},
 		"a name it loses":  {edit(func(d *v1alpha1.ModelDeployment) { d.Status.ServedNames = nil }), 998},
 		"an adapter less":  {edit(func(d *v1alpha1.ModelDeployment) { d.Spec.Adapters = d.Spec.Adapters[1:] }), 998},
-		"a deletion":       {edit(func(d *v1alpha1.ModelDeployment) { d.DeletionTimestamp = &metav1.Time{Time: now} }), 998},
+		"a deletion":       {edit(func(d *v1alpha1.ModelDeployment) { d.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }), 998},
 		"another instance": {edit(func(d *v1alpha1.ModelDeployment) { d.UID = "another" }), 999},
 		"no change":        {edit(func(*v1alpha1.ModelDeployment) {}), 0},
 	} {
