@@ -18,7 +18,7 @@ import (
 // chartOnly are objects that only the chart makes, and kustomizeOnly what Helm
 // makes by itself.
 var (
-	chartOnly     = []string{"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "ClusterRole/metalfleet-macs", "ClusterRole/metalfleet-rules", "ClusterRole/metalfleet-classes", "metalfleet-uninstall-guard", "Pod/metalfleet-test"}
+	chartOnly     = []string{"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "ClusterRole/metalfleet-macs", "ClusterRole/metalfleet-rules", "ClusterRole/metalfleet-classes", "ClusterRole/metalfleet-profiles", "ClusterRole/metalfleet-profiles-view", "metalfleet-uninstall-guard", "Pod/metalfleet-test"}
 	kustomizeOnly = []string{"Namespace/metalfleet-system"}
 )
 
