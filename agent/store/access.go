@@ -143,7 +143,7 @@ func (s *Store) mayUse(ctx context.Context, w want) (bool, error) {
 			return false, s.sources.explain(w, err)
 		}
 	}
-	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(granted{o, s.namespace(w)}) }); err != nil {
+	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(granted{o, s.opt.namespace(w)}) }); err != nil {
 		return false, download.DiskError(err, "write")
 	}
 	s.opt.Log.Info("The source let another credential read weights that are here", "digest", w.Digest, "source", w.Source)

@@ -112,7 +112,7 @@ func (s *Store) Collect() error {
 	s.objects.look(filesPerLook)
 	s.room.Lock()
 	defer s.room.Unlock()
-	spared, known := s.spared()
+	spared, known := s.opt.spared()
 	if !known {
 		return nil
 	}
@@ -129,7 +129,7 @@ func (s *Store) Collect() error {
 	if err != nil {
 		return download.DiskError(err, "measure the room for")
 	}
-	d.Free += s.cached() // it shrinks by itself
+	d.Free += s.opt.cached() // it shrinks by itself
 	need := s.opt.Marks.deficit(d)
 	if need == 0 {
 		s.say("")
@@ -181,7 +181,7 @@ func (s *Store) makeRoom(f *sharedDownload, need int64) error {
 // download. It returns how many bytes that frees; if they are fewer than asked for,
 // nothing was removed.
 func (s *Store) free(bytes int64) (int64, error) {
-	cached, all := s.cached(), s.unwanted()
+	cached, all := s.opt.cached(), s.unwanted()
 	if _, can := choose(all, bytes-cached); cached+can < bytes {
 		return cached + can, nil
 	}
@@ -216,17 +216,17 @@ func (s *Store) promised() (sum int64) {
 
 // spared returns which weights are wanted, apart from claims and downloads, and
 // false if that is unknown.
-func (s *Store) spared() (func(digest string) bool, bool) {
-	if s.opt.Spared == nil {
+func (o *Options) spared() (func(digest string) bool, bool) {
+	if o.Spared == nil {
 		return nil, false
 	}
-	return s.opt.Spared()
+	return o.Spared()
 }
 
 // evictable are the records of weights that may be evicted now: none while it is
 // unknown which are wanted.
 func (s *Store) evictable() []entry {
-	spared, known := s.spared()
+	spared, known := s.opt.spared()
 	if !known {
 		return nil
 	}
@@ -292,7 +292,7 @@ func (s *Store) Status() v1alpha1.MacDisk {
 	s.mu.Lock()
 	out := v1alpha1.MacDisk{Collected: *s.collected.DeepCopy(), Message: s.message}
 	s.mu.Unlock()
-	out.WeightsBytes, out.ReclaimableBytes = s.WeightsBytes(), s.reclaimable()+s.cached()
+	out.WeightsBytes, out.ReclaimableBytes = s.WeightsBytes(), reclaimable(s.stored())+s.opt.cached()
 	if d, err := s.opt.Disk(); err == nil {
 		out.FreeBytes, out.TotalBytes = d.Free, d.Total
 	}

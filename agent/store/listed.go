@@ -77,7 +77,7 @@ func inTurn(all []listed) (out []listed) {
 // have no bytes to reclaim, and none has while it is unknown which are wanted.
 func (s *Store) stored() []listed {
 	all := s.objects.list()
-	spared, known := s.spared()
+	spared, known := s.opt.spared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range all {
@@ -95,7 +95,7 @@ func (s *Store) stored() []listed {
 // holds.
 func (s *Store) List() []v1alpha1.StoredWeights {
 	all := s.stored()
-	spared, known := s.spared()
+	spared, known := s.opt.spared()
 	seen := map[string]bool{}
 	for _, l := range all {
 		seen[l.Digest] = true
@@ -111,8 +111,8 @@ func (s *Store) List() []v1alpha1.StoredWeights {
 
 // reclaimable is how many bytes evicting the unused weights would free, counted
 // for each alone, as in List, and including those that List leaves out.
-func (s *Store) reclaimable() (sum int64) {
-	for _, l := range s.stored() {
+func reclaimable(stored []listed) (sum int64) {
+	for _, l := range stored {
 		sum += l.ReclaimableBytes
 	}
 	return sum

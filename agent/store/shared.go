@@ -261,7 +261,7 @@ func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string,
 	for {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 		c.ask(ctx)
-		within, turn, err := s.slots.acquire(ctx, s.namespace(rec))
+		within, turn, err := s.slots.acquire(ctx, s.opt.namespace(rec))
 		if err != nil {
 			return "", err
 		}
@@ -300,7 +300,7 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 		}
 		return "", err
 	}
-	path, err := s.objects.place(rec.Record, f.origin, s.namespace(rec))
+	path, err := s.objects.place(rec.Record, f.origin, s.opt.namespace(rec))
 	if err != nil {
 		return "", download.DiskError(err, "store")
 	}
@@ -308,11 +308,11 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 }
 
 // namespace is the namespace that a download is for; empty if that is unknown.
-func (s *Store) namespace(rec want) string {
-	if s.opt.Namespace == nil {
+func (o *Options) namespace(rec want) string {
+	if o.Namespace == nil {
 		return ""
 	}
-	return s.opt.Namespace(rec.Record, rec.ref)
+	return o.Namespace(rec.Record, rec.ref)
 }
 
 // stage prepares the download of missing files, and returns how many bytes are

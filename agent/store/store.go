@@ -307,11 +307,11 @@ func (s *Store) Reserved() (spare, awaited int64) {
 }
 
 // cached is the size of the cache on the disk.
-func (s *Store) cached() int64 {
-	if s.opt.Cache == nil {
+func (o *Options) cached() int64 {
+	if o.Cache == nil {
 		return 0
 	}
-	return s.opt.Cache.Bytes()
+	return o.Cache.Bytes()
 }
 
 // WeightsBytes is the disk usage of downloaded weights.
