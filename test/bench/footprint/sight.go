@@ -3,13 +3,15 @@ package footprint
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"image"
 	"image/png"
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/vision"
@@ -24,7 +26,7 @@ type sight struct{ width, height, context, requests, largest int }
 
 // seers have a tower whose layers are as wide as those of small models.
 func seers(dir string) (out []row) {
-	for _, r := range []row{{name: "qwen3_vl", family: "qwen3", sight: &sight{2048, 1024, 2304, 7, 3}}, {name: "gemma4", family: "gemma4", sight: &sight{960, 672, 512, 29, 3}}} {
+	for _, r := range []row{{name: "qwen3_vl", family: "qwen3", sight: &sight{2048, 1024, 2304, 8, 5}}, {name: "gemma4", family: "gemma4", sight: &sight{960, 672, 512, 29, 5}}} {
 		m := tinymodel.Seeing(r.name)
 		text, tower := m.Config["text_config"].(map[string]any), m.Config["vision_config"].(map[string]any)
 		maps.Copy(text, map[string]any{"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab_size": 32000, "vocab_size_per_layer_input": 32000, "max_position_embeddings": 4096})
@@ -54,13 +56,14 @@ func encoded(width, height, noise int) ([]byte, error) {
 }
 
 // lookAll has images wait, scaled, for the first of them in the tower, and then the largest
-// ones come: one is decoded meanwhile, and others wait for it. It ends when these have answers.
+// ones come, again and again if they are refused: one is decoded meanwhile, others wait for it,
+// and one is received. It ends when these have answers.
 func lookAll(ctx context.Context, e *served.Engine, s sight) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var all, largest sync.WaitGroup
-	defer all.Wait()
+	var all, largest errgroup.Group
+	defer func() { _ = all.Wait() }() // most are cancelled
 	defer cancel()
-	ask := func(ctx context.Context, priority int32, data []byte) error {
+	ask := func(priority int32, data []byte) error {
 		parts := []*wire.ContentPart{{Part: &wire.ContentPart_Image{Image: data}}}
 		_, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{MaxTokens: 1, Priority: priority, Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{{Role: "user", Parts: parts}}}}}, func(*wire.GenerateEvent) {})
 		return err
@@ -70,22 +73,20 @@ func lookAll(ctx context.Context, e *served.Engine, s sight) error {
 		return err
 	}
 	const side = 5120 // squared: vision.DefaultLimits().Pixels
-	many, err := encoded(side, side, vision.DefaultLimits().Bytes*9/10/side/3)
+	many, err := encoded(side, side, vision.DefaultLimits().Bytes*97/100/side/3)
 	if err != nil {
 		return err
 	}
 	for range s.requests {
-		all.Go(func() { _ = ask(ctx, 0, few) }) // most are cancelled
+		all.Go(func() error { return ask(0, few) })
 	}
-	errs := make(chan error, s.largest)
 	for range s.largest {
-		largest.Go(func() { errs <- ask(ctx, 1, many) })
+		largest.Go(func() error {
+			err := ask(1, many)
+			for ; status.Code(err) == codes.ResourceExhausted; err = ask(1, many) {
+			}
+			return err
+		})
 	}
-	largest.Wait()
-	for range s.largest {
-		if one := <-errs; one != nil {
-			err = fmt.Errorf("one of the largest images: %w", one)
-		}
-	}
-	return err
+	return largest.Wait()
 }
