@@ -96,6 +96,30 @@ func TestAttackManySpecsOfANamespace(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
+// TestAttackSpecsOfManyNamespaces: each has as many as one may.
+func TestAttackSpecsOfManyNamespaces(t *testing.T) {
+	transform := transformOf()
+	var kept []*v1alpha1.ModelDeployment
+	bytes := 0
+	for namespace := range 5 {
+		n := 0
+		for i := range 3000 {
+			d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprint("evil-", namespace), UID: types.UID(fmt.Sprint(namespace, "-", i))}}
+			d.Spec.ChatTemplate = strings.Repeat("x", 16<<10)
+			d = cached(t, transform, d)
+			n += len(d.Spec.ChatTemplate)
+			kept = append(kept, d)
+		}
+		if bytes += n; n < fleet.SpecsRoom.Least*9/10 {
+			t.Errorf("namespace %d has room for %d bytes", namespace, n)
+		}
+	}
+	if most := fleet.SpecsRoom.All + 5*fleet.SpecsRoom.Least; bytes > most {
+		t.Errorf("%d bytes of specs are kept, want at most %d", bytes, most)
+	}
+	runtime.KeepAlive(kept)
+}
+
 // TestAttackRefusedSpecsInTheOperatorsMemory: hundreds of deployments, each with a spec that is
 // refused for its size.
 func TestAttackRefusedSpecsInTheOperatorsMemory(t *testing.T) {

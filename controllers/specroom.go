@@ -11,12 +11,13 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// specRoom bounds the specs of a namespace in the cache: its deployments may be any number. The
-// first that come have the room, also after a restart. A spec leaves it with its object, once
-// that is out of memory. The zero value is ready.
+// specRoom bounds the specs of each namespace, and of all, in the cache: deployments may be any
+// number. The first that come have the room, also after a restart. A spec leaves it with its
+// object, once that is out of memory. The zero value is ready.
 type specRoom struct {
-	mu sync.Mutex
-	of map[string]*specsOf // by namespace, guarded by mu
+	mu    sync.Mutex
+	of    map[string]*specsOf // by namespace, guarded by mu
+	bytes int                 // of all namespaces, guarded by mu
 	// last is the number of the last version that took room, guarded by mu.
 	last uint64
 }
@@ -66,7 +67,7 @@ func (r *specRoom) take(d *v1alpha1.ModelDeployment, bytes int) bool {
 	if bytes <= fleet.SmallSpecBytes {
 		return true
 	}
-	if specs.bytes+bytes > fleet.MaxSpecsBytes {
+	if specs.bytes+bytes > fleet.SpecsRoom.Of(r.bytes-specs.bytes) {
 		return false
 	}
 	if r.of == nil {
@@ -76,6 +77,7 @@ func (r *specRoom) take(d *v1alpha1.ModelDeployment, bytes int) bool {
 	now := version{d.Namespace, d.UID, r.last}
 	r.of[d.Namespace], specs.of[d.UID] = specs, taken{bytes, now.number}
 	specs.bytes += bytes
+	r.bytes += bytes
 	runtime.AddCleanup(d, r.leave, now)
 	return true
 }
@@ -96,6 +98,7 @@ func (r *specRoom) give(namespace string, uid types.UID) {
 		return
 	}
 	specs.bytes -= specs.of[uid].bytes
+	r.bytes -= specs.of[uid].bytes
 	if delete(specs.of, uid); len(specs.of) == 0 {
 		delete(r.of, namespace)
 	}

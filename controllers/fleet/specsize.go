@@ -17,12 +17,11 @@ const (
 	annotationCrowded = "metalfleet.dev/spec-crowded"
 )
 
-// MaxSpecsBytes bounds what the specs of a namespace take in the operator's memory, without those
-// of up to SmallSpecBytes.
-const (
-	MaxSpecsBytes  = 32 << 20
-	SmallSpecBytes = 4 << 10
-)
+// SpecsRoom is for the specs of deployments, without those of up to SmallSpecBytes.
+var SpecsRoom = Room{Namespace: 32 << 20, All: 64 << 20, Least: 4 << 20}
+
+// SmallSpecBytes is the size of specs of which a namespace may have any number.
+const SmallSpecBytes = 4 << 10
 
 // Compact prepares a deployment for the operator's cache: it drops its metadata, records the size
 // of its spec, and drops the large parts of a spec that is too large, or that is not admitted
@@ -61,8 +60,8 @@ func OversizedDeployment(d *v1alpha1.ModelDeployment, effective *v1alpha1.ModelD
 		return refusal
 	}
 	if Crowded(d) {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the specs of more than %s in the namespace %s take %s in the operator, which is all that is allowed; "+
-			"shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement here, or of others and then annotate this deployment", v1alpha1.FormatBytes(SmallSpecBytes), d.Namespace, v1alpha1.FormatBytes(MaxSpecsBytes))}
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the specs of more than %s in the namespace %s take %s in the operator, or less where those of other namespaces do, which is all that is allowed; "+
+			"shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement here, or of others and then annotate this deployment", v1alpha1.FormatBytes(SmallSpecBytes), d.Namespace, v1alpha1.FormatBytes(int64(SpecsRoom.Namespace)))}
 	}
 	if d.Spec.ProfileName == "" {
 		return nil

@@ -13,15 +13,17 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// maxNamespaceBytes bounds all replicas of a namespace, with and without a Mac: no quota counts
-// OnDemand replicas, and each repeats the placement and metadata of its deployment in the
-// operator's memory. It is enough for about 10,000 replicas with a short spec.
-const maxNamespaceBytes = 32 << 20
+// replicasRoom is for all replicas, with and without a Mac: no quota counts OnDemand replicas, and
+// each repeats the placement and metadata of its deployment in the operator's memory. It is enough
+// for about 10,000 replicas of a namespace with a short spec.
+var replicasRoom = fleet.Room{Namespace: 32 << 20, All: 96 << 20, Least: 4 << 20}
 
 // footprint is what the replicas of a namespace take, by fleet.ReplicaBytes, as one pass reads and
 // changes it.
 type footprint struct {
 	all int
+	// most is what the namespace may have beyond replicasRoom.Least; 0 until that is asked for.
+	most int
 	// waiting is the part of those without a Mac.
 	waiting int
 }
@@ -30,21 +32,47 @@ type footprint struct {
 type fullError struct {
 	namespace string
 	bytes     int // with that replica
+	most      int
 }
 
 func (e *fullError) Error() string {
 	return fmt.Sprintf("all replicas of the namespace %s would take %s in the operator, at most %s are allowed; scale down or delete deployments there, "+
 		"or shorten spec.placement, spec.chatTemplate, spec.prefixCache.sharedPrefixes and spec.replicaMetadata of those with many replicas",
-		e.namespace, v1alpha1.FormatBytes(int64(e.bytes)), v1alpha1.FormatBytes(maxNamespaceBytes))
+		e.namespace, v1alpha1.FormatBytes(int64(e.bytes)), v1alpha1.FormatBytes(int64(e.most)))
 }
 
 // add counts more bytes, or refuses them.
-func (f *footprint) add(namespace string, bytes int) error {
-	if f.all+bytes > maxNamespaceBytes {
-		return &fullError{namespace, f.all + bytes}
+func (r *Reconciler) add(ctx context.Context, f *footprint, namespace string, bytes int) error {
+	most := replicasRoom.Least
+	if f.all+bytes > most {
+		if f.most == 0 {
+			others, err := r.replicasOfOthers(ctx, namespace)
+			if err != nil {
+				return err
+			}
+			f.most = replicasRoom.Of(others)
+		}
+		most = f.most
+	}
+	if f.all+bytes > most {
+		return &fullError{namespace, f.all + bytes, most}
 	}
 	f.all += bytes
 	return nil
+}
+
+// replicasOfOthers returns what the replicas of all other namespaces take.
+func (r *Reconciler) replicasOfOthers(ctx context.Context, namespace string) (n int, err error) {
+	var list v1alpha1.ModelReplicaList // shares its objects with the cache: read only
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("list the replicas of all namespaces: %w", err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Namespace != namespace {
+			n += fleet.ReplicaBytes(&list.Items[i])
+		}
+	}
+	return n, nil
 }
 
 // footprint reads what the replicas of the namespace take, once in a pass.
@@ -98,7 +126,7 @@ func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []re
 		if f.waiting+bytes > maxNamespaceUnplacedBytes && waiting+i > 0 {
 			return missing[:i], nil
 		}
-		if err := f.add(s.deployment.Namespace, bytes); err != nil {
+		if err := r.add(ctx, f, s.deployment.Namespace, bytes); err != nil {
 			return missing[:i], &createError{name: replica.Name, err: err}
 		}
 		f.waiting += bytes
@@ -126,7 +154,7 @@ func (r *Reconciler) inherit(ctx context.Context, s *scope, replica *v1alpha1.Mo
 		return *replica, false, err
 	}
 	if more := fleet.ReplicaBytes(&next) - fleet.ReplicaBytes(replica); more > 0 {
-		err = f.add(s.deployment.Namespace, more)
+		err = r.add(ctx, f, s.deployment.Namespace, more)
 	} else {
 		f.all += more
 	}

@@ -20,14 +20,17 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// placer is an API server that keeps the replicas of one namespace, and gives each a Mac.
+// placer is an API server that keeps replicas, and gives each a Mac.
 type placer struct {
 	client.Client
 	replicas []v1alpha1.ModelReplica
 }
 
-func (p *placer) List(_ context.Context, l client.ObjectList, _ ...client.ListOption) error {
-	l.(*v1alpha1.ModelReplicaList).Items = slices.Clone(p.replicas)
+func (p *placer) List(_ context.Context, l client.ObjectList, opts ...client.ListOption) error {
+	of := (&client.ListOptions{}).ApplyOptions(opts)
+	l.(*v1alpha1.ModelReplicaList).Items = slices.DeleteFunc(slices.Clone(p.replicas), func(r v1alpha1.ModelReplica) bool {
+		return of.Namespace != "" && r.Namespace != of.Namespace
+	})
 	return nil
 }
 
@@ -119,15 +122,15 @@ func TestAttackPlacedReplicasOfManyBytes(t *testing.T) {
 			p.pass(t, last)
 		}
 	}
-	if n := p.bytes(); n > maxNamespaceBytes || n < maxNamespaceBytes-100<<10 {
-		t.Errorf("%d replicas take %d bytes, want up to %d", len(p.replicas), n, maxNamespaceBytes)
+	if n := p.bytes(); n > replicasRoom.Namespace || n < replicasRoom.Namespace-100<<10 {
+		t.Errorf("%d replicas take %d bytes, want up to %d", len(p.replicas), n, replicasRoom.Namespace)
 	}
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionStalled, v1alpha1.ConditionDegraded} {
 		if c := condition(deriveStatus(last).Conditions, kind); c.Reason != v1alpha1.ReasonCreateFailed || !strings.Contains(c.Message, "shorten spec.placement") {
 			t.Errorf("%s: %s, %s", kind, c.Reason, c.Message)
 		}
 	}
-	if p.pass(t, p.deployed("another", 1, 0, v1alpha1.PlacementSpec{})); p.bytes() > maxNamespaceBytes {
+	if p.pass(t, p.deployed("another", 1, 0, v1alpha1.PlacementSpec{})); p.bytes() > replicasRoom.Namespace {
 		t.Errorf("a deployment in a full namespace creates up to %d bytes", p.bytes())
 	}
 	// What makes room is not delayed, and then others continue.
@@ -160,7 +163,7 @@ func TestAttackPlacedReplicasThatGrow(t *testing.T) {
 			}
 		}
 	}
-	if s := follow(wideAffinity()); !full(s.failure) || p.bytes() > maxNamespaceBytes {
+	if s := follow(wideAffinity()); !full(s.failure) || p.bytes() > replicasRoom.Namespace {
 		t.Errorf("%d bytes, %v", p.bytes(), s.failure)
 	}
 	narrow := 0
@@ -175,7 +178,7 @@ func TestAttackPlacedReplicasThatGrow(t *testing.T) {
 	if narrow < 100 || narrow > 900 {
 		t.Errorf("%d replicas keep their placement", narrow)
 	}
-	if s := follow(v1alpha1.PlacementSpec{}); s.failure != nil || p.bytes() > maxNamespaceBytes/2 {
+	if s := follow(v1alpha1.PlacementSpec{}); s.failure != nil || p.bytes() > replicasRoom.Namespace/2 {
 		t.Errorf("%d bytes with the short placement again, %v", p.bytes(), s.failure)
 	}
 }
@@ -196,14 +199,17 @@ func TestThousandsOfSmallReplicasFitIntoANamespace(t *testing.T) {
 	}
 }
 
-// revising is an API server whose namespace has revisions.
+// revising is an API server that has revisions.
 type revising struct {
 	placer
 	revisions appsv1.ControllerRevisionList
 }
 
-func (v *revising) List(_ context.Context, l client.ObjectList, _ ...client.ListOption) error {
-	l.(*appsv1.ControllerRevisionList).Items = v.revisions.Items
+func (v *revising) List(_ context.Context, l client.ObjectList, opts ...client.ListOption) error {
+	of := (&client.ListOptions{}).ApplyOptions(opts)
+	l.(*appsv1.ControllerRevisionList).Items = slices.DeleteFunc(slices.Clone(v.revisions.Items), func(r appsv1.ControllerRevision) bool {
+		return of.Namespace != "" && r.Namespace != of.Namespace
+	})
 	return nil
 }
 
@@ -215,9 +221,8 @@ func (v *revising) Create(_ context.Context, o client.Object, _ ...client.Create
 // TestAttackManyDeploymentsWithRevisions: each has few, and all together fill the memory.
 func TestAttackManyDeploymentsWithRevisions(t *testing.T) {
 	s, v := rolled(wide), &revising{}
-	large := make([]byte, 1<<20)
-	for range maxRevisionsBytes>>20 - 1 {
-		v.revisions.Items = append(v.revisions.Items, appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: large}})
+	for range revisionsRoom.Namespace>>20 - 1 {
+		v.revisions.Items = append(v.revisions.Items, revisionOf(s.deployment.Namespace))
 	}
 	r := &Reconciler{Client: v}
 	e := s.revisions[0].engine
@@ -225,7 +230,7 @@ func TestAttackManyDeploymentsWithRevisions(t *testing.T) {
 	if _, err := r.ensureRevision(t.Context(), s, e); err != nil {
 		t.Fatalf("refused although there is room: %v", err)
 	}
-	v.revisions.Items = append(v.revisions.Items, appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: large}})
+	v.revisions.Items = append(v.revisions.Items, revisionOf(s.deployment.Namespace))
 	before := len(v.revisions.Items)
 	e.Context.MaxTokens++
 	_, err := r.ensureRevision(t.Context(), s, e)
@@ -234,5 +239,57 @@ func TestAttackManyDeploymentsWithRevisions(t *testing.T) {
 	}
 	if _, err := r.ensureRevision(t.Context(), s, s.revisions[len(s.revisions)-1].engine); err != nil {
 		t.Errorf("a revision that exists is refused: %v", err)
+	}
+}
+
+// revisionOf is a revision of 1 MiB.
+func revisionOf(namespace string) appsv1.ControllerRevision {
+	r := appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: make([]byte, 1<<20)}}
+	r.Namespace = namespace
+	return r
+}
+
+// TestAttackNamespacesWithRevisions: each of several namespaces has as many as one may, and all
+// together fill the memory. Another one keeps its least room.
+func TestAttackNamespacesWithRevisions(t *testing.T) {
+	const namespaces = 6
+	s, v := rolled(wide), &revising{}
+	e := s.revisions[0].engine
+	for i := range namespaces {
+		s.deployment.Namespace = fmt.Sprint("evil-", i)
+		had := len(v.revisions.Items)
+		for err := error(nil); err == nil; {
+			e.Context.MaxTokens++
+			if _, err = (&Reconciler{Client: v}).ensureRevision(t.Context(), s, e); err == nil {
+				v.revisions.Items[len(v.revisions.Items)-1] = revisionOf(s.deployment.Namespace)
+			}
+		}
+		if more := (len(v.revisions.Items) - had) << 20; more < revisionsRoom.Least {
+			t.Errorf("namespace %d has room for %d bytes", i, more)
+		}
+	}
+	if n := len(v.revisions.Items) << 20; n > revisionsRoom.All+namespaces*revisionsRoom.Least {
+		t.Errorf("%d namespaces have %d bytes", namespaces, n)
+	}
+}
+
+// TestAttackNamespacesWithReplicas: each of several namespaces has as many as one may.
+func TestAttackNamespacesWithReplicas(t *testing.T) {
+	const namespaces = 6
+	p := &placer{}
+	for i := range namespaces {
+		had := p.bytes()
+		for before := -1; before < len(p.replicas); {
+			before = len(p.replicas)
+			s := p.deployed(fmt.Sprint("d", i), 1000, 1000, wideAffinity())
+			s.deployment.Namespace = fmt.Sprint("evil-", i)
+			p.pass(t, s)
+		}
+		if more := p.bytes() - had; more < replicasRoom.Least-100<<10 {
+			t.Errorf("namespace %d has room for %d bytes", i, more)
+		}
+	}
+	if n := p.bytes(); n > replicasRoom.All+namespaces*replicasRoom.Least {
+		t.Errorf("%d namespaces have %d bytes", namespaces, n)
 	}
 }

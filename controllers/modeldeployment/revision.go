@@ -93,36 +93,50 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	return made, nil
 }
 
-// maxRevisionsBytes bounds the engines in all revisions of a namespace: no quota has to count them,
-// and the operator has them in memory. It is enough for 10,000 deployments with two usual ones.
-const maxRevisionsBytes = 128 << 20
+// revisionsRoom is for the engines in all revisions: no quota has to count them, and the operator
+// has them in memory. It is enough for 5,000 deployments of a namespace with two usual ones.
+var revisionsRoom = fleet.Room{Namespace: 64 << 20, All: 128 << 20, Least: 4 << 20}
 
 // roomForRevision refuses a revision for which its namespace has no room. It is asked when one is
 // created, which only an edit of a deployment leads to.
 func (r *Reconciler) roomForRevision(ctx context.Context, made *appsv1.ControllerRevision) error {
-	var list appsv1.ControllerRevisionList // shares its objects with the cache: read only
-	if err := r.Client.List(ctx, &list, client.InNamespace(made.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list the revisions of the namespace: %w", err)
+	own, err := r.revisionBytes(ctx, client.InNamespace(made.Namespace))
+	n := own + len(made.Data.Raw)
+	if err != nil || n <= revisionsRoom.Least {
+		return err
 	}
-	n := len(made.Data.Raw)
+	all, err := r.revisionBytes(ctx)
+	if err != nil {
+		return err
+	}
+	if most := revisionsRoom.Of(all - own); n > most {
+		return &createRevisionError{made.Namespace, n, most}
+	}
+	return nil
+}
+
+// revisionBytes returns what the engines in revisions take.
+func (r *Reconciler) revisionBytes(ctx context.Context, of ...client.ListOption) (n int, err error) {
+	var list appsv1.ControllerRevisionList // shares its objects with the cache: read only
+	if err := r.Client.List(ctx, &list, append(of, client.UnsafeDisableDeepCopy)...); err != nil {
+		return 0, fmt.Errorf("list revisions: %w", err)
+	}
 	for i := range list.Items {
 		n += len(list.Items[i].Data.Raw)
 	}
-	if n > maxRevisionsBytes {
-		return &createRevisionError{made.Namespace, n}
-	}
-	return nil
+	return n, nil
 }
 
 // createRevisionError refuses a revision for which the namespace has no room.
 type createRevisionError struct {
 	namespace string
 	bytes     int // with that revision
+	most      int
 }
 
 func (e *createRevisionError) Error() string {
 	return fmt.Sprintf("all revisions of the namespace %s would take %s, at most %s are allowed; delete deployments there, or lower their spec.revisionHistoryLimit",
-		e.namespace, v1alpha1.FormatBytes(int64(e.bytes)), v1alpha1.FormatBytes(maxRevisionsBytes))
+		e.namespace, v1alpha1.FormatBytes(int64(e.bytes)), v1alpha1.FormatBytes(int64(e.most)))
 }
 
 // sameEngine reports whether two engines are the same.
