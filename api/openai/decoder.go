@@ -183,28 +183,28 @@ func (d *Decoder) add(name string) {
 	}
 }
 
-// withoutIndexes removes the indexes of lists from a path.
-func withoutIndexes(param string) string {
-	if strings.IndexByte(param, '[') < 0 {
-		return param
+// withoutIndexes removes the indexes of lists from a path. A client may have written a part of
+// it, of any length: each byte is read at most twice.
+func withoutIndexes(path string) string {
+	if strings.IndexByte(path, '[') < 0 {
+		return path
 	}
 	var b strings.Builder
-	for {
-		head, rest, found := strings.Cut(param, "[")
-		b.WriteString(head)
-		if !found {
-			return b.String()
+	for i := 0; i < len(path); {
+		b.WriteByte(path[i])
+		i++
+		if path[i-1] != '[' {
+			continue
 		}
-		b.WriteByte('[')
-		if index, tail, closed := strings.Cut(rest, "]"); closed && isDigits(index) {
-			rest = "]" + tail
+		end := i
+		for end < len(path) && path[end] >= '0' && path[end] <= '9' {
+			end++
 		}
-		param = rest
+		if end > i && end < len(path) && path[end] == ']' {
+			i = end
+		}
 	}
-}
-
-func isDigits(s string) bool {
-	return s != "" && strings.Trim(s, "0123456789") == ""
+	return b.String()
 }
 
 // safeName shortens a name and replaces the characters that must not stand in

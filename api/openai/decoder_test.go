@@ -2,8 +2,10 @@ package openai
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -45,5 +47,25 @@ func TestNamesOfIgnoredFieldsFitIntoAHeader(t *testing.T) {
 	got = ignoredIn(t, chatBody(strings.TrimSuffix(long.String(), ",")))
 	if n := len(strings.Join(got, ", ")); n > 1024 || n < 900 || got[len(got)-1] != "..." {
 		t.Errorf("%d bytes in %d names", n, len(got))
+	}
+}
+
+// A name of an ignored field costs what its bytes cost, however many brackets it has.
+func TestAttackANameOfManyBrackets(t *testing.T) {
+	const size = 192 << 10
+	fastest := func(unit string) time.Duration {
+		least, name := time.Duration(math.MaxInt64), strings.Repeat(unit, size/len(unit))
+		for range 3 {
+			began := time.Now()
+			ignoredIn(t, chatBody(`"`+name+`":1`))
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	plain := fastest("a")
+	for _, unit := range []string{"[", "[1", "[1]", "[1][", "]", "[]"} {
+		if ratio := float64(fastest(unit)) / float64(plain); ratio > 20 {
+			t.Errorf("a name of %q takes %.0f times as long as one of letters", unit, ratio)
+		}
 	}
 }
