@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/proxy"
@@ -198,6 +200,29 @@ func TestARequestThatWasNotSentDirectlyGoesThroughTheTunnel(t *testing.T) {
 	w.open("a", say(`"tunnel"`))
 	if got := read(t, w.chat()); got != `"tunnel"` {
 		t.Errorf("answer %s", got)
+	}
+}
+
+// What the gateway itself asks a Mac has no body. The direct way may fail at any time, and a Mac
+// can make it fail.
+func TestAttackAMacWhoseDirectWayFails(t *testing.T) {
+	w := newTunnelled(t)
+	m := w.addMac("a", say(`"direct"`))
+	w.reach(m, v1alpha1.ReachDirectOrTunnel)
+	m.kill()
+	w.open("a", say(`"tunnel"`))
+	ctx, stop := context.WithCancel(t.Context())
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	defer stop()
+	probing.Go(func() { w.proxy.Probe(ctx) })
+	eventually(t, "the Mac is reached", func() bool {
+		var r demand.Report
+		w.proxy.Demand(&r)
+		return len(r.Reached) == 1
+	})
+	if resp := w.do("GET", "/v1/responses/"+responses.NewIDAnywhere(), ""); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("a search for a response: %s", resp.Status)
 	}
 }
 

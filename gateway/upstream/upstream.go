@@ -179,12 +179,12 @@ func (w either) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !errors.Is(err, errNotReached) {
 		return nil, err
 	}
-	body, err := r.GetBody()
-	if err != nil {
-		return nil, err
-	}
 	again := r.Clone(r.Context())
-	again.Body = body
+	if r.GetBody != nil { // those of the gateway itself have no body
+		if again.Body, err = r.GetBody(); err != nil {
+			return nil, err
+		}
+	}
 	return w.tunnel.RoundTrip(again)
 }
 
