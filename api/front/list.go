@@ -2,6 +2,7 @@ package front
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"net/http"
@@ -14,7 +15,8 @@ import (
 const listBuffer = 16 << 10
 
 // WriteList writes a response with status 200 that contains a list, entry by entry: a
-// client that reads slowly makes the server hold one buffer, not the list. frame is the
+// client that reads slowly makes the server hold one buffer, not the list. Entries may be JSON
+// already, as json.RawMessage. frame is the
 // response with an empty list, which must be its first. A short response has a
 // Content-Length. An error that wraps ErrClientGone means that writing had begun.
 func WriteList[T any](w http.ResponseWriter, frame any, entries iter.Seq[T]) error {
@@ -30,7 +32,7 @@ func WriteList[T any](w http.ResponseWriter, frame any, entries iter.Seq[T]) err
 	out = append(out, '[')
 	separator, began := "", false
 	for e := range entries {
-		one, err := openai.Marshal(e)
+		one, err := encode(e)
 		if err != nil && began {
 			return Gone(err) // the client sees that the response is not complete
 		}
@@ -61,4 +63,12 @@ func WriteList[T any](w http.ResponseWriter, frame any, entries iter.Seq[T]) err
 		return Gone(err)
 	}
 	return nil
+}
+
+// encode returns an entry as JSON.
+func encode(entry any) ([]byte, error) {
+	if raw, ok := entry.(json.RawMessage); ok {
+		return raw, nil
+	}
+	return openai.Marshal(entry)
 }

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/ollama"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/dispatch"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -21,6 +21,7 @@ import (
 type catalog struct {
 	gate   *gate
 	limits *limits
+	turns  *turns // of lists
 }
 
 // asksAnthropic reports whether a request for models comes from a client of Anthropic's
@@ -34,19 +35,24 @@ func (t *catalog) models(ctx context.Context, c caller, w *reply, r *http.Reques
 	if asksAnthropic(r) {
 		return t.anthropic(ctx, c, w, r)
 	}
-	return front.Models{
-		List: func() (iter.Seq[openai.Model], error) {
-			names, err := t.gate.models(c)
-			return each(names, func(n route.Name) openai.Model { return modelOf(n.Name, n.Model) }), err
-		},
-		Named: func(name string) (openai.Model, error) {
-			n, err := t.gate.lookup(ctx, c, name)
-			if err != nil {
-				return openai.Model{}, err
-			}
-			return modelOf(name, n.Model), nil
-		},
-	}.Serve(w, r)
+	name := front.ModelOf(r.URL.Path)
+	if name == "" {
+		return t.list(ctx, c, w, openai.NewModelList(), func(n route.Name) any { return modelOf(n.Name, n.Model) })
+	}
+	n, err := t.gate.lookup(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	return front.WriteJSON(w, modelOf(name, n.Model))
+}
+
+// list writes a list of all models. frame is the response with an empty one.
+func (t *catalog) list(ctx context.Context, c caller, w *reply, frame any, describe func(route.Name) any) error {
+	names, err := t.gate.models(c)
+	if err != nil {
+		return err
+	}
+	return front.WriteList(w, frame, encoded(ctx, t.turns, c.share(), names, describe))
 }
 
 // nameBytes is what a name of a page takes in memory.
@@ -74,7 +80,12 @@ func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Req
 		return err
 	}
 	defer release()
+	end, err := t.turns.begin(ctx, c.share())
+	if err != nil {
+		return dispatch.Ended(ctx)
+	}
 	chosen, more, err := anthropic.PageOf(page, names, func(n route.Name) string { return n.Name })
+	end()
 	if err != nil {
 		return err
 	}
@@ -82,9 +93,8 @@ func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Req
 	if n := len(chosen); n > 0 {
 		first, last = chosen[0].Name, chosen[n-1].Name
 	}
-	return front.WriteList(w, anthropic.NewModelList(first, last, more), each(slices.Values(chosen), func(n route.Name) anthropic.Model {
-		return anthropicModel(n.Name, n.Model)
-	}))
+	return front.WriteList(w, anthropic.NewModelList(first, last, more),
+		encoded(ctx, t.turns, c.share(), slices.Values(chosen), func(n route.Name) any { return anthropicModel(n.Name, n.Model) }))
 }
 
 func anthropicModel(name string, m *route.Model) anthropic.Model {
@@ -139,25 +149,8 @@ func capabilities(f route.Facts) []string {
 }
 
 // tags lists the models as Ollama does.
-func (t *catalog) tags(_ context.Context, c caller, w *reply, _ *http.Request) error {
-	names, err := t.gate.models(c)
-	if err != nil {
-		return err
-	}
-	return front.WriteList(w, ollama.Tags{Models: []ollama.Model{}}, each(names, func(n route.Name) ollama.Model {
-		return ollama.NewModel(ollamaFacts(n.Name, n.Model))
-	}))
-}
-
-// each yields the descriptions of the models of names.
-func each[M any](names iter.Seq[route.Name], describe func(route.Name) M) iter.Seq[M] {
-	return func(yield func(M) bool) {
-		for n := range names {
-			if !yield(describe(n)) {
-				return
-			}
-		}
-	}
+func (t *catalog) tags(ctx context.Context, c caller, w *reply, _ *http.Request) error {
+	return t.list(ctx, c, w, ollama.Tags{Models: []ollama.Model{}}, func(n route.Name) any { return ollama.NewModel(ollamaFacts(n.Name, n.Model)) })
 }
 
 // show describes one model as Ollama does.
