@@ -236,6 +236,12 @@ func TestAttackAMacWhoseMacNodeEnded(t *testing.T) {
 			m.UID = "another"
 			w.table.SetMac(m)
 		},
+		"deleted after it stated another address": func(w *world, m route.Mac) {
+			m.Address = "127.0.0.1:1"
+			w.table.SetMac(m)
+			w.wantRefusal(w.do("POST", chatPath, chatBody), refusal{status: 503, code: openai.CodeNoEndpoint, retry: "2"})
+			w.table.DeleteMac(m.Name)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

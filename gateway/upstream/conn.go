@@ -77,18 +77,21 @@ type conn struct {
 	identity     *identity.Identity
 	uid, address string // uid of the MacNode
 	*http.Transport
-
-	mu   sync.Mutex        // guards open
-	open map[net.Conn]bool // nil once the MacNode was deleted
+	// opened are the connections to the MacNode, also those of a conn that this one replaced.
+	opened *opened
 
 	failed atomic.Bool  // a connection failed, and no probe has succeeded since
 	probed atomic.Int64 // time of the last probe, in Unix nanoseconds
 }
 
 // newConn returns a connection that opens with its first request, each time with the
-// current identity. silent is called when the Mac no longer answers pings.
-func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func()) *conn {
-	c := &conn{identity: id, uid: e.MacUID, address: e.Address, open: map[net.Conn]bool{}}
+// current identity. silent is called when the Mac no longer answers pings. before is the
+// connection that it replaces; nil without one.
+func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func(), before *conn) *conn {
+	c := &conn{identity: id, uid: e.MacUID, address: e.Address, opened: &opened{all: map[net.Conn]bool{}}}
+	if before != nil && before.uid == c.uid {
+		c.opened = before.opened
+	}
 	config := http2Config
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
@@ -103,7 +106,7 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 			if err != nil {
 				return nil, fmt.Errorf("%w: %w", errNotReached, err)
 			}
-			if raw, err = c.track(raw); err != nil {
+			if raw, err = c.opened.track(raw); err != nil {
 				return nil, fmt.Errorf("%w: %w", errNotReached, err)
 			}
 			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
@@ -134,38 +137,44 @@ func (c *conn) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.Transport.RoundTrip(r.WithContext(context.WithValue(r.Context(), dialsKey{}, new(atomic.Int32))))
 }
 
+// opened holds the open connections to one MacNode.
+type opened struct {
+	mu  sync.Mutex        // guards all
+	all map[net.Conn]bool // nil once the MacNode was deleted
+}
+
 // cut closes all open connections, and each one that is opened later.
-func (c *conn) cut() {
-	c.mu.Lock()
-	open := c.open
-	c.open = nil
-	c.mu.Unlock()
-	for raw := range open {
+func (o *opened) cut() {
+	o.mu.Lock()
+	all := o.all
+	o.all = nil
+	o.mu.Unlock()
+	for raw := range all {
 		_ = raw.Close()
 	}
 }
 
 // track remembers a connection until it is closed.
-func (c *conn) track(raw net.Conn) (net.Conn, error) {
-	t := &trackedConn{Conn: raw, of: c}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open == nil {
+func (o *opened) track(raw net.Conn) (net.Conn, error) {
+	t := &trackedConn{Conn: raw, of: o}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
 		return nil, errors.Join(agentapi.ErrReplaced, raw.Close())
 	}
-	c.open[t] = true
+	o.all[t] = true
 	return t, nil
 }
 
 type trackedConn struct {
 	net.Conn
-	of *conn
+	of *opened
 }
 
 // Close implements net.Conn.
 func (t *trackedConn) Close() error {
 	t.of.mu.Lock()
-	delete(t.of.open, t)
+	delete(t.of.all, t)
 	t.of.mu.Unlock()
 	return t.Conn.Close()
 }

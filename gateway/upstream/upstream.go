@@ -153,7 +153,7 @@ func (p *Pool) current(e route.Endpoint) (c, before *conn) {
 		if p.lost != nil && p.tunnel(e.Mac) == nil { // a tunnel has its own pings
 			p.lost(e.Mac, errSilent)
 		}
-	})
+	}, before)
 	p.conns[e.Mac] = c
 	return c, before
 }
@@ -215,7 +215,7 @@ func (p *Pool) drop(mac string) {
 	p.mu.Unlock()
 	p.tasks.Go(func() { // the table waits for this function, and closing connections calls others
 		if c != nil {
-			c.cut()
+			c.opened.cut()
 		}
 		if p.tunnels != nil {
 			p.tunnels.Drop(mac)
