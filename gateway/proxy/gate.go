@@ -74,6 +74,7 @@ type gate struct {
 	keys     *keys.Store // nil if no keys are required
 	table    *route.Table
 	identity func() *identity.Identity
+	audit    auditor
 }
 
 // ready refuses requests until table and identity were read once: before that an unknown
@@ -185,20 +186,6 @@ func (g *gate) meter(ctx context.Context, c caller, w *reply, model string, body
 	e.Message = fmt.Sprintf("The API key '%s' may use %d tokens per minute and has %d left; the request has about %d. Try again in %s.",
 		c.key.Name, v.Limit, v.Remaining, estimate, dispatch.InSeconds(v.Wait))
 	return nil, e
-}
-
-// denied writes the audit log line of a request that was refused because of its key.
-func (g *gate) denied(ctx context.Context, c caller, why keys.Reason, model string) {
-	if g.keys == nil {
-		return
-	}
-	name := ""
-	if c.key != nil {
-		name = c.key.Name
-	}
-	g.keys.CountRefusal(c.key, why)
-	logOf(ctx).WithName("audit").Info("Request refused", "key", name, "client", c.address, "reason", why,
-		"model", openai.Shorten(model))
 }
 
 // setRateHeaders sets OpenAI's rate limit headers.
