@@ -2,6 +2,8 @@ package scrape
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -133,5 +135,21 @@ func TestOnALoopbackAddressNothingIsAsked(t *testing.T) {
 	same, _, err := Serve(l, http.NotFoundHandler(), nil)
 	if bounded, ok := same.(*intake.Listener); err != nil || !ok || bounded.Listener != l {
 		t.Errorf("%v, %v", same, err)
+	}
+}
+
+// Anyone who reaches the port may begin handshakes, each of which is signed: RSA takes about
+// thirty times as long.
+func TestHandshakesAreSignedFast(t *testing.T) {
+	c, err := selfSigned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, fast := c.PrivateKey.(*ecdsa.PrivateKey); !fast {
+		t.Errorf("the key is a %T", c.PrivateKey)
+	}
+	leaf, err := x509.ParseCertificate(c.Certificate[0])
+	if err != nil || leaf.VerifyHostname("metalfleet-metrics") != nil || time.Until(leaf.NotAfter) < certificateLife-time.Hour {
+		t.Errorf("the certificate is for %v until %v (%v)", leaf.DNSNames, leaf.NotAfter, err)
 	}
 }
