@@ -31,8 +31,8 @@ type UnsupportedError struct {
 
 func (e *UnsupportedError) Error() string {
 	value := e.Value
-	if _, err := strconv.Unquote(strings.TrimSuffix(value, "...")); err != nil || value[0] != '"' { // else it is quoted already
-		value = strconv.Quote(value)
+	if !isQuoted(value) {
+		value = Quoted(value)
 	}
 	return fmt.Sprintf("%s %s is not supported (supported: %s)", e.Subject, value, strings.Join(e.Supported, ", "))
 }
@@ -45,14 +45,25 @@ func Invalidf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
 }
 
+// quotedBytes of a text are shown at most.
+const quotedBytes = 80
+
 // Quoted formats a text from a file for a message: quoted, and cut to a bounded
 // length.
 func Quoted(s string) string {
-	const most = 80
-	if len(s) > most {
-		return strconv.Quote(s[:most]) + "..."
+	if len(s) > quotedBytes {
+		return strconv.Quote(s[:quotedBytes]) + "..."
 	}
 	return strconv.Quote(s)
+}
+
+// isQuoted reports whether a text is what Quoted returns. One byte is shown as four at most.
+func isQuoted(s string) bool {
+	if len(s) > 4*quotedBytes+len(`""...`) {
+		return false
+	}
+	_, err := strconv.Unquote(strings.TrimSuffix(s, "..."))
+	return err == nil && s[0] == '"'
 }
 
 // Unsupported returns an UnsupportedError.

@@ -204,7 +204,7 @@ func (r *keyReader) floatOr(key string, absent, low, high float64) float64 {
 	}
 	v, ok := r.h.Float(key)
 	if !ok || !(v >= low && v <= high) { // also refuses NaN
-		r.fail(Invalidf("metadata key %s is %v, want a number from %v to %v", key, r.h.Value(key), low, high))
+		r.fail(Invalidf("metadata key %s is %s, want a number from %v to %v", key, Shown(r.h.Value(key)), low, high))
 		return low
 	}
 	return v
@@ -241,7 +241,7 @@ func (r *keyReader) usual(values map[string]float64) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		name := r.prefix + "rope.scaling." + key
 		if v, ok := r.h.Float(name); r.h.Value(name) != nil && (!ok || v != values[key]) {
-			r.fail(&UnsupportedError{"value of " + name, fmt.Sprint(r.h.Value(name)), []string{fmt.Sprint(values[key])}})
+			r.fail(&UnsupportedError{"value of " + name, Shown(r.h.Value(name)), []string{fmt.Sprint(values[key])}})
 		}
 	}
 }

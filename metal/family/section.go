@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -211,7 +212,8 @@ func WholeNumber(v any) (int64, bool) {
 	return i, err == nil
 }
 
-// Shown formats a value from a file for a message.
+// Shown formats a value from a file for a message of bounded length: a file may have a long text
+// or list in place of a number.
 func Shown(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -220,9 +222,10 @@ func Shown(v any) string {
 		return Quoted(v)
 	case json.Number:
 		return strings.TrimSuffix(strings.TrimPrefix(Quoted(v.String()), `"`), `"`)
-	case bool:
-		return strconv.FormatBool(v)
-	case []any:
+	case bool, int64, uint64, float64:
+		return fmt.Sprint(v)
+	}
+	if reflect.ValueOf(v).Kind() == reflect.Slice {
 		return "a list"
 	}
 	return "an object"

@@ -363,6 +363,8 @@ func (m ggufMetadata) describe(key string) string {
 		return "absent"
 	case string:
 		return fmt.Sprintf("%.80q", v)
+	case uint64, int64:
+		return fmt.Sprint(v)
 	default:
 		return fmt.Sprintf("a %T", v)
 	}
@@ -453,7 +455,7 @@ func (m ggufMetadata) tokenID(key string, size int) (int32, error) {
 		}
 	}
 	if id >= uint64(size) {
-		return None, fmt.Errorf("%s is %v, want the id of one of %d tokens: %w", key, v, size, ErrInvalid)
+		return None, fmt.Errorf("%s is %s, want the id of one of %d tokens: %w", key, m.describe(key), size, ErrInvalid)
 	}
 	return int32(id), nil
 }

@@ -57,6 +57,7 @@ func TestContradictoryMetadataIsRefused(t *testing.T) {
 		"a special id that wraps":      {key: "tokenizer.ggml.eos_token_id", v: uint64(1 << 32), kind: ErrInvalid, says: "want the id of one of 8 tokens"},
 		"a negative special id":        {key: "tokenizer.ggml.eos_token_id", v: int64(-1), kind: ErrInvalid, says: "want the id of one of 8 tokens"},
 		"a special id that is text":    {key: "tokenizer.ggml.eos_token_id", v: "0", kind: ErrInvalid, says: "want the id of one of 8 tokens"},
+		"a special id that is a list":  {key: "tokenizer.ggml.eos_token_id", v: make([]uint8, 64), kind: ErrInvalid, says: "is a []uint8, want the id"},
 		"a flag that is a number":      {key: "tokenizer.ggml.add_bos_token", v: uint64(1), kind: ErrInvalid, says: "want true or false"},
 		"a huge added token":           {key: keyTokens, v: []string{strings.Repeat("x", 2000), "a", "b", "Ġ", "ab", "Ġab", "Ã", "©"}, kind: ErrInvalid, says: "more than 1024"},
 	}

@@ -129,10 +129,10 @@ func (c *AdapterConfig) readPeft(values map[string]any) error {
 	}
 	var ok bool
 	if c.rank, ok = family.WholeNumber(values["r"]); !ok || c.rank < 1 {
-		return family.Invalidf("r is %v, want a whole number from 1", values["r"])
+		return family.Invalidf("r is %s, want a whole number from 1", family.Shown(values["r"]))
 	}
 	if c.alpha, ok = number(values["lora_alpha"]); !ok {
-		return family.Invalidf("lora_alpha is %v, want a number", values["lora_alpha"])
+		return family.Invalidf("lora_alpha is %s, want a number", family.Shown(values["lora_alpha"]))
 	}
 	c.stable, _ = values["use_rslora"].(bool)
 	return nil
@@ -172,14 +172,14 @@ func (c *AdapterConfig) readMLX(values map[string]any) error {
 		}
 	}
 	if c.rank, ok = family.WholeNumber(parameters["rank"]); !ok || c.rank < 1 {
-		return family.Invalidf("lora_parameters.rank is %v, want a whole number from 1", parameters["rank"])
+		return family.Invalidf("lora_parameters.rank is %s, want a whole number from 1", family.Shown(parameters["rank"]))
 	}
 	if c.scale, ok = number(parameters["scale"]); !ok {
-		return family.Invalidf("lora_parameters.scale is %v, want a number", parameters["scale"])
+		return family.Invalidf("lora_parameters.scale is %s, want a number", family.Shown(parameters["scale"]))
 	}
 	if n, found := values["num_layers"]; found {
 		if c.layers, ok = family.WholeNumber(n); !ok {
-			return family.Invalidf("num_layers is %v, want a whole number", n)
+			return family.Invalidf("num_layers is %s, want a whole number", family.Shown(n))
 		}
 	}
 	keys, ok := parameters["keys"].([]any)

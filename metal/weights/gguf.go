@@ -148,7 +148,7 @@ func (d *decoder) metadata(h *Header, n int) error {
 	if a, ok := h.Metadata["general.alignment"]; ok {
 		n, ok := a.(uint64)
 		if !ok || n == 0 || n > maxAlignment || n&(n-1) != 0 {
-			return d.invalid("general.alignment is %v, want a power of two up to %d", a, maxAlignment)
+			return d.invalid("general.alignment is %s, want a power of two up to %d", family.Shown(a), maxAlignment)
 		}
 		h.Alignment = int64(n)
 	}

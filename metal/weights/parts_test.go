@@ -134,6 +134,9 @@ func TestAttackSmallHeadersTakeLittleMemory(t *testing.T) {
 			small("phi3", 4096, 2, fmt.Sprintf(`"quantization":{"bits":4,"group_size":64,%s}`, many(4096, func(i int) string { return fmt.Sprintf(`"model.layers.%d.self_attn.qkv_proj":true`, i) }))),
 			layered(1, rowOf{"model.layers.%d.input_layernorm.weight", "1", 1}), ErrInvalid, 16,
 		},
+		"a text in place of a number": {
+			small("llama", 1, 2, `"head_dim":32`), described{`"a":{"dtype":"BF16","shape":["` + strings.Repeat("x", 4<<20) + `"],"data_offsets":[0,2]}`, 2}, ErrInvalid, 32,
+		},
 		"drafts":                     {draft, whole(t, draft, layered(10_000, rowOf{"model.layers.1%d.norm.weight", "0", 0})), nil, 64},
 		"parts of a model that sees": {strings.Replace(qwenSeeing(), `"deepstack`, `"deep`, 1), layered(10_000, rowOf{"model.language_model.layers.%d.norm.weight", "0", 0}), ErrMissing, 64},
 	} {

@@ -264,7 +264,7 @@ func (p *shardParser) numbers(name, key string, v any) ([]int64, error) {
 	for i, v := range list {
 		n, ok := family.WholeNumber(v)
 		if !ok || n < 0 {
-			return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s contains %v, want non-negative whole numbers", key, family.Quoted(name), v))
+			return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s contains %s, want non-negative whole numbers", key, family.Quoted(name), family.Shown(v)))
 		}
 		out[i] = n
 	}
