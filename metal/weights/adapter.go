@@ -119,7 +119,7 @@ func (a *Adapter) read(ctx context.Context, b *Budget, config *AdapterConfig, of
 	if err != nil {
 		return fmt.Errorf("size: %w", err)
 	}
-	memory := account{budget: b}
+	memory := b.with(of)
 	defer memory.close()
 	tensors, err := readShard(a.source, st.Size(), newAllowance(&memory))
 	if err != nil {

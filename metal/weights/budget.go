@@ -67,8 +67,15 @@ const takeStep = 1 << 20
 // account is what one header takes of a budget, or those of one folder together.
 type account struct {
 	budget *Budget
-	// used memory, for which taken was taken of the budget.
-	used, taken int64
+	// used memory, for which taken was taken of the budget. held of both are those of an open
+	// model, which gives them back itself.
+	used, taken, held int64
+}
+
+// with is the account of a header that is read while a model is open. Both together take no more
+// than one header may: who reads several models at once has room for as many headers.
+func (b *Budget) with(f *File) account {
+	return account{budget: b, used: f.held, taken: f.held, held: f.held}
 }
 
 // take counts memory before it is allocated, for what is read at a byte of a file.
@@ -100,8 +107,8 @@ func (a *account) keep() (release func()) {
 
 // close gives all of it back to the budget.
 func (a *account) close() {
-	a.budget.give(a.taken)
-	a.used, a.taken = 0, 0
+	a.budget.give(a.taken - a.held)
+	a.used, a.taken = a.held, a.held
 }
 
 func (d *decoder) take(n int64) error { return d.memory.take(n, d.at) }

@@ -4,9 +4,11 @@ package weights_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -141,6 +143,70 @@ func TestAttackHeadersOfAdaptersShareTheBudget(t *testing.T) {
 		}
 		a.Close()
 	}
+}
+
+// spaced makes the header of a file of safetensors at least n bytes long.
+func spaced(t *testing.T, path string, n int) {
+	t.Helper()
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := 8 + int(binary.LittleEndian.Uint64(file))
+	header := append(file[8:end:end], bytes.Repeat([]byte(" "), n)...)
+	out := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	if err := os.WriteFile(path, append(append(out, header...), file[end:]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAttackAdaptersTakeTheBudgetOfOthers: the header of a model and those of its adapters take
+// together what one header may, else two inspections would take the memory of three.
+func TestAttackAdaptersTakeTheBudgetOfOthers(t *testing.T) {
+	const budget, each = 8 << 20, 4 << 20
+	dir, c := filepath.Join(t.TempDir(), "model"), tinymodel.Default()
+	c.Family = tinymodel.Qwen3
+	if err := tinymodel.WriteFolder(dir, c, tinymodel.Layout{}); err != nil {
+		t.Fatal(err)
+	}
+	var names []string // that loading ignores
+	for i := range 4000 {
+		names = append(names, fmt.Sprintf(`"model.layers.%d.self_attn.rotary_emb.inv_freq":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`, i))
+	}
+	ignored := "{" + strings.Join(names, ",") + "}"
+	if err := os.WriteFile(filepath.Join(dir, "model-ignored.safetensors"), append(binary.LittleEndian.AppendUint64(nil, uint64(len(ignored))), ignored...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := weights.NewBudget(budget)
+	f, err := b.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bytes, want := range map[int]error{0: nil, each / 4 * 5 / 6: weights.ErrInvalid} {
+		adapter := adapterFiles(t, `{"peft_type": "LORA", "r": 2, "lora_alpha": 4}`, "adapter_model.safetensors", map[string][]int{
+			"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": {2, f.Dim.Hidden},
+			"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": {f.Dim.QueryHeads * f.Dim.HeadSize, 2},
+		})
+		spaced(t, filepath.Join(adapter, "adapter_model.safetensors"), bytes)
+		a, err := b.OpenAdapter(t.Context(), adapter, f)
+		if !errors.Is(err, want) {
+			t.Errorf("an adapter with a header of %d bytes: %v, want %v", bytes, err, want)
+		}
+		if err == nil {
+			a.Close()
+		}
+		release, err := b.Reserve(budget - each)
+		if err != nil {
+			t.Fatalf("after that adapter: %v", err)
+		}
+		release()
+	}
+	f.Close()
+	release, err := b.Reserve(budget)
+	if err != nil {
+		t.Fatalf("after the model: %v", err)
+	}
+	release()
 }
 
 // An open model keeps the memory of its headers, which several inspections hold at once.

@@ -38,7 +38,9 @@ type File struct {
 	// set in it if its patches have their channels last.
 	tower        *File
 	channelsLast bool
-	// release gives back the memory of the headers to their budget; nil for a tower.
+	// held is the memory of the headers, which release gives back to their budget; nil for a
+	// tower.
+	held    int64
 	release func()
 
 	// mu guards pieces that were read into and are free.
@@ -97,6 +99,7 @@ func (b *Budget) openFolder(dir *folder.Folder) (*File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", dir.Path(), err)
 		}
+		f.held = memory.used
 		f.release = memory.keep()
 		return f, nil
 	case len(ggufs) == 1 && !hasSafetensors(dir):
