@@ -61,7 +61,8 @@ func webpBytes(data []byte) float64 {
 	return max(n, planes)
 }
 
-// codeBytes returns what package webp allocates for Huffman codes in addition to pixels.
+// codeBytes returns what package webp allocates in addition to pixels: for Huffman codes, and
+// for the partitions of a lossy image.
 func codeBytes(f Format, data []byte, width, height int) (n float64) {
 	if f != WebP {
 		return 0
@@ -69,6 +70,8 @@ func codeBytes(f Format, data []byte, width, height int) (n float64) {
 	const header = 5 // of a lossless image; an alpha plane has one byte, with its compression
 	for c := range chunks(data[12:], binary.LittleEndian, 0, 0) {
 		switch {
+		case c.name == "VP8 ":
+			n += float64(len(c.data))
 		case c.name == "VP8L" && len(c.data) > header:
 			n += codesOf(c.data[header:], width, height).bytes()
 		case c.name == "ALPH" && len(c.data) > 1 && c.data[0]&3 != 0:
@@ -76,6 +79,17 @@ func codeBytes(f Format, data []byte, width, height int) (n float64) {
 		}
 	}
 	return n
+}
+
+// partitionsEnd reports whether a WebP has all of its lossy image. Package webp makes room for
+// partitions before it reads them, up to 128 MiB, and fails if they are not there.
+func partitionsEnd(data []byte) bool {
+	for c := range chunks(data[12:], binary.LittleEndian, 0, 0) {
+		if c.name == "VP8 " && c.cut {
+			return false
+		}
+	}
+	return true
 }
 
 // jpegBytes returns what image/jpeg allocates for a pixel: the planes of the components, and

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"image"
 	"image/color"
@@ -127,5 +128,23 @@ func TestAttackDecodingTakesNoMoreThanIsCounted(t *testing.T) {
 		if took := after.TotalAlloc - before.TotalAlloc; took > counted {
 			t.Errorf("%s: decoding allocated %.1f MiB, but %.1f are counted", name, float64(took)/(1<<20), float64(counted)/(1<<20))
 		}
+	}
+}
+
+// TestAttackPartitionsThatAWebPDoesNotHave: its decoder makes room for what a chunk claims.
+func TestAttackPartitionsThatAWebPDoesNotHave(t *testing.T) {
+	const claimed, first = 120 << 20, 256
+	frame := []byte{0x10, first >> 3, 0, 0x9d, 1, 0x2a, 16, 0, 16, 0} // a key frame of 16 x 16 pixels
+	frame = append(append(frame, 0x20, 0, 0xe0, 0xff), make([]byte, first-4)...)
+	frame = append(frame, bytes.Repeat([]byte{0xff}, 7*3)...) // the sizes of 7 of 8 partitions
+	file := binary.LittleEndian.AppendUint32([]byte("RIFF"), 12+claimed)
+	file = binary.LittleEndian.AppendUint32(append(file, "WEBPVP8 "...), claimed)
+	file = append(file, frame...)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := vision.Decode(t.Context(), file, vision.DefaultLimits())
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, vision.ErrCorrupt) || took > 1<<20 {
+		t.Errorf("%d bytes are allocated for a file of %d: %v", took, len(file), err)
 	}
 }

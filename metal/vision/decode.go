@@ -72,6 +72,9 @@ func measure(data []byte, l Limits) (f Format, width, height int, err error) {
 		if animated(data) {
 			return f, 0, 0, fmt.Errorf("%w: an animated WebP", ErrFormat)
 		}
+		if !partitionsEnd(data) {
+			return f, 0, 0, fmt.Errorf("%w: it ends before its pixels do", ErrCorrupt)
+		}
 		c, err = webp.DecodeConfig(r)
 	case GIF:
 		c, err = gif.DecodeConfig(r)

@@ -92,6 +92,8 @@ func animated(data []byte) bool {
 type chunk struct {
 	name string
 	data []byte
+	// cut is true if the file ends before the chunk does.
+	cut bool
 }
 
 // chunks lists the parts of a file: in PNG the length comes first and a checksum of
@@ -106,7 +108,7 @@ func chunks(data []byte, order binary.ByteOrder, nameAt, trailer int) func(yield
 				if nameAt != 0 {
 					return
 				}
-				length = uint64(len(data)) // package webp reads what there is
+				length, c.cut = uint64(len(data)), true // package webp reads what there is
 			}
 			c.data = data[:length]
 			if !yield(c) {
