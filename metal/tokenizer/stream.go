@@ -1,5 +1,7 @@
 package tokenizer
 
+import "strings"
+
 // Decoder converts a stream of ids to text. The concatenation of its pieces
 // equals Decode of all ids, and no piece ends inside a character. It is not
 // safe for concurrent use.
@@ -21,9 +23,9 @@ func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
 // Push adds one id and returns the text that is complete now, which is often
 // empty.
 func (d *Decoder) Push(id int32) (string, error) {
-	var text string
-	err := d.push(id, func(s string) { text += s })
-	return text, err
+	var text joined
+	err := d.push(id, text.add)
+	return text.String(), err
 }
 
 func (d *Decoder) push(id int32, out func(string)) error {
@@ -49,13 +51,39 @@ func (d *Decoder) through(from int, token string, out func(string)) {
 // Flush ends the stream and returns the text held back: an incomplete character
 // becomes U+FFFD. The decoder can then be used again.
 func (d *Decoder) Flush() string {
-	var text string
-	d.flush(func(s string) { text += s })
-	return text
+	var text joined
+	d.flush(text.add)
+	return text.String()
 }
 
 func (d *Decoder) flush(out func(string)) {
 	for i, s := range d.stages {
 		s.flush(func(s string) { d.through(i+1, s, out) })
 	}
+}
+
+// joined is text in parts, of which most tokens have one: that is not copied. A run of byte
+// tokens that turns out to be broken has one for each of them.
+type joined struct {
+	first string
+	all   strings.Builder // unless there is only the first
+}
+
+func (j *joined) add(s string) {
+	switch {
+	case j.all.Len() > 0:
+		j.all.WriteString(s)
+	case j.first == "":
+		j.first = s
+	default:
+		j.all.WriteString(j.first)
+		j.all.WriteString(s)
+	}
+}
+
+func (j *joined) String() string {
+	if j.all.Len() > 0 {
+		return j.all.String()
+	}
+	return j.first
 }
