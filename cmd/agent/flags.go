@@ -373,7 +373,7 @@ const cacheOff = "off"
 // cache is where engines keep blocks on disk; nil for nowhere. The folder is
 // looked at when the agent runs: a disk that is away stops no engine.
 func (f flags) cache() (*cold.Options, error) {
-	o := &cold.Options{FS: disk.OS{}, Dir: f.cacheDir}
+	o := &cold.Options{Dir: f.cacheDir}
 	for _, size := range []struct {
 		name, said string
 		to         *int64
@@ -397,6 +397,7 @@ func (f flags) cache() (*cold.Options, error) {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, fmt.Errorf("--cache-dir: %w", err)
 	}
+	o.FS = disk.Contained{Dir: o.Dir}
 	return o, nil
 }
 

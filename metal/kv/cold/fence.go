@@ -28,9 +28,13 @@ func Fence(f disk.FS, dir string, n Namespace, epoch string) (freed int64, err e
 	return RemoveTree(f, to)
 }
 
-// FenceAll ends every epoch of a namespace.
+// FenceAll ends every epoch of a namespace. What an engine put in place of the folder of
+// epochs is removed.
 func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
 	at := filepath.Join(Folder(dir, n), Temporary)
+	if info, err := f.Stat(at); err == nil && !info.Mode.IsDir() {
+		return RemoveTree(f, at)
+	}
 	infos, err := f.ReadDir(at)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil

@@ -1,0 +1,144 @@
+//go:build !race
+
+package cold_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"metalfleet.dev/metalfleet/agent/cold"
+	"metalfleet.dev/metalfleet/metal/kv"
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// takenOver is a cache with an engine that was taken over: it changes what it likes in the
+// folder of its model, and nothing elsewhere.
+type takenOver struct {
+	*testing.T
+	options cold.Options
+	owner   *cold.Owner
+	origin  kv.Origin
+	lease   *cold.Lease
+	// namespace is the folder of its blocks, and state one that it cannot change.
+	namespace, state string
+}
+
+func newTakenOver(t *testing.T) *takenOver {
+	dir := filepath.Join(t.TempDir(), "kv")
+	e := &takenOver{T: t, options: cold.Options{FS: disk.Contained{Dir: dir}, Dir: dir}, origin: origin("a"), state: t.TempDir()}
+	e.write(filepath.Join(e.state, "weights", "model"))
+	e.write(filepath.Join(e.state, "identity.json"))
+	e.open()
+	e.namespace = blocks.Folder(blocks.ModelFolder(dir, e.origin.Model), blocks.NamespaceOf(e.origin))
+	var err error
+	if e.lease, err = e.owner.Lease(e.origin, nil); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func (e *takenOver) open() {
+	e.Helper()
+	var err error
+	if e.owner, err = cold.Open(e.options); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *takenOver) write(path string) {
+	e.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// link puts a link to the other folder in place of one of its own.
+func (e *takenOver) link(name string) {
+	e.Helper()
+	at := filepath.Join(e.namespace, name)
+	if err := errors.Join(os.RemoveAll(at), os.Symlink(e.state, at)); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// untouched requires that the other folder is as it was.
+func (e *takenOver) untouched(after string) {
+	e.Helper()
+	for _, path := range []string{"weights/model", "identity.json"} {
+		if _, err := os.Stat(filepath.Join(e.state, path)); err != nil {
+			e.Errorf("%s: %v", after, err)
+		}
+	}
+	if all, err := os.ReadDir(e.state); err != nil || len(all) != 2 {
+		e.Errorf("%s the folder has %v, %v", after, all, err)
+	}
+}
+
+// TestAttackLinksInTheFolderOfAModel: the agent is not confined as the engine is, and removes
+// and makes files by paths that the engine can change.
+func TestAttackLinksInTheFolderOfAModel(t *testing.T) {
+	e := newTakenOver(t)
+	e.link(blocks.Temporary)
+	if _, err := e.owner.ClearAll(); err != nil {
+		t.Error(err)
+	}
+	e.untouched("after its cache was cleared")
+	e.link(blocks.Temporary)
+	e.lease.End()
+	e.open()
+	e.untouched("after a start")
+	if s := e.owner.Snapshot(); s.Problem != "" {
+		t.Error(s.Problem)
+	}
+	for _, shard := range blocks.Shards() {
+		e.link(shard)
+	}
+	if _, err := e.owner.Lease(e.origin, nil); err == nil {
+		t.Error("a lease on folders elsewhere")
+	}
+	if _, err := e.owner.Keep(nil); err != nil {
+		t.Error(err)
+	}
+	e.untouched("after the model was removed")
+}
+
+// TestAttackAFolderThatIsSwappedForALink: what is listed is no longer there when it is evicted.
+func TestAttackAFolderThatIsSwappedForALink(t *testing.T) {
+	e := newTakenOver(t)
+	e.write(filepath.Join(e.namespace, "own", "identity.json"))
+	e.lease.End()
+	e.open()
+	if s := e.owner.Snapshot(); s.ForeignFiles != 1 {
+		t.Fatalf("%d files are no blocks, want 1", s.ForeignFiles)
+	}
+	e.link("own")
+	e.owner.GiveWay(1 << 30)
+	e.untouched("after an eviction")
+}
+
+// TestAttackAPipeInPlaceOfAFile: to open it waits for the engine, while all others wait for the
+// cache, and downloads for the disk.
+func TestAttackAPipeInPlaceOfAFile(t *testing.T) {
+	e := newTakenOver(t)
+	e.origin.Layout = "another"
+	folder := blocks.Folder(filepath.Dir(e.namespace), blocks.NamespaceOf(e.origin))
+	pipe := filepath.Join(folder, blocks.OriginFile)
+	if err := errors.Join(os.MkdirAll(folder, 0o700), syscall.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.owner.Lease(e.origin, nil); err == nil {
+		t.Error("a lease with a pipe in place of its origin")
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if _, err := e.owner.Lease(e.origin, nil); err == nil {
+		t.Error("a lease with a pipe that the engine reads")
+	}
+}
