@@ -131,7 +131,13 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			if err := a.count(e.more, false); err != nil {
 				return a.fail(ctx, out, err)
 			}
-			if err := a.more(out, e); err != nil {
+			written, err := a.kept.writing(e.more)
+			if err != nil {
+				return a.fail(ctx, out, err)
+			}
+			err = a.more(out, e)
+			written()
+			if err != nil {
 				return front.Gone(err)
 			}
 		}

@@ -628,6 +628,39 @@ func TestAttackLogprobsOfLongAnswers(t *testing.T) {
 	}
 }
 
+// TestAttackLargeEventsOfAStream: an engine whose vocabulary has tokens of megabytes, or that was
+// taken over, sends large events, of which the agent makes many times as much for a client that
+// does not read.
+func TestAttackLargeEventsOfAStream(t *testing.T) {
+	long := strings.Repeat("a", 1<<20)
+	some := servetest.Text("a")
+	some.GetDelta().Logprobs = slices.Repeat([]*wire.TokenLogprobs{scored("a", -1, slices.Repeat([]string{"a"}, 20)...)}, 1000)
+	alternatives := servetest.Text("a")
+	alternatives.GetDelta().Logprobs = []*wire.TokenLogprobs{scored("a", -1, "b", strings.Repeat("a", 20<<10))}
+	for name, c := range map[string]struct {
+		event   *wire.GenerateEvent
+		refused bool
+	}{
+		"text":                    {event: servetest.Text(long), refused: true},
+		"many log-probabilities":  {event: some, refused: true},
+		"half as much as is free": {event: servetest.Text(long[:len(long)/5])},
+		"a long alternative":      {event: alternatives},
+	} {
+		p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a"), c.event, servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 2)),
+			func(c *serve.Config) { c.AnswersBytes = 4 << 20 })
+		for range 3 { // what was counted is released
+			got := read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"logprobs":true,"top_logprobs":20}`))
+			if refused := strings.Contains(got, "use all of the memory"); refused != c.refused || refused == strings.Contains(got, "[DONE]") {
+				t.Errorf("%s: refused is %v: %.200s", name, refused, got)
+			}
+			if name == "a long alternative" && (len(got) > 16*wire.MaxSpelled || !strings.Contains(got, strings.Repeat("a", wire.MaxSpelled))) {
+				t.Errorf("%d bytes are sent for a token of %d", len(got), 20<<10)
+			}
+			<-p.seen
+		}
+	}
+}
+
 // unhurried returns an agent, of which clients read answers of at least some hundred
 // kilobytes at their pace. It has room for one of them.
 func unhurried(t *testing.T, room int64) *agent {

@@ -235,10 +235,13 @@ func reasonOf(f *wire.Finished) (reason string, ok bool) {
 	return "", false
 }
 
-// rankedOf returns the log-probabilities of tokens.
+// rankedOf returns the log-probabilities of tokens, whose texts an engine may have made long.
 func rankedOf(tokens []*wire.TokenLogprobs) []openai.Ranked {
 	var out []openai.Ranked
-	likely := func(l *wire.Logprob) openai.Likely { return openai.Likely{Bytes: l.GetText(), Logprob: l.GetLogprob()} }
+	likely := func(l *wire.Logprob) openai.Likely {
+		text := l.GetText()
+		return openai.Likely{Bytes: text[:min(len(text), wire.MaxSpelled)], Logprob: l.GetLogprob()}
+	}
 	for _, t := range tokens {
 		r := openai.Ranked{Likely: likely(t.GetChosen())}
 		for _, l := range t.GetTop() {

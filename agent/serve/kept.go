@@ -20,6 +20,11 @@ const (
 	logprobTextBytes = 8
 	// logprobStep is how many bytes are counted at once.
 	logprobStep = 64 << 10
+	// eventCopies is what each byte of text of an event takes until the event is written: its
+	// JSON may have six for it, in a buffer that doubles. Events from largeEvent bytes on
+	// count until then; others are many, and take little.
+	eventCopies = 8
+	largeEvent  = 1 << 20
 	// vectorBytes is assumed for the vector of an input, whose length is not known yet: 4096
 	// dimensions.
 	vectorBytes = 4 * 4096
@@ -60,12 +65,7 @@ func tooMany(cause error) *openai.Error {
 // add counts more text, and the log-probabilities of its tokens, which are many times as
 // large. Its error refuses the answer.
 func (k *kept) add(text int, tokens []*wire.TokenLogprobs) error {
-	k.bytes += textCopies * int64(text)
-	for _, t := range tokens {
-		for _, l := range append(t.GetTop(), t.GetChosen()) {
-			k.bytes += logprobBytes + logprobTextBytes*int64(len(l.GetText()))
-		}
-	}
+	k.bytes += textCopies*int64(text) + logprobsBytes(tokens)
 	if k.bytes-k.counted < logprobStep {
 		return nil
 	}
@@ -80,6 +80,40 @@ func (k *kept) add(text int, tokens []*wire.TokenLogprobs) error {
 	return nil
 }
 
+// logprobsBytes is what the log-probabilities of tokens take.
+func logprobsBytes(tokens []*wire.TokenLogprobs) (n int64) {
+	for _, t := range tokens {
+		n += logprobBytes + logprobTextBytes*int64(len(t.GetChosen().GetText()))
+		for _, l := range t.GetTop() {
+			n += logprobBytes + logprobTextBytes*int64(len(l.GetText()))
+		}
+	}
+	return n
+}
+
+// texts is the length of what a client gets of an event as text, in bytes.
+func texts(d *wire.Delta) int {
+	n := len(d.GetText()) + len(d.GetReasoning())
+	for _, c := range d.GetCalls() {
+		n += len(c.GetArguments())
+	}
+	return n
+}
+
+// writing counts a large event of a stream until written is called. A client that does not
+// read holds it for as long as a write may take, and so do all streams of its tenant. The error
+// refuses the rest of the answer.
+func (k *kept) writing(d *wire.Delta) (written func(), err error) {
+	n := eventCopies*int64(texts(d)) + logprobsBytes(d.GetLogprobs())
+	if n < largeEvent {
+		return func() {}, nil
+	}
+	if err := k.Set(k.counted + n); err != nil {
+		return nil, tooMany(err)
+	}
+	return func() { _ = k.Set(k.counted) }, nil // an answer that gave way has none
+}
+
 // count counts what of an event stays in memory: an echoed prompt, and the rest if the whole
 // answer is sent, or stored, at its end.
 func (a answer) count(d *wire.Delta, whole bool) error {
@@ -89,9 +123,5 @@ func (a answer) count(d *wire.Delta, whole bool) error {
 	if _, stored := a.form.(*responseForm); !whole && !stored {
 		return nil
 	}
-	n := len(d.GetText()) + len(d.GetReasoning())
-	for _, c := range d.GetCalls() {
-		n += len(c.GetArguments())
-	}
-	return a.kept.add(n, d.GetLogprobs())
+	return a.kept.add(texts(d), d.GetLogprobs())
 }

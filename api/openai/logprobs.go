@@ -77,7 +77,7 @@ func NewChatLogprobs(ranked []Ranked) *ChatLogprobs {
 }
 
 func tokenLogprob(l Likely) TokenLogprob {
-	t := TokenLogprob{Token: written(l.Bytes, ""), Logprob: finite(l.Logprob), Bytes: []int{}}
+	t := TokenLogprob{Token: written(l.Bytes, ""), Logprob: finite(l.Logprob), Bytes: make([]int, 0, len(l.Bytes))}
 	for _, b := range l.Bytes {
 		t.Bytes = append(t.Bytes, int(b))
 	}

@@ -39,6 +39,10 @@ const ProtocolVersion = 1
 // MaxMessageBytes bounds one message; a chat history is one message.
 const MaxMessageBytes = 64 << 20
 
+// MaxSpelled bounds the text of a token in a log-probability, in bytes. Each token of an
+// answer has up to 21 of them, and the longest tokens of real vocabularies some hundred bytes.
+const MaxSpelled = 1 << 10
+
 // Config is what an engine process is started with, as a JSON file.
 type Config struct {
 	// ReplicaUID and Epoch are the assignment that the process serves.

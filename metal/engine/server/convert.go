@@ -84,9 +84,11 @@ func toDeltas(ev engine.Event, spell func(int32) []byte) (out []*wire.Delta) {
 	return append(out, answer)
 }
 
+// toLogprobs spells the tokens, which a vocabulary can make long, up to wire.MaxSpelled.
 func toLogprobs(r sample.Ranked, spell func(int32) []byte) *wire.TokenLogprobs {
 	one := func(l sample.Likely) *wire.Logprob {
-		return &wire.Logprob{Token: l.ID, Logprob: float32(l.Logprob), Text: spell(l.ID)}
+		text := spell(l.ID)
+		return &wire.Logprob{Token: l.ID, Logprob: float32(l.Logprob), Text: text[:min(len(text), wire.MaxSpelled)]}
 	}
 	out := &wire.TokenLogprobs{Chosen: one(r.Chosen)}
 	for _, l := range r.Top {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -89,6 +91,23 @@ func TestWhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
 		got, refusal := fromRequest(&wire.GenerateRequest{Input: &wire.GenerateRequest_Chat{Chat: in}})
 		if refusal != nil || string(got.Chat.Tools) != "[]" || (got.Calls == nil) != (c == nil) || c != nil && *got.Calls != *c {
 			t.Errorf("%+v became %+v, %v", c, got.Calls, refusal)
+		}
+	}
+}
+
+// TestAttackTokensOfManyBytes: a vocabulary may have tokens of megabytes, and each token of an
+// answer has twenty alternatives.
+func TestAttackTokensOfManyBytes(t *testing.T) {
+	long := make([]byte, 64<<10)
+	ranked := sample.Ranked{Top: make([]sample.Likely, 20)}
+	ev := engine.Event{Text: "t", Tokens: []int32{1}, Prompt: "p"}
+	for range 16 {
+		ev.Logprobs, ev.PromptLogprobs = append(ev.Logprobs, ranked), append(ev.PromptLogprobs, ranked)
+	}
+	const most = 16 * 21 * (wire.MaxSpelled + 64)
+	for _, d := range toDeltas(ev, func(int32) []byte { return long }) {
+		if n := proto.Size(d); n > most {
+			t.Errorf("a message has %d bytes, want at most %d", n, most)
 		}
 	}
 }
