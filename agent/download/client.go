@@ -177,12 +177,12 @@ func (c *Client) ask(ctx context.Context, method, source string, header http.Hea
 		return nil, explain(ctx, u.Hostname(), err)
 	}
 	watch.alive()
-	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname()}
 	if err := judge(resp, u.Hostname()); err != nil {
-		err = withAnswer(err, originOf(u), resp)
-		resp.Body.Close()
-		return nil, err
+		defer watch.stop()
+		defer resp.Body.Close()
+		return nil, withAnswer(err, originOf(u), resp) // all of it within one stall: nothing keeps the watch alive
 	}
+	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname()}
 	return resp, nil
 }
 

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -82,7 +83,7 @@ func (c *Client) Header(ctx context.Context, s Source, login Login, header http.
 	c.mu.Unlock()
 	if !known || time.Now().After(t.until) {
 		var err error
-		if t, err = c.ask(ctx, s, login); err != nil {
+		if t, err = c.askInTime(ctx, s, login); err != nil {
 			return nil, err
 		}
 		c.mu.Lock()
@@ -100,6 +101,14 @@ func (c *Client) Header(ctx context.Context, s Source, login Login, header http.
 		out.Set("Authorization", t.header)
 	}
 	return out, nil
+}
+
+// askInTime is ask within LoginTime.
+func (c *Client) askInTime(ctx context.Context, s Source, login Login) (token, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.LoginTime, time.Minute), &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true,
+		Message: "the login at registry " + s.Registry + " takes too long; retrying"})
+	defer cancel()
+	return c.ask(ctx, s, login)
 }
 
 // ask finds out how the registry authenticates clients.

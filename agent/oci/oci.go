@@ -26,6 +26,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
@@ -51,6 +52,9 @@ const ggufLayer = "application/vnd.docker.ai.gguf.v3"
 // Client asks registries.
 type Client struct {
 	Client *download.Client
+	// LoginTime is how long a registry and its token server may take together for a login, for
+	// which a download waits; 0 means a minute.
+	LoginTime time.Duration
 
 	// mu guards what follows.
 	mu     sync.Mutex

@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
@@ -179,6 +181,39 @@ func TestAttackWhatIsNoLogin(t *testing.T) {
 	}
 	if shown := fmt.Sprintf("%v %+v %#v %s", l, l, l, struct{ L Login }{l}); strings.Contains(shown, "pa/ss") {
 		t.Errorf("it prints %s", shown)
+	}
+}
+
+// TestAttackALoginInManyPieces: the answer of a token server comes byte by byte.
+func TestAttackALoginInManyPieces(t *testing.T) {
+	const wait, parts, most = 200 * time.Millisecond, 10, 5
+	var sent atomic.Int64
+	var srv *httptest.Server
+	srv = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v2/" {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+srv.URL+`/token"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		for sent.Load() < 2*most*parts && r.Context().Err() == nil {
+			sent.Add(1)
+			fmt.Fprint(w, " ")
+			w.(http.Flusher).Flush()
+			time.Sleep(wait / parts)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(srv.Certificate())
+	d := download.NewClient(download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Roots: pool})
+	t.Cleanup(d.Close)
+	c := &Client{Client: d, LoginTime: wait}
+	if _, err := c.Header(t.Context(), parse(t, Scheme+strings.TrimPrefix(srv.URL, "https://")+"/m:x"), Login{}, nil); !download.IsTransient(err) {
+		t.Errorf("error is %v", err)
+	}
+	srv.Close() // waits for the handler
+	if n := sent.Load(); n >= most*parts {
+		t.Errorf("%d bytes were waited for, a tenth of the time each", n)
 	}
 }
 
