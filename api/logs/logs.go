@@ -2,7 +2,7 @@
 //
 // It owns the flag --log-format and the handler that follows it: text for people,
 // or one JSON object on each line for collectors. Both quote foreign text. It
-// refuses other formats, and floods of lines by libraries. Engines always log JSON.
+// refuses other formats, and floods of lines. Engines always log JSON.
 //
 // Start reading at Format.
 package logs

@@ -153,7 +153,7 @@ func newLogger(to io.Writer, verbose bool, format logs.Format) (logr.Logger, fun
 		}
 	}
 	set(verbose)
-	return logr.FromSlogHandler(format.Handler(to, level)), set
+	return logr.FromSlogHandler(logs.Bounded(format.Handler(to, level))), set
 }
 
 func userAgent() string { return "metalfleet-agent/" + version }
