@@ -87,7 +87,7 @@ type Fetcher struct {
 // with the right digest, or returns an error.
 //
 // After an interruption another attempt resumes at the last byte; bytes that are
-// on disk already are hashed again. After several attempts without a new byte
+// on disk from an earlier call are hashed again. After several attempts without a new byte
 // Fetch gives up, and the partial file stays for a later call, as it does when
 // ctx ends; a complete one is not fetched again. After a failure that a retry
 // cannot fix (wrong digest, wrong length, full disk) the partial file is removed.
@@ -101,9 +101,11 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 	}
 	first := wait
 	gained := int64(0)
+	var last *attempt
 	for fruitless := 0; ; {
-		a := &attempt{f: f, t: t, report: report}
+		a := &attempt{f: f, t: t, report: report, last: last}
 		err := a.run(ctx)
+		a.last, last = nil, a
 		if err == nil {
 			return removeNotes(t)
 		}
@@ -167,6 +169,8 @@ type attempt struct {
 	f      *Fetcher
 	t      Target
 	report func(Progress)
+	// last is the attempt before in the same call; nil for the first one.
+	last *attempt
 
 	file File
 	sum  hash.Hash
@@ -233,6 +237,10 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	whole := n == notes{} && size == a.t.Bytes
 	if !whole && !n.match(a.t) || size > a.t.Bytes {
 		return newNotes(a.t), a.restart()
+	}
+	if a.last != nil && a.last.done == size && size > 0 && !whole { // it hashed what it wrote: a source may end each attempt after a byte
+		a.sum, a.done = a.last.sum, size
+		return n, nil
 	}
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
 		return n, DiskError(err, "read")

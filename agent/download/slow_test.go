@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,5 +36,37 @@ func TestAttackAnErrorInManyPieces(t *testing.T) {
 	srv.Close() // waits for the handler
 	if n := sent.Load(); n >= most*parts {
 		t.Errorf("%d bytes were waited for, a tenth of a stall each", n)
+	}
+}
+
+// readBytes counts what is read of a file.
+type readBytes struct {
+	*os.File
+	n *int64
+}
+
+func (r readBytes) Read(b []byte) (int, error) {
+	n, err := r.File.Read(b)
+	*r.n += int64(n)
+	return n, err
+}
+
+// TestAttackResponsesOfOneByte: each attempt brings a byte, so that there is no end of them, and
+// would hash all that is there.
+func TestAttackResponsesOfOneByte(t *testing.T) {
+	o := newOrigin(t, blob(1<<20))
+	o.cuts = append([]int{1_000_000}, slices.Repeat([]int{1}, 20)...)
+	f, tg := fetcher(t, o)
+	var hashed int64
+	f.Open = func(root *os.Root, name string) (File, error) {
+		file, err := root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		return readBytes{file, &hashed}, err
+	}
+	if err := f.Fetch(t.Context(), tg, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantFile(t, tg, o.content)
+	if n := len(o.seen()); n != 22 || hashed > tg.Bytes {
+		t.Errorf("%d requests had %d bytes hashed again, of a file of %d", n, hashed, tg.Bytes)
 	}
 }
