@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"google.golang.org/grpc"
+
 	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -33,7 +35,7 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 		over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) },
 		stop: func() { unwatch(); cancel() },
 	}
-	s, err := h.engine.client.Generate(call, r)
+	s, err := h.engine.client.Generate(call, r, grpc.MaxCallRecvMsgSize(maxEvent))
 	if err != nil {
 		stream.stop()
 		return nil, stream.explain(err)
@@ -42,15 +44,31 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 	return stream, nil
 }
 
+// Bounds of an engine's messages in bytes: a message is in memory before it counts, and there are
+// as many as requests.
+const (
+	// maxEvent is more than an engine keeps of all output that a tenant has not read.
+	maxEvent = 20 << 20
+	// maxVector is a vector of 16,384 dimensions, maxScore a score, and otherParts all else.
+	maxVector, maxScore, otherParts = 64 << 10, 16, 64 << 10
+)
+
+// answerLimit bounds an answer that has each bytes for each of n inputs.
+func answerLimit(n, each int) grpc.CallOption {
+	return grpc.MaxCallRecvMsgSize(min(wire.MaxMessageBytes, otherParts+n*each))
+}
+
 // Embed runs one request for vectors under the hold, until ctx ends or the hold
 // is released. Its errors are those of Stream.Recv.
 func (h *Hold) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
-	return once(ctx, h, func(ctx context.Context) (*wire.EmbedResponse, error) { return h.engine.client.Embed(ctx, r) })
+	most := answerLimit(len(r.GetTexts())+len(r.GetTokenLists()), maxVector)
+	return once(ctx, h, func(ctx context.Context) (*wire.EmbedResponse, error) { return h.engine.client.Embed(ctx, r, most) })
 }
 
 // Rerank runs one request for scores, as Embed does.
 func (h *Hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
-	return once(ctx, h, func(ctx context.Context) (*wire.RerankResponse, error) { return h.engine.client.Rerank(ctx, r) })
+	most := answerLimit(len(r.GetDocuments()), maxScore)
+	return once(ctx, h, func(ctx context.Context) (*wire.RerankResponse, error) { return h.engine.client.Rerank(ctx, r, most) })
 }
 
 // once runs a call that has one answer.

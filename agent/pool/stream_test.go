@@ -1,0 +1,81 @@
+package pool
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// verbose is an engine whose answers have as many bytes as it likes.
+type verbose struct {
+	wire.UnimplementedEngineServer
+	dimensions, text, scores int
+}
+
+func (e *verbose) Embed(_ context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	out := &wire.EmbedResponse{}
+	for range r.GetTexts() {
+		out.Vectors = append(out.Vectors, &wire.Vector{Values: make([]float32, e.dimensions)})
+	}
+	return out, nil
+}
+
+func (e *verbose) Rerank(context.Context, *wire.RerankRequest) (*wire.RerankResponse, error) {
+	return &wire.RerankResponse{Scores: make([]float32, e.scores)}, nil
+}
+
+func (e *verbose) Generate(_ *wire.GenerateRequest, out wire.Engine_GenerateServer) error {
+	return out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: strings.Repeat("a", e.text)}}})
+}
+
+// hold serves the engine, and returns a hold on it.
+func (e *verbose) hold(t *testing.T) *Hold {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	wire.RegisterEngineServer(g, e)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = g.Serve(l) }() // it ends with Stop
+	conn, err := wire.Dial(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(); g.Stop(); <-served })
+	return &Hold{ctx: t.Context(), engine: &engine{client: dialled{wire.NewEngineClient(conn)}}}
+}
+
+// TestAttackAnswersOfManyBytes: a model may have vectors of any size, and an engine that was taken
+// over any answer. Each request would have 64 MiB in the agent before they count.
+func TestAttackAnswersOfManyBytes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		verbose
+		refused bool
+	}{
+		"as large as models are": {verbose: verbose{dimensions: 16384, scores: 2, text: 16 << 20}},
+		"larger":                 {verbose: verbose{dimensions: 65536, scores: 65536, text: 24 << 20}, refused: true},
+	} {
+		h := tc.hold(t)
+		two := []string{"a", "b"}
+		_, embedded := h.Embed(t.Context(), &wire.EmbedRequest{Texts: two})
+		_, reranked := h.Rerank(t.Context(), &wire.RerankRequest{Documents: two})
+		s, err := h.Generate(t.Context(), &wire.GenerateRequest{})
+		if err == nil {
+			_, err = s.Recv()
+			s.Close()
+		}
+		for what, err := range map[string]error{"vectors": embedded, "scores": reranked, "text": err} {
+			if (err != nil) != tc.refused {
+				t.Errorf("%s, %s: %v", name, what, err)
+			}
+		}
+	}
+}
