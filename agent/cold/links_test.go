@@ -4,8 +4,10 @@ package cold_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
 )
 
 // takenOver is a cache with an engine that was taken over: it changes what it likes in the
@@ -140,5 +143,37 @@ func TestAttackAPipeInPlaceOfAFile(t *testing.T) {
 	defer reader.Close()
 	if _, err := e.owner.Lease(e.origin, nil); err == nil {
 		t.Error("a lease with a pipe that the engine reads")
+	}
+}
+
+// TestAttackAFolderThatCannotBeRead: an engine takes the rights to a folder of its blocks away, and
+// the caches of all other models are as they were.
+func TestAttackAFolderThatCannotBeRead(t *testing.T) {
+	for name, unreadable := range map[string]string{"its model's": folder("a"), "its blocks'": blocks.Folder(folder("a"), blocks.NamespaceOf(origin("a")))} {
+		play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
+			for _, model := range []string{"a", "b"} {
+				e := m.engine(model)
+				e.put(1)
+				e.stop()
+			}
+			after := m.f.Restart()
+			after.Inject(func(op faultfs.Op) faultfs.Fault {
+				if op.Kind == faultfs.ReadDir && op.Path == unreadable {
+					return faultfs.Fault{Err: fs.ErrPermission}
+				}
+				return faultfs.Fault{}
+			})
+			again := newMac(t, after, blocks.Budget{})
+			e := again.engine("b")
+			if !e.has(1) {
+				t.Errorf("%s folder: the block of another model is lost", name)
+			}
+			if err := e.tier.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if s := again.w.Snapshot(); s.Files != 1 || !strings.Contains(s.Problem, "Cannot read") {
+				t.Errorf("%s folder: %d files are known, problem %q", name, s.Files, s.Problem)
+			}
+		})
 	}
 }

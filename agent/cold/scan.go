@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
@@ -42,7 +43,9 @@ func (w *Owner) scan() error {
 		case i.Name == Marker:
 		case i.Mode.IsDir() && blocks.IsModelFolder(i.Name):
 			files, err := w.scanModel(at)
-			if err != nil {
+			if byItsEngine(err) { // which closes the cache of no other model
+				w.problem("Cannot read the folder of a model in the cache", err)
+			} else if err != nil {
 				return err
 			}
 			all = append(all, files...)
@@ -57,6 +60,11 @@ func (w *Owner) scan() error {
 		w.enter(f)
 	}
 	return nil
+}
+
+// byItsEngine reports whether an engine can cause an error in the folder of its model.
+func byItsEngine(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)
 }
 
 func (w *Owner) enter(f found) {
@@ -88,12 +96,12 @@ func (w *Owner) scanModel(folder string) (all []found, err error) {
 			continue
 		}
 		if _, err := blocks.FenceAll(w.opt.FS, folder, n); err != nil {
-			return nil, err
+			return all, err
 		}
 		w.origins[n] = o
 		files, err := w.scanNamespace(n)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		all = append(all, files...)
 	}
