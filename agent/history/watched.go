@@ -112,8 +112,8 @@ func (h handle) Signal(s syscall.Signal) error {
 }
 
 // Dial reaches an engine.
-func (p *watched) Dial(socket string) (process.Conn, error) {
-	c, err := p.Twin.Dial(socket)
+func (p *watched) Dial(socket string, pid func() int) (process.Conn, error) {
+	c, err := p.Twin.Dial(socket, pid)
 	if err != nil {
 		return nil, err
 	}

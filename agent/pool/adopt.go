@@ -191,7 +191,7 @@ func (lc *lifecycle) identify(ctx context.Context, r *journal.Engine) bool {
 func (lc *lifecycle) hello(ctx context.Context, r *journal.Engine) (pid int, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
 	defer cancel()
-	conn, err := lc.Engines.Dial(r.Socket)
+	conn, err := lc.Engines.Dial(r.Socket, nil) // the answer is compared with the configuration
 	if err != nil {
 		return 0, false
 	}

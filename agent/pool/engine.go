@@ -136,7 +136,7 @@ func (g *engine) active() bool {
 
 // connect dials the engine; the first call waits for its socket.
 func (g *engine) connect(engines process.Engines) (err error) {
-	g.client, err = engines.Dial(g.record.Socket)
+	g.client, err = engines.Dial(g.record.Socket, func() int { return g.pid }) // which is set before the first call
 	return err
 }
 

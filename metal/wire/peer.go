@@ -56,6 +56,23 @@ func checkPeer(c net.Conn, uid int) error {
 	return nil
 }
 
+// checkProcess checks that the process at the other end listens as the one whose id pid returns;
+// nil allows any.
+func checkProcess(c net.Conn, pid func() int) error {
+	u, ok := c.(*net.UnixConn)
+	if !ok || pid == nil {
+		return nil // checkPeer refuses what is no Unix socket
+	}
+	_, got, err := peer(u)
+	if err != nil {
+		return fmt.Errorf("determine the process at the other end of the socket: %w", err)
+	}
+	if want := pid(); got != want {
+		return fmt.Errorf("process %d is at the other end of the socket, want %d", got, want)
+	}
+	return nil
+}
+
 // Listener returns the process of this user that listens on the Unix socket at
 // path, also if it is stopped or hangs: the kernel answers for it.
 func Listener(ctx context.Context, path string) (pid int, err error) {

@@ -51,7 +51,7 @@ func listen(t *testing.T, uid int) (path string) {
 func TestAttackASocketOfAnotherUser(t *testing.T) {
 	mine, other := os.Geteuid(), os.Geteuid()+1
 	say := func(path string, engineOf int) error {
-		conn, err := dial(path, engineOf)
+		conn, err := dial(path, engineOf, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,5 +78,25 @@ func TestAttackASocketOfAnotherUser(t *testing.T) {
 	defer theirs.Close()
 	if err := checkPeer(ours, mine); err == nil || errors.Is(err, errStranger) {
 		t.Errorf("an end of an unknown user: %v", err)
+	}
+}
+
+// TestAttackASocketOfAnotherEngine: an engine that was taken over puts a link to the socket of another
+// one in place of its own, which would get its calls, to end as well.
+func TestAttackASocketOfAnotherEngine(t *testing.T) {
+	path, pid := listen(t, os.Geteuid()), os.Getpid()
+	own := filepath.Join(filepath.Dir(path), "own")
+	if err := os.Symlink(path, own); err != nil {
+		t.Fatal(err)
+	}
+	for want, fails := range map[int]bool{pid: false, pid + 1: true} {
+		conn, err := DialProcess(own, func() int { return want })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = NewEngineClient(conn).Hello(t.Context(), &HelloRequest{}); (err != nil) != fails {
+			t.Errorf("the engine is process %d, want %d: %v", pid, want, err)
+		}
+		conn.Close()
 	}
 }

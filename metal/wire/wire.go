@@ -224,10 +224,17 @@ func (c Config) Hash() string {
 // Dial connects to the engine of this user that listens on the Unix socket at
 // path. It returns at once; the first call waits for the engine until its
 // context ends.
-func Dial(path string) (*grpc.ClientConn, error) { return dial(path, os.Geteuid()) }
+func Dial(path string) (*grpc.ClientConn, error) { return dial(path, os.Geteuid(), nil) }
 
-// dial refuses engines of other users, because prompts would be sent there.
-func dial(path string, uid int) (*grpc.ClientConn, error) {
+// DialProcess is Dial for one process, whose id pid returns when it connects, and each time
+// that it connects again: the engine may put a link to another one's socket at path.
+func DialProcess(path string, pid func() int) (*grpc.ClientConn, error) {
+	return dial(path, os.Geteuid(), pid)
+}
+
+// dial refuses engines of other users, because prompts would be sent there, and if pid is not
+// nil all other processes.
+func dial(path string, uid int, pid func() int) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///engine",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of this user, see OwnUser
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -236,7 +243,7 @@ func dial(path string, uid int) (*grpc.ClientConn, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := checkPeer(c, uid); err != nil {
+			if err := errors.Join(checkPeer(c, uid), checkProcess(c, pid)); err != nil {
 				return nil, errors.Join(err, c.Close())
 			}
 			return c, nil

@@ -123,7 +123,7 @@ func (t *Twin) begin(tt *testing.T, c wire.Config) *running {
 	if err != nil {
 		tt.Fatal(err)
 	}
-	conn, err := t.Dial(socket)
+	conn, err := t.Dial(socket, nil)
 	if err != nil {
 		tt.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func (t *Twin) Adopt(_ context.Context, pid int, startTime string) (process.Hand
 }
 
 // Dial connects to the engine that has that socket at the time of a call.
-func (t *Twin) Dial(socket string) (process.Conn, error) {
+func (t *Twin) Dial(socket string, _ func() int) (process.Conn, error) {
 	c := &twinConn{twin: t, socket: socket}
 	c.closed, c.close = context.WithCancel(context.Background())
 	return c, nil

@@ -33,8 +33,8 @@ func (w *watchedEngines) Adopt(ctx context.Context, pid int, startTime string) (
 	return watch(ctx, h, w.at), nil
 }
 
-func (w *watchedEngines) Dial(socket string) (process.Conn, error) {
-	c, err := w.Engines.Dial(socket)
+func (w *watchedEngines) Dial(socket string, pid func() int) (process.Conn, error) {
+	c, err := w.Engines.Dial(socket, pid)
 	if err != nil {
 		return nil, err
 	}

@@ -24,8 +24,9 @@ type Engines interface {
 	// probe.ErrGone where that very process is not there any more.
 	Adopt(ctx context.Context, pid int, startTime string) (Handle, error)
 	// Dial returns at once; a call with grpc.WaitForReady waits for the engine
-	// until its context ends.
-	Dial(socket string) (Conn, error)
+	// until its context ends. pid returns the process that has to be there when it
+	// connects; nil allows any.
+	Dial(socket string, pid func() int) (Conn, error)
 	// Listener returns the process that listens on a socket, also one that answers
 	// no call because it is stopped or hangs.
 	Listener(ctx context.Context, socket string) (pid int, err error)
@@ -95,8 +96,8 @@ func (s System) Adopt(ctx context.Context, pid int, startTime string) (Handle, e
 }
 
 // Dial connects over gRPC.
-func (System) Dial(socket string) (Conn, error) {
-	c, err := wire.Dial(socket)
+func (System) Dial(socket string, pid func() int) (Conn, error) {
+	c, err := wire.DialProcess(socket, pid)
 	if err != nil {
 		return nil, err
 	}
