@@ -253,6 +253,7 @@ type CacheCleared struct {
 	Message string `json:"message,omitempty"`
 	// time is when the caches were cleared.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 

@@ -107,6 +107,7 @@ type AgentUpgrade struct {
 	Message string `json:"message,omitempty"`
 	// time is when the phase began, by the Mac's clock.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 

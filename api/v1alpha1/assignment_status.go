@@ -51,6 +51,7 @@ type AssignmentStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime.getFullYear() >= 0 && self.lastTransitionTime.getFullYear() < 9999",message="lastTransitionTime must be a time such as 2026-01-31T12:00:00Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -93,6 +94,7 @@ type EngineFailure struct {
 	Message string `json:"message"`
 	// time is when the Mac observed the failure.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 
@@ -268,5 +270,8 @@ type Reclaim struct {
 	DurationMilliseconds int64 `json:"durationMilliseconds,omitempty"`
 	// time is when the exit was observed.
 	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`[.][0-9]{6}(Z|[+-][0-9:]{5})$`
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00.000000Z"
 	Time metav1.MicroTime `json:"time"`
 }

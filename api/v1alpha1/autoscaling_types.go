@@ -90,10 +90,12 @@ type AutoscalingStatus struct {
 	Removable []string `json:"removable,omitempty"`
 	// lastScaleTime is when desiredReplicas last changed.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="lastScaleTime must be a time such as 2026-01-31T12:00:00Z"
 	LastScaleTime *metav1.Time `json:"lastScaleTime,omitempty"`
 	// lowSince is when fewer replicas became sufficient, moved forward by the
 	// time during which not every gateway reported.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="lowSince must be a time such as 2026-01-31T12:00:00Z"
 	LowSince *metav1.Time `json:"lowSince,omitempty"`
 	// lowReplicas is the highest number of replicas that demand has required
 	// since lowSince.
@@ -103,10 +105,12 @@ type AutoscalingStatus struct {
 	// idleSince is when the deployment became idle (no request runs or waits),
 	// moved forward by the time during which not every gateway reported.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="idleSince must be a time such as 2026-01-31T12:00:00Z"
 	IdleSince *metav1.Time `json:"idleSince,omitempty"`
 	// observedTime is when the figures for lowSince and idleSince were last
 	// observed. It is updated every 30 s while one of them is set.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="observedTime must be a time such as 2026-01-31T12:00:00Z"
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
 	// startSeconds is how long, in seconds, the most recent start of a replica
 	// took, without its download. Requests that wait for the first replica

@@ -155,6 +155,7 @@ type MacClassStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime.getFullYear() >= 0 && self.lastTransitionTime.getFullYear() < 9999",message="lastTransitionTime must be a time such as 2026-01-31T12:00:00Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// macs is the number of Macs of the class.
 	// +optional

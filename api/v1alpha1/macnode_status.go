@@ -96,6 +96,7 @@ type MacNodeStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime.getFullYear() >= 0 && self.lastTransitionTime.getFullYear() < 9999",message="lastTransitionTime must be a time such as 2026-01-31T12:00:00Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -257,6 +258,7 @@ type MacMemory struct {
 	IndeterminateReclaims int64 `json:"indeterminateReclaims,omitempty"`
 	// measuredAt is when the figures were measured.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="measuredAt must be a time such as 2026-01-31T12:00:00Z"
 	MeasuredAt *metav1.Time `json:"measuredAt,omitempty"`
 }
 
@@ -344,6 +346,7 @@ type Collection struct {
 	Reason CollectionReason `json:"reason"`
 	// time is when the weights were removed.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 

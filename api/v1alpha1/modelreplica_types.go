@@ -201,6 +201,7 @@ type AvoidedMac struct {
 	Name string `json:"name"`
 	// until is when placement may choose the Mac again.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="until must be a time such as 2026-01-31T12:00:00Z"
 	Until metav1.Time `json:"until"`
 	// reason is why the Mac is avoided.
 	// +optional
@@ -265,6 +266,7 @@ type ModelReplicaStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime.getFullYear() >= 0 && self.lastTransitionTime.getFullYear() < 9999",message="lastTransitionTime must be a time such as 2026-01-31T12:00:00Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -348,6 +350,7 @@ type EngineMemory struct {
 	PooledBytes int64 `json:"pooledBytes,omitempty"`
 	// measuredAt is when the footprint was measured.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="measuredAt must be a time such as 2026-01-31T12:00:00Z"
 	MeasuredAt *metav1.Time `json:"measuredAt,omitempty"`
 }
 
@@ -388,6 +391,7 @@ type Freed struct {
 	HostCheck HostCheck `json:"hostCheck,omitempty"`
 	// time is when the last engine ended.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00Z"
 	Time *metav1.Time `json:"time,omitempty"`
 }
 

@@ -175,6 +175,7 @@ type NamespaceRulesStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:XValidation:rule="self.lastTransitionTime.getFullYear() >= 0 && self.lastTransitionTime.getFullYear() < 9999",message="lastTransitionTime must be a time such as 2026-01-31T12:00:00Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// namespaces is the use of each namespace that spec.namespaces lists or that
 	// has placed replicas, up to 1000, by name.

@@ -83,6 +83,7 @@ type RolloutSpec struct {
 	// nothing else does. `kubectl metalfleet rollout restart` sets it to the
 	// current time. By default, nothing is restarted.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="restartedAt must be a time such as 2026-01-31T12:00:00Z"
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 }
 
@@ -185,10 +186,12 @@ type RolloutStatus struct {
 	State RolloutState `json:"state,omitempty"`
 	// startTime is when the rollout to updateRevision started.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="startTime must be a time such as 2026-01-31T12:00:00Z"
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// progressTime is when the rollout last made progress: placedReplicas,
 	// bytesDone or the number of available replicas changed.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="progressTime must be a time such as 2026-01-31T12:00:00Z"
 	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
 	// placedReplicas is the number of replicas of updateRevision that have a
 	// Mac.
@@ -233,6 +236,7 @@ type RolloutHalt struct {
 	Message string `json:"message,omitempty"`
 	// time is when the rollout was halted.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 
@@ -241,5 +245,6 @@ type RolloutHalt struct {
 type Canary struct {
 	// time is when the Mac observed the token.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.getFullYear() >= 0 && self.getFullYear() < 9999",message="time must be a time such as 2026-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
