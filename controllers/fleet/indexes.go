@@ -25,8 +25,8 @@ const (
 	IndexAsked = "asked"
 	// IndexClaim finds deployments by the ClaimGroups of the names that they claim.
 	IndexClaim = "claim"
-	// IndexHolder finds deployments by their own names and by those that they hold: usually
-	// one, also if many claim a name.
+	// IndexHolder finds deployments by the HolderKeys of the names that they have or hold:
+	// usually one, also if many claim a name.
 	IndexHolder = "holder"
 )
 
@@ -65,8 +65,7 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return ClaimGroups(Claims(o.(*v1alpha1.ModelDeployment)))
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexHolder, func(o client.Object) []string {
-			h := HolderOf(o.(*v1alpha1.ModelDeployment))
-			return h.Names()
+			return heldUnder(o.(*v1alpha1.ModelDeployment))
 		}},
 	} {
 		if err := indexer.IndexField(ctx, x.object, x.field, x.extract); err != nil {

@@ -107,6 +107,47 @@ func Holders(all []v1alpha1.ModelDeployment) []NameHolder {
 // Names returns its own names and those that it holds; a name may be in both.
 func (h *NameHolder) Names() []string { return append(slices.Clone(h.Own), h.Held...) }
 
+// heldUnder returns the names under which a deployment has or holds any, alone or with an adapter:
+// NAMESPACE/NAME, and those of its served names of which it holds one. It has up to 170 names and
+// at most nine of these; an entry of an index takes more than a name.
+func heldUnder(d *v1alpha1.ModelDeployment) []string {
+	h := HolderOf(d)
+	if len(h.Own) == 0 {
+		return nil
+	}
+	out := []string{fullName(d)}
+	served := d.Spec.ServedNames
+	if len(served) == 0 {
+		served = []string{d.Name}
+	}
+	for _, own := range served {
+		if own != fullName(d) && slices.ContainsFunc(h.Held, func(name string) bool { return claimsWith(d, own, name) }) {
+			out = append(out, own)
+		}
+	}
+	return out
+}
+
+// HolderKeys returns the keys, each once, by which IndexHolder finds the deployments that have or
+// hold one of the names: the name, and the part of it in front of its last colon, which an adapter
+// may follow. A deployment that is found may hold others of these names alone.
+func HolderKeys(names []string) []string {
+	seen, out := map[string]bool{}, []string{}
+	for _, name := range names {
+		keys := []string{name}
+		if at := strings.LastIndexByte(name, ':'); at > 0 {
+			keys = append(keys, name[:at])
+		}
+		for _, key := range keys {
+			if !seen[key] {
+				seen[key] = true
+				out = append(out, key)
+			}
+		}
+	}
+	return out
+}
+
 // NameConflict is a name that another deployment owns.
 type NameConflict struct {
 	Name  string

@@ -135,10 +135,10 @@ func (r *Reconciler) readHolders(ctx context.Context, s *scope) error {
 		names = fleet.HolderOf(s.deployment).Held
 	}
 	seen := sets.New(s.deployment.UID)
-	for _, name := range names {
+	for _, key := range fleet.HolderKeys(names) {
 		var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
-		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexHolder: name}, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("list deployments that hold %q: %w", name, err)
+		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexHolder: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list deployments that hold %q: %w", key, err)
 		}
 		for i := range list.Items {
 			if o := &list.Items[i]; !seen.Has(o.UID) {
