@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,8 +11,10 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -54,6 +57,42 @@ func TestAttackNamesInTheOperatorsIndexes(t *testing.T) {
 	}
 	if e.n < 9 || e.n > 24 {
 		t.Errorf("%d entries, want one for each served name and index", e.n)
+	}
+}
+
+// TestAttackNamesInTheOrdersOfAMac: placement counts the assignments of a Mac without their names,
+// and etcd refuses an object of 1.5 MiB, with the assignments of all tenants.
+func TestAttackNamesInTheOrdersOfAMac(t *testing.T) {
+	d := withManyNames()
+	if refusal := OversizedDeployment(&d, &d.Spec); refusal == nil || refusal.Reason != v1alpha1.ReasonSpecTooLarge {
+		t.Errorf("the names that the schema allows are accepted: %+v", refusal)
+	}
+	counted := 0
+	Compact(&d, func(bytes int) bool { counted = bytes; return true })
+	if whole, _ := Names(&d, nil); counted < jsonBytes(whole) {
+		t.Errorf("%d bytes count in the operator, and its names are %d", counted, jsonBytes(whole))
+	}
+	for d = withManyNames(); OversizedDeployment(&d, &d.Spec) != nil; {
+		d.Spec.ServedNames = d.Spec.ServedNames[1:]
+	}
+	d.Status.ServedNames, _ = Names(&d, nil)
+	d.Status.Adapters = Adapters(&d, d.Status.ServedNames)
+	var replicas []v1alpha1.ModelReplica
+	for i := range MaxAssignments {
+		r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: fmt.Sprint("m-", i), UID: types.UID(fmt.Sprint(i))}}
+		r.Spec.NodeName, r.Spec.DeploymentRef.UID = "mac", string(d.UID)
+		for _, a := range d.Spec.Adapters {
+			r.Spec.Model.Adapters = append(r.Spec.Model.Adapters, model.Adapter{Name: a.Name, Source: a.Source})
+		}
+		replicas = append(replicas, r)
+	}
+	orders := Assignments("mac", replicas, []v1alpha1.ModelDeployment{d})
+	b, err := json.Marshal(orders)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := maxAssignmentsBytes + len(orders)*maxNamesBytes; len(orders) < 32 || len(orders[0].ServedNames) < 17 || len(b) > most || most > 1<<20 {
+		t.Errorf("%d assignments of %d names take %d bytes, want at most %d", len(orders), len(orders[0].ServedNames), len(b), most)
 	}
 }
 

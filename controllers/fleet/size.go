@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -15,6 +16,7 @@ const (
 	maxSpecBytes        = 32 << 10  // of a deployment's spec, which its replicas repeat
 	maxAssignmentsBytes = 512 << 10 // of a Mac's assignments, without peers
 	maxInspectionsBytes = 128 << 10 // of a Mac's inspections
+	maxNamesBytes       = 8 << 10   // of a deployment's names, which its status and each of its assignments repeat
 )
 
 // Oversized rejects a spec that would make each of its replicas larger than an object may be;
@@ -28,6 +30,31 @@ func oversized(bytes int) *Refusal {
 		return nil
 	}
 	return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the spec takes %d bytes as JSON, at most %d are allowed; shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement", bytes, maxSpecBytes)}
+}
+
+// oversizedNames is Oversized for the names of a deployment: each of its names has one with each
+// adapter, and those in the assignments of a Mac are not counted where replicas are placed.
+func oversizedNames(d *v1alpha1.ModelDeployment) *Refusal {
+	n := namesBytes(d)
+	if n <= maxNamesBytes {
+		return nil
+	}
+	return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the names of the deployment, alone and with each adapter, take %d bytes as JSON, at most %d are allowed; use fewer or shorter spec.servedNames or names of spec.adapters", n, maxNamesBytes)}
+}
+
+// namesBytes returns what the names of a deployment take as JSON.
+func namesBytes(d *v1alpha1.ModelDeployment) (n int) {
+	served := d.Spec.ServedNames
+	if len(served) == 0 {
+		served = []string{d.Name}
+	}
+	for _, name := range append(slices.Clone(served), fullName(d)) {
+		n += len(name) + 3
+		for _, a := range d.Spec.Adapters {
+			n += len(name) + len(a.Name) + 4
+		}
+	}
+	return n
 }
 
 // OversizedRecord is Oversized for the record of the source.

@@ -17,7 +17,7 @@ const (
 	annotationCrowded = "metalfleet.dev/spec-crowded"
 )
 
-// SpecsRoom is for the specs of deployments, without those of up to SmallSpecBytes.
+// SpecsRoom is for the specs of deployments and their names, without those of up to SmallSpecBytes.
 var SpecsRoom = Room{Namespace: 32 << 20, All: 64 << 20, Least: 4 << 20}
 
 // SmallSpecBytes is the size of specs of which a namespace may have any number.
@@ -35,7 +35,7 @@ func Compact(d *v1alpha1.ModelDeployment, admits func(bytes int) bool) {
 	if oversized(n) != nil {
 		n = 0 // without these parts it is small
 	}
-	admitted := admits(n + bytes.Count(text[:n], []byte{'"'})/2*perString)
+	admitted := admits(n + bytes.Count(text[:n], []byte{'"'})/2*perString + namesBytes(d))
 	if !admitted {
 		d.Annotations[annotationCrowded] = "true"
 	}
@@ -52,6 +52,9 @@ func Crowded(d *v1alpha1.ModelDeployment) bool { return d.Annotations[annotation
 // OversizedDeployment is Oversized for a deployment and its spec with the settings of its
 // profile. It takes what Compact recorded, if there is anything.
 func OversizedDeployment(d *v1alpha1.ModelDeployment, effective *v1alpha1.ModelDeploymentSpec) *Refusal {
+	if refusal := oversizedNames(d); refusal != nil {
+		return refusal
+	}
 	n, err := strconv.Atoi(d.Annotations[annotationSpecBytes])
 	if err != nil {
 		return Oversized(effective)
