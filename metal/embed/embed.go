@@ -13,10 +13,8 @@
 package embed
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -100,104 +98,4 @@ func (p Pooling) rows(segments []tensor.Segment, mask []float32) []int {
 type Network interface {
 	Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int) tensor.Array
 	Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array
-}
-
-// Run embeds one text: a vector of the model's hidden width. A text that is
-// longer than a step of the back end is walked through in chunks; its mean is
-// put together in float64. id is a request that the cache does not know yet; it
-// is dropped at the end. ErrEmpty without tokens, else errors of the back end.
-func Run(ctx context.Context, b tensor.Backend, n Network, cache tensor.Cache, id tensor.RequestID, tokens []int32, p Pooling) ([]float32, error) {
-	if len(tokens) == 0 {
-		return nil, ErrEmpty
-	}
-	defer cache.Drop(id)
-	w := walk{b: b, n: n, cache: cache, id: id}
-	chunk := max(1, b.Chunk())
-	if p.Mode == First { // what follows cannot change it: families are causal
-		tokens = tokens[:min(chunk, len(tokens))]
-	}
-	if p.Mode == Mean && len(tokens) > chunk {
-		return w.mean(ctx, tokens, chunk, p.Normalize)
-	}
-	for len(tokens) > chunk {
-		if err := w.extend(ctx, tokens[:chunk]); err != nil {
-			return nil, err
-		}
-		tokens = tokens[chunk:]
-	}
-	return w.pool(ctx, tokens, p)
-}
-
-// walk is one text on its way through the network.
-type walk struct {
-	b     tensor.Backend
-	n     Network
-	cache tensor.Cache
-	id    tensor.RequestID
-}
-
-func (w *walk) segment(tokens []int32) []tensor.Segment {
-	return []tensor.Segment{{Request: w.id, Start: w.cache.Length(w.id), Length: len(tokens)}}
-}
-
-// extend only fills the cache.
-func (w *walk) extend(ctx context.Context, tokens []int32) error {
-	s := w.b.NewScope(ctx)
-	defer s.Close()
-	w.n.Step(s, w.cache, s.IDs(tokens), w.segment(tokens), nil)
-	return s.Err()
-}
-
-// pool reads the pooled states of tokens.
-func (w *walk) pool(ctx context.Context, tokens []int32, p Pooling) ([]float32, error) {
-	s := w.b.NewScope(ctx)
-	defer s.Close()
-	segments := w.segment(tokens)
-	inner := s.Child()
-	states := w.n.Hidden(inner, w.cache, inner.IDs(tokens), segments)
-	if inner.Err() != nil {
-		inner.Close()
-		return nil, s.Err()
-	}
-	out := inner.Keep(p.Pool(inner, states, segments, nil))
-	inner.Close()
-	if err := s.Err(); err != nil {
-		return nil, err
-	}
-	values := make([]float32, out.Shape()[1])
-	s.Read(out, values)
-	return values, s.Err()
-}
-
-// mean weighs the means of chunks by their lengths.
-func (w *walk) mean(ctx context.Context, tokens []int32, chunk int, normalize bool) ([]float32, error) {
-	var sum []float64
-	for at := 0; at < len(tokens); at += chunk {
-		piece := tokens[at:min(at+chunk, len(tokens))]
-		v, err := w.pool(ctx, piece, Pooling{Mode: Mean})
-		if err != nil {
-			return nil, err
-		}
-		if sum == nil {
-			sum = make([]float64, len(v))
-		}
-		for i, x := range v {
-			sum[i] += float64(x) * float64(len(piece))
-		}
-	}
-	scale := 1 / float64(len(tokens))
-	if normalize {
-		var squares float64
-		for _, x := range sum {
-			squares += x * x
-		}
-		if scale = 0; squares > 0 {
-			scale = 1 / math.Sqrt(squares)
-		}
-	}
-	out := make([]float32, len(sum))
-	for i, x := range sum {
-		out[i] = float32(x * scale)
-	}
-	return out, nil
 }

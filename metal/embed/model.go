@@ -94,8 +94,11 @@ func (m *Model) Compute(ctx context.Context, inputs []Input) ([][]float32, error
 	if m.encoder != nil {
 		return m.encode(ctx, inputs)
 	}
-	if len(inputs) == 1 && len(inputs[0].IDs) > PassTokens(m.b) {
-		return m.walk(ctx, inputs[0].IDs)
+	if len(inputs) == 1 && m.Long(len(inputs[0].IDs)) {
+		w := m.Walk(inputs[0])
+		defer w.Release()
+		result, err := w.rest(ctx)
+		return [][]float32{result}, err
 	}
 	return m.decode(ctx, inputs)
 }
@@ -159,24 +162,29 @@ func (m *Model) decode(ctx context.Context, inputs []Input) ([][]float32, error)
 	return m.judge.scores(out), err
 }
 
-// walk runs one input that is longer than a pass through a decoder in chunks.
-func (m *Model) walk(ctx context.Context, ids []int32) ([][]float32, error) {
+// Long reports whether an input of this many tokens is longer than a pass of a decoder, and so
+// computed in chunks.
+func (m *Model) Long(tokens int) bool { return m.decoder != nil && tokens > PassTokens(m.b) }
+
+// Walk begins to compute a long input. The caller releases it.
+func (m *Model) Walk(in Input) *Walk {
 	m.last++
-	if m.Task == model.Embed {
-		v, err := Run(ctx, m.b, m.decoder, m.cache, m.last, ids, m.Pooling)
-		return [][]float32{v}, err
+	w := newWalk(m.b, m.decoder, m.cache, m.last, in.IDs, m.Pooling)
+	if m.Task == model.Rerank {
+		w.end = func(ctx context.Context, tokens []int32) ([]float32, error) { return m.score(ctx, w, tokens) }
 	}
-	w := walk{b: m.b, n: m.decoder, cache: m.cache, id: m.last}
-	defer m.cache.Drop(w.id)
-	for chunk := PassTokens(m.b); len(ids) > chunk; ids = ids[chunk:] {
-		if err := w.extend(ctx, ids[:chunk]); err != nil {
-			return nil, err
-		}
-	}
+	return w
+}
+
+// score is that of a text whose last tokens are these.
+func (m *Model) score(ctx context.Context, w *Walk, tokens []int32) ([]float32, error) {
 	out, err := m.read(ctx, 1, func(s tensor.Scope) tensor.Array {
-		return m.decoder.Step(s, m.cache, s.IDs(ids), w.segment(ids), []int{len(ids) - 1})
+		return m.decoder.Step(s, m.cache, s.IDs(tokens), w.segment(tokens), []int{len(tokens) - 1})
 	})
-	return m.judge.scores(out), err
+	if err != nil {
+		return nil, err
+	}
+	return m.judge.scores(out)[0], nil
 }
 
 // read computes [n, width] and copies the rows out.

@@ -44,6 +44,12 @@ type embedding struct {
 	of *embedTenant
 	turn
 	taken int
+
+	// The fields after it belong to the loop. walk is the next input, once a part of it was
+	// computed, restarted is set if that began again, and waits while the next input has no room
+	// in the cache.
+	walk             *embed.Walk
+	restarted, waits bool
 }
 
 // allTokens are those of all inputs.

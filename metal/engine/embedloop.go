@@ -78,10 +78,12 @@ func (l *embedLoop) reap() {
 
 // pass returns the inputs of the next pass: those whose turn it is, so that long lists, or
 // many, do not delay the requests of others, until they are as many tokens as the back end
-// takes at once. What a decoder keeps of them fits the promised KV cache.
+// takes at once. What a decoder keeps of them fits the promised KV cache. An input that is
+// longer is alone in its pass, which computes a chunk of it.
 func (l *embedLoop) pass() (out []passInput) {
-	room, blocks := embed.PassTokens(l.opts.Backend), 0
+	room, blocks := embed.PassTokens(l.opts.Backend), l.walking()
 	l.begin()
+	l.hold(blocks)
 	for r := l.next(); r != nil; r = l.next() {
 		n := r.inputs[r.begun+r.taken].Len()
 		blocks += l.blocks(n)
@@ -111,6 +113,9 @@ func (l *embedLoop) full(inputs, blocks int) bool {
 // compute runs one pass, smaller if memory is short, and returns its results. The error is
 // of a back end that fails again and again.
 func (l *embedLoop) compute(pass []passInput) error {
+	if l.long(pass[0]) {
+		return l.computeChunk(pass[0])
+	}
 	pass, exceeded := l.fit(pass)
 	if exceeded != nil {
 		l.finish(pass[0].of, outOfMemory(exceeded))
@@ -156,23 +161,36 @@ func inputsOf(pass []passInput) []embed.Tokenized {
 // forward computes a pass. It ends early with context.Canceled if the engine stops, or if
 // all clients of the pass have cancelled their requests.
 func (l *embedLoop) forward(pass []passInput) ([][]float32, error) {
-	l.counters.steps.Add(1)
-	ctx, cancel := context.WithCancel(l.hard)
-	defer cancel()
-	var wanted atomic.Int64
-	wanted.Store(int64(len(pass)))
-	for _, p := range pass {
-		defer context.AfterFunc(p.of.ctx, func() {
-			if wanted.Add(-1) == 0 {
-				cancel()
-			}
-		})()
-	}
+	ctx, end := l.wanted(pass)
+	defer end()
 	inputs := make([]embed.Input, len(pass))
 	for i, p := range pass {
 		inputs[i] = p.of.inputs[p.at].Input()
 	}
 	return l.model.embedder.Compute(ctx, inputs)
+}
+
+// wanted returns the context of a step for a pass, which ends if the engine stops, or once all
+// clients of the pass have cancelled their requests.
+func (l *embedLoop) wanted(pass []passInput) (_ context.Context, end func()) {
+	l.counters.steps.Add(1)
+	ctx, cancel := context.WithCancel(l.hard)
+	var wanted atomic.Int64
+	wanted.Store(int64(len(pass)))
+	ends := []func(){cancel}
+	for _, p := range pass {
+		stop := context.AfterFunc(p.of.ctx, func() {
+			if wanted.Add(-1) == 0 {
+				cancel()
+			}
+		})
+		ends = append(ends, func() { stop() })
+	}
+	return ctx, func() {
+		for _, end := range ends {
+			end()
+		}
+	}
 }
 
 // fit returns as much of a pass as there is room for now: all of it, half as many inputs,
@@ -222,6 +240,7 @@ func (l *embedLoop) finish(r *embedding, refusal *Refusal) {
 		return
 	}
 	l.leave(at)
+	r.forgetWalk()
 	l.admission.release()
 	l.publish()
 	r.end(refusal)

@@ -63,10 +63,10 @@ func (e *embedTurns) begin() {
 	}
 }
 
-// next returns the request whose next input is due; nil if all inputs are taken.
+// next returns the request whose next input is due; nil if all inputs are taken or wait.
 func (e *embedTurns) next() (due *embedding) {
 	for _, r := range e.requests {
-		if r.begun+r.taken < len(r.inputs) && (due == nil || r.before(due)) {
+		if r.begun+r.taken < len(r.inputs) && !r.waits && (due == nil || r.before(due)) {
 			due = r
 		}
 	}
@@ -92,8 +92,13 @@ func (e *embedding) take() passInput {
 // done notes that an input was computed.
 func (p passInput) done() {
 	p.of.begun++
-	p.of.computed += p.tokens()
-	p.of.of.computed += p.tokens()
+	p.of.count(p.tokens())
+}
+
+// count counts tokens that were computed.
+func (e *embedding) count(tokens int) {
+	e.computed += tokens
+	e.of.computed += tokens
 }
 
 func (p passInput) tokens() int { return p.of.inputs[p.at].Len() }

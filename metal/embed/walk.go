@@ -1,0 +1,152 @@
+package embed
+
+import (
+	"context"
+	"math"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Run embeds one text: a vector of the model's hidden width. A text that is
+// longer than a step of the back end is walked through in chunks; its mean is
+// put together in float64. id is a request that the cache does not know yet; it
+// is dropped at the end. ErrEmpty without tokens, else errors of the back end.
+func Run(ctx context.Context, b tensor.Backend, n Network, cache tensor.Cache, id tensor.RequestID, tokens []int32, p Pooling) ([]float32, error) {
+	if len(tokens) == 0 {
+		return nil, ErrEmpty
+	}
+	w := newWalk(b, n, cache, id, tokens, p)
+	defer w.Release()
+	return w.rest(ctx)
+}
+
+// Walk is one text on its way through a decoder, a chunk at a time. Other texts may be
+// computed between two chunks: what the text has so far stays in the cache.
+type Walk struct {
+	b     tensor.Backend
+	n     Network
+	cache tensor.Cache
+	id    tensor.RequestID
+	// tokens are left of whole, and chunk is how many are computed at once.
+	tokens       []int32
+	whole, chunk int
+	// end computes the last chunk and returns the result.
+	end func(ctx context.Context, tokens []int32) ([]float32, error)
+	// mean is set if the result is put together from the means of all chunks, which sum
+	// weighs by their lengths.
+	mean, normalize bool
+	sum             []float64
+}
+
+func newWalk(b tensor.Backend, n Network, cache tensor.Cache, id tensor.RequestID, tokens []int32, p Pooling) *Walk {
+	w := &Walk{b: b, n: n, cache: cache, id: id, chunk: max(1, b.Chunk())}
+	if p.Mode == First { // what follows cannot change it: families are causal
+		tokens = tokens[:min(w.chunk, len(tokens))]
+	}
+	w.tokens, w.whole = tokens, len(tokens)
+	w.mean, w.normalize = p.Mode == Mean && len(tokens) > w.chunk, p.Normalize
+	w.end = func(ctx context.Context, tokens []int32) ([]float32, error) { return w.pool(ctx, tokens, p) }
+	return w
+}
+
+// Computed is how many tokens were computed.
+func (w *Walk) Computed() int { return w.whole - len(w.tokens) }
+
+// Left is how many tokens were not computed yet.
+func (w *Walk) Left() int { return len(w.tokens) }
+
+// Release drops what the cache has of the text.
+func (w *Walk) Release() { w.cache.Drop(w.id) }
+
+// Next computes the next chunk. The result is nil until the last one is computed. An error is
+// that of the back end, after which the walk can only be released.
+func (w *Walk) Next(ctx context.Context) (result []float32, err error) {
+	piece := w.tokens[:min(w.chunk, len(w.tokens))]
+	switch last := len(piece) == len(w.tokens); {
+	case w.mean:
+		result, err = w.add(ctx, piece, last)
+	case last:
+		result, err = w.end(ctx, piece)
+	default:
+		err = w.extend(ctx, piece)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.tokens = w.tokens[len(piece):]
+	return result, nil
+}
+
+// rest computes all that is left.
+func (w *Walk) rest(ctx context.Context) ([]float32, error) {
+	for {
+		if result, err := w.Next(ctx); err != nil || w.Left() == 0 {
+			return result, err
+		}
+	}
+}
+
+func (w *Walk) segment(tokens []int32) []tensor.Segment {
+	return []tensor.Segment{{Request: w.id, Start: w.cache.Length(w.id), Length: len(tokens)}}
+}
+
+// extend only fills the cache.
+func (w *Walk) extend(ctx context.Context, tokens []int32) error {
+	s := w.b.NewScope(ctx)
+	defer s.Close()
+	w.n.Step(s, w.cache, s.IDs(tokens), w.segment(tokens), nil)
+	return s.Err()
+}
+
+// pool reads the pooled states of tokens.
+func (w *Walk) pool(ctx context.Context, tokens []int32, p Pooling) ([]float32, error) {
+	s := w.b.NewScope(ctx)
+	defer s.Close()
+	segments := w.segment(tokens)
+	inner := s.Child()
+	states := w.n.Hidden(inner, w.cache, inner.IDs(tokens), segments)
+	if inner.Err() != nil {
+		inner.Close()
+		return nil, s.Err()
+	}
+	out := inner.Keep(p.Pool(inner, states, segments, nil))
+	inner.Close()
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	values := make([]float32, out.Shape()[1])
+	s.Read(out, values)
+	return values, s.Err()
+}
+
+// add adds the mean of a chunk, and returns that of the text after the last one.
+func (w *Walk) add(ctx context.Context, piece []int32, last bool) ([]float32, error) {
+	v, err := w.pool(ctx, piece, Pooling{Mode: Mean})
+	if err != nil {
+		return nil, err
+	}
+	if w.sum == nil {
+		w.sum = make([]float64, len(v))
+	}
+	for i, x := range v {
+		w.sum[i] += float64(x) * float64(len(piece))
+	}
+	if !last {
+		return nil, nil
+	}
+	scale := 1 / float64(w.whole)
+	if w.normalize {
+		var squares float64
+		for _, x := range w.sum {
+			squares += x * x
+		}
+		if scale = 0; squares > 0 {
+			scale = 1 / math.Sqrt(squares)
+		}
+	}
+	out := make([]float32, len(w.sum))
+	for i, x := range w.sum {
+		out[i] = float32(x * scale)
+	}
+	return out, nil
+}

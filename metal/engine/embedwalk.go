@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// long reports whether an input is computed in chunks, between which others may be.
+func (l *embedLoop) long(p passInput) bool {
+	return l.model.embedder.Long(p.tokens())
+}
+
+// forgetWalk drops what is computed of an input.
+func (e *embedding) forgetWalk() {
+	if e.walk != nil {
+		e.walk.Release()
+	}
+	e.walk = nil
+}
+
+// walking is how many blocks of the cache the inputs take of which a part is computed.
+func (l *embedLoop) walking() (blocks int) {
+	for _, r := range l.requests {
+		if r.walk != nil {
+			blocks += l.blocks(r.inputs[r.begun].Len())
+		}
+	}
+	return blocks
+}
+
+// hold sets which requests wait, while walking blocks are taken: a long input until its tenant
+// has no other under way and the cache has room for it and a pass of short ones, and a short
+// one until the cache has room for it. One alone never waits.
+func (l *embedLoop) hold(walking int) {
+	under := map[*embedTenant]bool{}
+	for _, r := range l.requests {
+		under[r.of] = under[r.of] || r.walk != nil
+	}
+	for _, r := range l.requests {
+		r.waits = false
+		if walking == 0 || r.walk != nil || r.begun == len(r.inputs) {
+			continue
+		}
+		next := passInput{r, r.begun}
+		blocks := l.blocks(next.tokens())
+		if l.long(next) {
+			blocks += l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
+		}
+		r.waits = l.long(next) && under[r.of] || l.full(1, walking+blocks)
+	}
+}
+
+// computeChunk computes the next chunk of a long input. The error is of a back end that fails
+// again and again.
+func (l *embedLoop) computeChunk(p passInput) error {
+	r := p.of
+	if exceeded := l.fitChunk(p); exceeded != nil {
+		l.finish(r, outOfMemory(exceeded))
+		return nil
+	}
+	if r.walk == nil {
+		r.walk = l.model.embedder.Walk(r.inputs[p.at].Input())
+	}
+	before := r.walk.Computed()
+	ctx, end := l.wanted([]passInput{p})
+	out, err := r.walk.Next(ctx)
+	end()
+	switch {
+	case errors.Is(err, context.Canceled):
+		r.forgetWalk() // the next iteration ends the request, or everything
+		return nil
+	case errors.Is(err, tensor.ErrMemory):
+		l.chunkOutOfMemory(r)
+		return nil
+	case err != nil:
+		return l.failed([]passInput{p}, err)
+	}
+	l.failures = 0
+	r.count(r.walk.Computed() - before)
+	if r.walk.Left() > 0 {
+		return nil
+	}
+	r.forgetWalk()
+	r.restarted = false
+	r.begun++
+	if r.out = append(r.out, out); r.begun == len(r.inputs) {
+		l.finish(r, nil)
+	}
+	return nil
+}
+
+// chunkOutOfMemory begins an input again, once, if that freed memory, and otherwise ends its
+// request.
+func (l *embedLoop) chunkOutOfMemory(r *embedding) {
+	r.forgetWalk()
+	if n, err := l.guard.Reclaim(); err == nil && n > 0 && !r.restarted {
+		r.restarted = true
+		return
+	}
+	l.finish(r, outOfMemory(l.guard.Abort(0, l.guard.Room())))
+}
+
+// fitChunk returns an error if there is no room for the rest of a long input, after the pool
+// was reclaimed.
+func (l *embedLoop) fitChunk(p passInput) *guard.Exceeded {
+	rest := footprint.Prefill{New: int64(p.tokens()), Chunk: int64(l.opts.Backend.Chunk())}
+	if w := p.of.walk; w != nil {
+		rest.New, rest.Cached = int64(w.Left()), int64(w.Computed())
+	}
+	for reclaimed := false; ; reclaimed = true {
+		needed, r, exceeded := l.guard.Weigh(rest)
+		switch {
+		case exceeded != nil:
+			return exceeded
+		case r.Fits(needed) && (reclaimed || r.Pooled == 0 || r.Fits(needed+r.Pooled)):
+			return nil
+		case reclaimed:
+			return l.guard.Abort(needed, r)
+		}
+		if _, err := l.guard.Reclaim(); err != nil {
+			l.log.Error("could not free pooled memory", "error", err.Error())
+		}
+	}
+}
