@@ -202,7 +202,7 @@ func (a abilities) withEffort(arguments json.RawMessage, effort string) (json.Ra
 			return nil, err
 		}
 	}
-	return json.Marshal(all)
+	return sorted(all), nil
 }
 
 // nearest returns the effort of the template that is nearest to the given one;

@@ -46,10 +46,7 @@ func rewritten(messages []chat.Message, with rewriter) ([]chat.Message, error) {
 				members[name] = other
 			}
 		}
-		var err error
-		if out[i].Extra, err = json.Marshal(members); err != nil {
-			return nil, fmt.Errorf("%w: message %d: %w", chat.ErrMessages, i, err)
-		}
+		out[i].Extra = sorted(members)
 	}
 	return out, nil
 }
@@ -77,18 +74,11 @@ var argumentsAsText = rewriter{calls: func(raw json.RawMessage) (json.RawMessage
 			return nil, errCalls
 		}
 		if len(function.Arguments) > 0 && function.Arguments[0] != '"' {
-			text, err := json.Marshal(string(function.Arguments))
-			if err != nil {
-				return nil, err
-			}
-			function.Arguments = text
+			function.Arguments = quoted(string(function.Arguments))
 		}
-		var err error
-		if calls[i].Function, err = json.Marshal(function); err != nil {
-			return nil, err
-		}
+		calls[i].Function = object(member{"name", quoted(function.Name)}, member{"arguments", function.Arguments})
 	}
-	return json.Marshal(calls)
+	return list(calls), nil
 }}
 
 var errCalls = errors.New("want a list of calls, each with an id and a function")
@@ -105,7 +95,7 @@ func numberedIDs(messages []chat.Message) ([]chat.Message, error) {
 		if other, ok := ids[old]; ok {
 			old = other
 		}
-		return json.Marshal(old)
+		return quoted(old), nil
 	}
 	return rewritten(messages, rewriter{id: id, calls: func(raw json.RawMessage) (json.RawMessage, error) {
 		var calls []call
@@ -127,7 +117,7 @@ func numberedIDs(messages []chat.Message) ([]chat.Message, error) {
 				return nil, err
 			}
 		}
-		return json.Marshal(calls)
+		return list(calls), nil
 	}})
 }
 
@@ -142,7 +132,7 @@ func shortenCalls(raw json.RawMessage) (json.RawMessage, error) {
 			return nil, err
 		}
 	}
-	return json.Marshal(calls)
+	return list(calls), nil
 }
 
 // shortenID is the same for the same id.
@@ -155,5 +145,5 @@ func shortenID(raw json.RawMessage) (json.RawMessage, error) {
 		sum := sha256.Sum256([]byte(id))
 		id = base32.StdEncoding.EncodeToString(sum[:])[:9]
 	}
-	return json.Marshal(id)
+	return quoted(id), nil
 }
