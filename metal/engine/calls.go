@@ -24,6 +24,11 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 	if format == toolcall.None {
 		return nil, invalid("tools", "this engine does not know the tool-call format of this model's chat template (supported: %s); send the request without tools, or use a model whose template has a supported format", toolcall.Names())
 	}
+	held, refusal := p.holdTools(r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	s.tools = held
 	tools, refusal := p.readTools(ctx, r)
 	if refusal != nil {
 		return nil, refusal

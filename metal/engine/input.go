@@ -61,6 +61,8 @@ type inputProcessor struct {
 	long *share.Turns
 	// texts are the tokens of all requests for vectors or scores.
 	texts *share.Bytes
+	// tools are the schemas of all requests, until these have ended.
+	tools *share.Bytes
 	// unread is the output of all requests that was not sent.
 	unread *share.Bytes
 	// renders bounds the conversations that are rendered at once. One whose text gets long
@@ -119,13 +121,14 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	return s, nil
 }
 
-// complete prepares the output of a sequence and decodes its images. Its constraint is
+// complete prepares the output of a sequence and decodes its images. Its constraint and tools are
 // released and its stream closed where that fails, also in a panic.
 func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, images []*promptImage) *Refusal {
 	complete := false
 	defer func() {
 		if !complete {
 			s.constraint.Release()
+			s.tools.release()
 			s.stream.Close()
 		}
 	}()

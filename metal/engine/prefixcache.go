@@ -255,6 +255,7 @@ func (p *prefixCache) unpin(s *sequence) {
 func (p *prefixCache) release(s *sequence) {
 	s.constraint.Release()
 	s.constraint = nil
+	s.tools.release()
 	s.images.release()
 	p.unpin(s)
 }

@@ -49,6 +49,8 @@ type sequence struct {
 	draft          draftState
 	// images of the prompt; nil if there are none.
 	images *promptImages
+	// tools are the bytes of its schemas; nil if there are none.
+	tools *heldTools
 }
 
 // echo is the state of a prompt that is returned to the client.

@@ -1,0 +1,69 @@
+//go:build !race
+
+package engine_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// TestAttackToolsThatNoPromptShows: the schemas of tools are many times the prompt, and in memory
+// until their requests end. They count against the limit and in the share of their tenant.
+func TestAttackToolsThatNoPromptShows(t *testing.T) {
+	c := tinymodel.Default()
+	c.Name, c.Untied, c.Type, c.Context, c.Vocabulary = "tools", true, weights.F32, 1<<18, 480
+	c.Script = &tinymodel.Script{Template: brief(hermes) + "<|cue|>", Lines: []tinymodel.Line{{Cue: "<|cue|>", Says: []string{"So"}}}}
+	path := filepath.Join(t.TempDir(), "tools.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	e := ready(t, engine.Options{ModelPath: path}, ref.Options{})
+	e.SetLimits(guard.Limits{Sequence: 1, PausePrefill: true}) // all requests wait
+	const size = 10 << 20
+	ask := func(tenant string, bytes int) (*engine.Stream, error) {
+		schema := `{"type":"object","$comment":"` + strings.Repeat("x", bytes) + `"}`
+		tools := `[{"type":"function","function":{"name":"f","parameters":` + schema + `}}]`
+		return e.Generate(t.Context(), engine.Request{Tenant: tenant, Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi"}}, Tools: []byte(tools)}, Calls: &engine.Calls{}, MaxTokens: 3})
+	}
+	before, _ := engine.Held(e)
+	var open []*engine.Stream
+	for _, tenant := range []string{"a", "a", "a", "b"} {
+		s, err := ask(tenant, size)
+		if err != nil {
+			t.Fatalf("tenant %s, after %d requests: %v", tenant, len(open), err)
+		}
+		open = append(open, s)
+	}
+	if held, _ := engine.Held(e); held-before < int64(len(open))*2*size {
+		t.Errorf("the guard counts %d bytes of %d requests with tools of %d", held-before, len(open), size)
+	}
+	for bytes, want := range map[int]engine.Kind{size: engine.QueueFull, 40 << 20: engine.Invalid} {
+		if _, err := ask("a", bytes); !isKind(err, want) {
+			t.Errorf("another request with tools of %d bytes: %v", bytes, err)
+		}
+	}
+	for _, s := range open {
+		s.Cancel()
+		for ev, err := s.Next(t.Context()); err == nil && ev.Finished == nil; ev, err = s.Next(t.Context()) {
+		}
+		s.Close()
+	}
+	if held, _ := engine.Held(e); held-before >= size {
+		t.Errorf("%d bytes are counted after all requests ended", held-before)
+	}
+}
+
+func isKind(err error, want engine.Kind) bool {
+	r := new(engine.Refusal)
+	return errors.As(err, &r) && r.Kind == want
+}
