@@ -31,6 +31,7 @@ func (s *Scheduler) Admit() []ID {
 		s.freeBlocks -= r.blocks
 		s.running = insert(s.running, r)
 	}
+	s.favored = nil
 	s.admitted = s.admitted[:0]
 	for _, r := range s.running {
 		if r.empty {
@@ -48,6 +49,9 @@ func (s *Scheduler) next() int {
 	}
 	patient := s.patient()
 	room, best := s.freeBlocks-s.reserve(s.running), -1
+	if at := slices.Index(s.waiting, s.favored); at >= 0 && s.blocksFor(s.favored.known) <= room {
+		return at
+	}
 	for i, r := range s.waiting {
 		switch {
 		case best >= 0 && r.priority < s.waiting[best].priority:

@@ -18,7 +18,7 @@
 // A tenant uses all sequences while no other waits. For a tenant that waits and
 // runs none, one that runs several gives way (Yield), before it has computed
 // anything or after it has generated enough that the work of computing it again is
-// small.
+// small. After a longer turn the only request of a tenant gives way, too.
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
 // prompts with fewer remaining tokens or of a higher priority may take half of each
@@ -156,6 +156,8 @@ type Scheduler struct {
 	freeBlocks       int
 	arrivals         int64
 	paused           bool
+	// favored is a waiting request that others gave way to; the next Admit takes it first.
+	favored *request
 	// head is the prompt that advances first, and headStart the prefilled of its
 	// tenant when it was chosen.
 	head      *request

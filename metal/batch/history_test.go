@@ -188,6 +188,10 @@ func (h *history) runs() map[string]int {
 
 // yield has requests give way to a tenant that runs none, which is admitted next.
 func (h *history) yield() error {
+	had := map[ID]int{} // tokens that were generated since a request was admitted
+	for _, r := range h.s.running {
+		had[r.id] = r.known - r.admitted
+	}
 	before, gave := h.runs(), h.s.Yield()
 	for _, id := range gave {
 		h.model[id].computed, h.model[id].waits = 0, true
@@ -199,9 +203,13 @@ func (h *history) yield() error {
 	if next < 0 || before[h.s.waiting[next].tenant.name] > 0 {
 		return fmt.Errorf("%v gave way to no tenant that runs none", gave)
 	}
+	last := map[string]ID{} // of each tenant, the one that gave way last
 	for _, id := range gave {
-		if tenant := h.model[id].tenant; h.runs()[tenant] == 0 {
-			return fmt.Errorf("tenant %s gave all its requests", tenant)
+		last[h.model[id].tenant] = id
+	}
+	for tenant, id := range last {
+		if h.runs()[tenant] == 0 && had[id] < onlyTurns*h.limits.Turn {
+			return fmt.Errorf("tenant %s gave all its requests, the last after %d tokens", tenant, had[id])
 		}
 	}
 	h.yielded += len(gave)

@@ -9,7 +9,7 @@ import "slices"
 // boundary. A request that is admitted once step is recorded does not change this,
 // unless it decodes at once; check Decodes for that.
 func (s *Scheduler) CanPipeline(step Step) bool {
-	if len(step.Preempted) > 0 || len(s.victims()) > 0 {
+	if victims, _ := s.victims(); len(step.Preempted) > 0 || len(victims) > 0 {
 		return false
 	}
 	if b := s.limits.Boundary; b > 0 && slices.ContainsFunc(step.Rows, func(r Row) bool { return (r.Start+r.Length)%b == 0 }) {

@@ -2,9 +2,13 @@ package batch
 
 import "slices"
 
-// turnShare is the part of its length that a request generates before it gives way to
-// another tenant: its length is what is computed again for it.
-const turnShare = 16
+const (
+	// turnShare is the part of its length that a request generates before it gives way to
+	// another tenant: its length is what is computed again for it.
+	turnShare = 16
+	// onlyTurns is how many turns the only request of a tenant generates before it gives way.
+	onlyTurns = 16
+)
 
 // tenant counts the requests of one tenant.
 type tenant struct {
@@ -43,46 +47,54 @@ func (s *Scheduler) leave(t *tenant) {
 	}
 }
 
-// Yield preempts requests of tenants that run several, so that a tenant that waits and
-// runs none is admitted. It returns them: their KV must be dropped before the next Admit.
-// They keep their tokens and are computed again when a tenant with fewer running requests
-// no longer waits.
+// Yield preempts requests of tenants that run several, or the only one of a tenant after a
+// longer turn, so that a tenant that waits and runs none is admitted. It returns them: their
+// KV must be dropped before the next Admit. They keep their tokens and are computed again
+// when a tenant with fewer running requests no longer waits.
 func (s *Scheduler) Yield() []ID {
 	var ids []ID
-	for _, r := range s.victims() {
+	victims, favored := s.victims()
+	for _, r := range victims {
 		s.preempt(r)
 		ids = append(ids, r.id)
+	}
+	if len(ids) > 0 {
+		s.favored = favored
 	}
 	return ids
 }
 
-// victims returns the requests that Yield preempts.
-func (s *Scheduler) victims() []*request {
+// victims returns the requests that Yield preempts, and the one that they give way to.
+func (s *Scheduler) victims() (victims []*request, favored *request) {
 	if s.paused || len(s.tenants) < 2 || len(s.waiting) == 0 || s.next() >= 0 {
-		return nil
+		return nil, nil
 	}
 	patient := s.patient()
+	if patient != nil && patient.tenant.running == 0 { // no other is admitted before it
+		return s.victimsFor(patient, true), patient
+	}
 	for _, w := range s.waiting {
 		if w.priority < s.waiting[0].priority {
-			return nil
+			return nil, nil
 		}
 		if w.tenant.running > 0 || w.mustFollow(patient) {
 			continue
 		}
-		if victims := s.victimsFor(w); victims != nil {
-			return victims
+		if victims := s.victimsFor(w, false); victims != nil {
+			return victims, w
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // victimsFor returns the requests that have to give way to a waiting one, nil if not even
-// all that may would suffice.
-func (s *Scheduler) victimsFor(w *request) []*request {
+// all that may would suffice. For a patient one, which holds up all others, their turns end
+// earlier, and priorities do not count.
+func (s *Scheduler) victimsFor(w *request, patient bool) []*request {
 	var victims []*request
 	running, free := slices.Clone(s.running), s.freeBlocks
 	for len(running) >= s.limits.Sequences || s.blocksFor(w.known) > free-s.reserve(running) {
-		at := s.victim(running, w.priority)
+		at := s.victim(running, w.priority, patient)
 		if at < 0 {
 			return nil
 		}
@@ -95,17 +107,17 @@ func (s *Scheduler) victimsFor(w *request) []*request {
 
 // victim is the index of the request that gives way first: one of the tenant that runs the
 // most, of those the one of the lowest priority, and then the one that has computed the
-// least. It is -1 if every tenant runs one, or none has had its turn; a request that has
-// computed nothing loses none.
-func (s *Scheduler) victim(running []*request, priority int) int {
+// least. It is -1 if none has had its turn; a request that has computed nothing loses none,
+// unless it is the only one of its tenant.
+func (s *Scheduler) victim(running []*request, priority int, patient bool) int {
 	count := map[*tenant]int{}
 	for _, r := range running {
 		count[r.tenant]++
 	}
 	best := -1
 	for i, r := range running {
-		turn := max(s.limits.Turn, r.known/turnShare)
-		if count[r.tenant] < 2 || r.priority > priority || r.done() || r.computed > 0 && r.known-r.admitted < turn {
+		only := count[r.tenant] < 2
+		if r.priority > priority && !patient || r.done() || (only || r.computed > 0) && r.known-r.admitted < s.turn(r, only, patient) {
 			continue
 		}
 		if best < 0 || givesWayBefore(r, running[best], count) {
@@ -113,6 +125,20 @@ func (s *Scheduler) victim(running []*request, priority int) int {
 		}
 	}
 	return best
+}
+
+// turn is how many tokens a request generates before it gives way, once it runs: more if it
+// is the only one of its tenant.
+func (s *Scheduler) turn(r *request, only, patient bool) int {
+	long := onlyTurns * s.limits.Turn
+	turn := max(s.limits.Turn, r.known/turnShare)
+	if only {
+		turn = max(turn, long)
+	}
+	if patient {
+		turn = min(turn, long)
+	}
+	return turn
 }
 
 func givesWayBefore(a, b *request, count map[*tenant]int) bool {

@@ -54,8 +54,11 @@ func TestATenantThatRunsNoneDoesNotWaitForTheLongRequestsOfAnother(t *testing.T)
 		t.Errorf("%v gave way to c, %v run", gave, runningOf(s))
 	}
 	submit(t, s, long("d", 31)...)
-	if gave := steps(t, s, 200); len(gave) > 0 {
-		t.Errorf("%v gave way although each tenant runs one", gave)
+	if gave := steps(t, s, 10); len(gave) > 0 {
+		t.Errorf("%v gave way although each tenant runs one and none had a longer turn", gave)
+	}
+	if gave := steps(t, s, 20); len(gave) != 1 || !slices.Contains(runningOf(s), 31) {
+		t.Errorf("%v gave way to d after a longer turn, %v run", gave, runningOf(s))
 	}
 }
 
@@ -185,5 +188,55 @@ func TestAPromptThatHasNotBegunGivesWay(t *testing.T) {
 	gave := s.Yield()
 	if s.Admit(); len(gave) != 1 || gave[0] == 1 || !slices.Contains(runningOf(s), 11) {
 		t.Errorf("%v gave way, %v run; want one of which nothing was computed to give way to 11", gave, runningOf(s))
+	}
+}
+
+// TestAttackTenantsThatHoldTheCache: two tenants hold most of the cache with one long answer
+// each, and a third sends prompts that do not fit with these. What stands still for such a
+// prompt does so for a turn and not until a long answer ends, regardless of its priority.
+func TestAttackTenantsThatHoldTheCache(t *testing.T) {
+	const turn, size = 2, 400
+	for _, priority := range []int{0, -1} {
+		s := scheduler(t, Limits{ContextTokens: size, CacheTokens: 2 * size, BlockTokens: 16, Sequences: 4, Queue: 50, Turn: turn})
+		asks := map[string]Request{
+			"x": {Prompt: 200, Tokens: 190}, "y": {Prompt: 200, Tokens: 190}, "z": {Prompt: 390, Tokens: 5, Priority: priority}, "honest": {Prompt: 8, Tokens: 5},
+		}
+		id := ID(0)
+		ask := func(tenant string) {
+			r := asks[tenant]
+			id++
+			r.ID, r.Tenant = id, tenant
+			submit(t, s, r)
+		}
+		for _, tenant := range []string{"x", "y", "z", "honest"} {
+			ask(tenant)
+		}
+		still, longest, ended := 0, 0, map[string]int{}
+		for range 2000 {
+			s.Yield()
+			step := plan(s, 64)
+			run(t, s, step)
+			still++
+			for _, row := range step.Rows {
+				r := s.all[row.ID]
+				tenant := r.tenant.name
+				if tenant == "honest" {
+					longest, still = max(longest, still), 0
+				}
+				if r.done() {
+					s.Remove(r.id)
+					ended[tenant]++
+					ask(tenant)
+				}
+			}
+		}
+		if most := onlyTurns*turn + 2*size/64; longest > most {
+			t.Errorf("with priority %d, a tenant stood still for %d steps, want at most %d", priority, longest, most)
+		}
+		for tenant := range asks {
+			if ended[tenant] == 0 {
+				t.Errorf("with priority %d, no request of %s ended, of others %v", priority, tenant, ended)
+			}
+		}
 	}
 }
