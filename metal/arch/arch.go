@@ -62,9 +62,11 @@ type Encoder interface {
 	// Hidden runs whole texts through the network and returns the states of its
 	// last layer [T, hidden].
 	Hidden(s tensor.Scope, t nn.Texts) tensor.Array
-	// Scores is Hidden followed by the scoring head; it returns [texts, labels].
-	// The model must have a head (family.Encoder.Labels > 0).
-	Scores(s tensor.Scope, t nn.Texts) tensor.Array
+	// Begin is Hidden layer by layer.
+	Begin(s tensor.Scope, t nn.Texts) *nn.EncoderPass
+	// Score applies the scoring head to the states that Hidden returned; it returns
+	// [texts, labels]. The model must have a head (family.Encoder.Labels > 0).
+	Score(s tensor.Scope, states tensor.Array, segments []tensor.Segment) tensor.Array
 	// Release frees the weights.
 	Release()
 }

@@ -95,10 +95,13 @@ func (m *Model) Compute(ctx context.Context, inputs []Input) ([][]float32, error
 		return m.encode(ctx, inputs)
 	}
 	if len(inputs) == 1 && m.Long(len(inputs[0].IDs)) {
-		w := m.Walk(inputs[0])
+		w := m.Walk(ctx, inputs[0])
 		defer w.Release()
-		result, err := w.rest(ctx)
-		return [][]float32{result}, err
+		for {
+			if result, err := w.Next(); err != nil || w.Left() == 0 {
+				return [][]float32{result}, err
+			}
+		}
 	}
 	return m.decode(ctx, inputs)
 }
@@ -116,22 +119,30 @@ func (m *Model) flat(inputs []Input) nn.Texts {
 
 func (m *Model) encode(ctx context.Context, inputs []Input) ([][]float32, error) {
 	t := m.flat(inputs)
-	out, err := m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array {
-		if m.Task == model.Rerank {
-			return m.encoder.Scores(s, t)
-		}
-		states := m.encoder.Hidden(s, t)
-		if s.Err() != nil {
-			return states
-		}
-		return m.Pooling.Pool(s, states, t.Segments, nil)
-	})
-	if m.Task == model.Rerank && !m.identity {
-		for _, v := range out {
-			v[0] = sigmoid(v[0])
-		}
-	}
+	out, err := m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array { return m.encoded(s, m.encoder.Hidden(s, t), t.Segments) })
+	m.squash(out)
 	return out, err
+}
+
+// encoded are the results of the states of the last layer of an encoder.
+func (m *Model) encoded(s tensor.Scope, states tensor.Array, segments []tensor.Segment) tensor.Array {
+	switch {
+	case s.Err() != nil:
+		return states
+	case m.Task == model.Rerank:
+		return m.encoder.Score(s, states, segments)
+	}
+	return m.Pooling.Pool(s, states, segments, nil)
+}
+
+// squash makes scores of the results of an encoder, if it ranks.
+func (m *Model) squash(out [][]float32) {
+	if m.Task != model.Rerank || m.identity {
+		return
+	}
+	for _, v := range out {
+		v[0] = sigmoid(v[0])
+	}
 }
 
 // decode runs several whole inputs through a decoder in one step.
@@ -162,23 +173,28 @@ func (m *Model) decode(ctx context.Context, inputs []Input) ([][]float32, error)
 	return m.judge.scores(out), err
 }
 
-// Long reports whether an input of this many tokens is longer than a pass of a decoder, and so
-// computed in chunks.
-func (m *Model) Long(tokens int) bool { return m.decoder != nil && tokens > PassTokens(m.b) }
+// Long reports whether an input of this many tokens is longer than a pass, and so computed in
+// parts by Walk.
+func (m *Model) Long(tokens int) bool {
+	return (m.decoder != nil || m.encoder != nil) && tokens > PassTokens(m.b)
+}
 
-// Walk begins to compute a long input. The caller releases it.
-func (m *Model) Walk(in Input) *Walk {
+// Walk begins to compute a long input. It ends early if ctx does. The caller releases it.
+func (m *Model) Walk(ctx context.Context, in Input) Walk {
+	if m.encoder != nil {
+		return &layers{m: m, texts: m.flat([]Input{in}), scope: m.b.NewScope(ctx), tokens: len(in.IDs)}
+	}
 	m.last++
-	w := newWalk(m.b, m.decoder, m.cache, m.last, in.IDs, m.Pooling)
+	w := newChunks(ctx, m.b, m.decoder, m.cache, m.last, in.IDs, m.Pooling)
 	if m.Task == model.Rerank {
-		w.end = func(ctx context.Context, tokens []int32) ([]float32, error) { return m.score(ctx, w, tokens) }
+		w.end = func(tokens []int32) ([]float32, error) { return m.score(w, tokens) }
 	}
 	return w
 }
 
 // score is that of a text whose last tokens are these.
-func (m *Model) score(ctx context.Context, w *Walk, tokens []int32) ([]float32, error) {
-	out, err := m.read(ctx, 1, func(s tensor.Scope) tensor.Array {
+func (m *Model) score(w *chunks, tokens []int32) ([]float32, error) {
+	out, err := m.read(w.ctx, 1, func(s tensor.Scope) tensor.Array {
 		return m.decoder.Step(s, m.cache, s.IDs(tokens), w.segment(tokens), []int{len(tokens) - 1})
 	})
 	if err != nil {
@@ -191,6 +207,11 @@ func (m *Model) score(ctx context.Context, w *Walk, tokens []int32) ([]float32, 
 func (m *Model) read(ctx context.Context, n int, compute func(tensor.Scope) tensor.Array) ([][]float32, error) {
 	s := m.b.NewScope(ctx)
 	defer s.Close()
+	return m.readIn(s, n, compute)
+}
+
+// readIn is read in a scope.
+func (m *Model) readIn(s tensor.Scope, n int, compute func(tensor.Scope) tensor.Array) ([][]float32, error) {
 	inner := s.Child()
 	a := compute(inner)
 	if inner.Err() == nil {

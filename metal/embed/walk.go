@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -15,14 +16,29 @@ func Run(ctx context.Context, b tensor.Backend, n Network, cache tensor.Cache, i
 	if len(tokens) == 0 {
 		return nil, ErrEmpty
 	}
-	w := newWalk(b, n, cache, id, tokens, p)
+	w := newChunks(ctx, b, n, cache, id, tokens, p)
 	defer w.Release()
-	return w.rest(ctx)
+	return w.rest()
 }
 
-// Walk is one text on its way through a decoder, a chunk at a time. Other texts may be
-// computed between two chunks: what the text has so far stays in the cache.
-type Walk struct {
+// Walk is one input that is longer than a pass, and computed in parts. Other inputs may be
+// computed between two of them.
+type Walk interface {
+	// Next computes the next part. The result is nil until the last one is computed. An error is
+	// that of the back end, after which the walk can only be released.
+	Next() (result []float32, err error)
+	// Computed is how many tokens were computed, or as many as are as much work.
+	Computed() int
+	// Left is how many were not; 0 once there is a result.
+	Left() int
+	// Release drops what is kept between two parts.
+	Release()
+}
+
+// chunks is one text on its way through a decoder, a chunk at a time. What it has so far stays
+// in the cache.
+type chunks struct {
+	ctx   context.Context
 	b     tensor.Backend
 	n     Network
 	cache tensor.Cache
@@ -31,44 +47,39 @@ type Walk struct {
 	tokens       []int32
 	whole, chunk int
 	// end computes the last chunk and returns the result.
-	end func(ctx context.Context, tokens []int32) ([]float32, error)
+	end func(tokens []int32) ([]float32, error)
 	// mean is set if the result is put together from the means of all chunks, which sum
 	// weighs by their lengths.
 	mean, normalize bool
 	sum             []float64
 }
 
-func newWalk(b tensor.Backend, n Network, cache tensor.Cache, id tensor.RequestID, tokens []int32, p Pooling) *Walk {
-	w := &Walk{b: b, n: n, cache: cache, id: id, chunk: max(1, b.Chunk())}
+func newChunks(ctx context.Context, b tensor.Backend, n Network, cache tensor.Cache, id tensor.RequestID, tokens []int32, p Pooling) *chunks {
+	w := &chunks{ctx: ctx, b: b, n: n, cache: cache, id: id, chunk: max(1, b.Chunk())}
 	if p.Mode == First { // what follows cannot change it: families are causal
 		tokens = tokens[:min(w.chunk, len(tokens))]
 	}
 	w.tokens, w.whole = tokens, len(tokens)
 	w.mean, w.normalize = p.Mode == Mean && len(tokens) > w.chunk, p.Normalize
-	w.end = func(ctx context.Context, tokens []int32) ([]float32, error) { return w.pool(ctx, tokens, p) }
+	w.end = func(tokens []int32) ([]float32, error) { return w.pool(tokens, p) }
 	return w
 }
 
-// Computed is how many tokens were computed.
-func (w *Walk) Computed() int { return w.whole - len(w.tokens) }
+func (w *chunks) Computed() int { return w.whole - len(w.tokens) }
 
-// Left is how many tokens were not computed yet.
-func (w *Walk) Left() int { return len(w.tokens) }
+func (w *chunks) Left() int { return len(w.tokens) }
 
-// Release drops what the cache has of the text.
-func (w *Walk) Release() { w.cache.Drop(w.id) }
+func (w *chunks) Release() { w.cache.Drop(w.id) }
 
-// Next computes the next chunk. The result is nil until the last one is computed. An error is
-// that of the back end, after which the walk can only be released.
-func (w *Walk) Next(ctx context.Context) (result []float32, err error) {
+func (w *chunks) Next() (result []float32, err error) {
 	piece := w.tokens[:min(w.chunk, len(w.tokens))]
 	switch last := len(piece) == len(w.tokens); {
 	case w.mean:
-		result, err = w.add(ctx, piece, last)
+		result, err = w.add(piece, last)
 	case last:
-		result, err = w.end(ctx, piece)
+		result, err = w.end(piece)
 	default:
-		err = w.extend(ctx, piece)
+		err = w.extend(piece)
 	}
 	if err != nil {
 		return nil, err
@@ -78,29 +89,29 @@ func (w *Walk) Next(ctx context.Context) (result []float32, err error) {
 }
 
 // rest computes all that is left.
-func (w *Walk) rest(ctx context.Context) ([]float32, error) {
+func (w *chunks) rest() ([]float32, error) {
 	for {
-		if result, err := w.Next(ctx); err != nil || w.Left() == 0 {
+		if result, err := w.Next(); err != nil || w.Left() == 0 {
 			return result, err
 		}
 	}
 }
 
-func (w *Walk) segment(tokens []int32) []tensor.Segment {
+func (w *chunks) segment(tokens []int32) []tensor.Segment {
 	return []tensor.Segment{{Request: w.id, Start: w.cache.Length(w.id), Length: len(tokens)}}
 }
 
 // extend only fills the cache.
-func (w *Walk) extend(ctx context.Context, tokens []int32) error {
-	s := w.b.NewScope(ctx)
+func (w *chunks) extend(tokens []int32) error {
+	s := w.b.NewScope(w.ctx)
 	defer s.Close()
 	w.n.Step(s, w.cache, s.IDs(tokens), w.segment(tokens), nil)
 	return s.Err()
 }
 
 // pool reads the pooled states of tokens.
-func (w *Walk) pool(ctx context.Context, tokens []int32, p Pooling) ([]float32, error) {
-	s := w.b.NewScope(ctx)
+func (w *chunks) pool(tokens []int32, p Pooling) ([]float32, error) {
+	s := w.b.NewScope(w.ctx)
 	defer s.Close()
 	segments := w.segment(tokens)
 	inner := s.Child()
@@ -120,8 +131,8 @@ func (w *Walk) pool(ctx context.Context, tokens []int32, p Pooling) ([]float32, 
 }
 
 // add adds the mean of a chunk, and returns that of the text after the last one.
-func (w *Walk) add(ctx context.Context, piece []int32, last bool) ([]float32, error) {
-	v, err := w.pool(ctx, piece, Pooling{Mode: Mean})
+func (w *chunks) add(piece []int32, last bool) ([]float32, error) {
+	v, err := w.pool(piece, Pooling{Mode: Mean})
 	if err != nil {
 		return nil, err
 	}
@@ -150,3 +161,48 @@ func (w *Walk) add(ctx context.Context, piece []int32, last bool) ([]float32, er
 	}
 	return out, nil
 }
+
+// layers is one text on its way through an encoder, a layer at a time.
+type layers struct {
+	m      *Model
+	texts  nn.Texts
+	scope  tensor.Scope
+	pass   *nn.EncoderPass
+	ended  bool
+	tokens int
+}
+
+func (w *layers) Next() ([]float32, error) {
+	if w.pass == nil {
+		w.pass = w.m.encoder.Begin(w.scope, w.texts)
+	}
+	more := w.pass.Next()
+	if w.scope.Err() == nil {
+		w.pass.Wait()
+	}
+	if err := w.scope.Err(); err != nil || more {
+		return nil, err
+	}
+	w.ended = true
+	out, err := w.m.readIn(w.scope, 1, func(s tensor.Scope) tensor.Array { return w.m.encoded(s, w.pass.States(), w.texts.Segments) })
+	if err != nil {
+		return nil, err
+	}
+	w.m.squash(out)
+	return out[0], nil
+}
+
+func (w *layers) Computed() int { return w.tokens - w.Left() }
+
+func (w *layers) Left() int {
+	switch {
+	case w.ended:
+		return 0
+	case w.pass == nil:
+		return w.tokens
+	}
+	computed, all := w.pass.Layers()
+	return max(1, w.tokens*(all-computed)/all)
+}
+
+func (w *layers) Release() { w.scope.Close() }

@@ -46,9 +46,10 @@ type embedding struct {
 	taken int
 
 	// The fields after it belong to the loop. walk is the next input, once a part of it was
-	// computed, restarted is set if that began again, and waits while the next input has no room
-	// in the cache.
-	walk             *embed.Walk
+	// computed, and leave ends it. restarted is set if that began again, and waits while the next
+	// input has no room.
+	walk             embed.Walk
+	leave            func()
 	restarted, waits bool
 }
 

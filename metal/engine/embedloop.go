@@ -79,7 +79,7 @@ func (l *embedLoop) reap() {
 // pass returns the inputs of the next pass: those whose turn it is, so that long lists, or
 // many, do not delay the requests of others, until they are as many tokens as the back end
 // takes at once. What a decoder keeps of them fits the promised KV cache. An input that is
-// longer is alone in its pass, which computes a chunk of it.
+// longer is alone in its pass, which computes a part of it.
 func (l *embedLoop) pass() (out []passInput) {
 	room, blocks := embed.PassTokens(l.opts.Backend), l.walking()
 	l.begin()
@@ -161,36 +161,23 @@ func inputsOf(pass []passInput) []embed.Tokenized {
 // forward computes a pass. It ends early with context.Canceled if the engine stops, or if
 // all clients of the pass have cancelled their requests.
 func (l *embedLoop) forward(pass []passInput) ([][]float32, error) {
-	ctx, end := l.wanted(pass)
-	defer end()
+	l.counters.steps.Add(1)
+	ctx, cancel := context.WithCancel(l.hard)
+	defer cancel()
+	var wanted atomic.Int64
+	wanted.Store(int64(len(pass)))
+	for _, p := range pass {
+		defer context.AfterFunc(p.of.ctx, func() {
+			if wanted.Add(-1) == 0 {
+				cancel()
+			}
+		})()
+	}
 	inputs := make([]embed.Input, len(pass))
 	for i, p := range pass {
 		inputs[i] = p.of.inputs[p.at].Input()
 	}
 	return l.model.embedder.Compute(ctx, inputs)
-}
-
-// wanted returns the context of a step for a pass, which ends if the engine stops, or once all
-// clients of the pass have cancelled their requests.
-func (l *embedLoop) wanted(pass []passInput) (_ context.Context, end func()) {
-	l.counters.steps.Add(1)
-	ctx, cancel := context.WithCancel(l.hard)
-	var wanted atomic.Int64
-	wanted.Store(int64(len(pass)))
-	ends := []func(){cancel}
-	for _, p := range pass {
-		stop := context.AfterFunc(p.of.ctx, func() {
-			if wanted.Add(-1) == 0 {
-				cancel()
-			}
-		})
-		ends = append(ends, func() { stop() })
-	}
-	return ctx, func() {
-		for _, end := range ends {
-			end()
-		}
-	}
 }
 
 // fit returns as much of a pass as there is room for now: all of it, half as many inputs,

@@ -9,7 +9,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// long reports whether an input is computed in chunks, between which others may be.
+// long reports whether an input is computed in parts, between which others may be: chunks of a
+// decoder, or layers of an encoder.
 func (l *embedLoop) long(p passInput) bool {
 	return l.model.embedder.Long(p.tokens())
 }
@@ -17,9 +18,10 @@ func (l *embedLoop) long(p passInput) bool {
 // forgetWalk drops what is computed of an input.
 func (e *embedding) forgetWalk() {
 	if e.walk != nil {
+		e.leave()
 		e.walk.Release()
 	}
-	e.walk = nil
+	e.walk, e.leave = nil, nil
 }
 
 // walking is how many blocks of the cache the inputs take of which a part is computed.
@@ -34,27 +36,48 @@ func (l *embedLoop) walking() (blocks int) {
 
 // hold sets which requests wait, while walking blocks are taken: a long input until its tenant
 // has no other under way and the cache has room for it and a pass of short ones, and a short
-// one until the cache has room for it. One alone never waits.
+// one until the cache has room for it. An encoder has memory for one long input. One alone
+// never waits.
 func (l *embedLoop) hold(walking int) {
 	under := map[*embedTenant]bool{}
 	for _, r := range l.requests {
-		under[r.of] = under[r.of] || r.walk != nil
+		if r.waits = false; r.walk != nil {
+			under[r.of] = true
+		}
+	}
+	if len(under) == 0 {
+		return
 	}
 	for _, r := range l.requests {
-		r.waits = false
-		if walking == 0 || r.walk != nil || r.begun == len(r.inputs) {
+		if r.walk != nil || r.begun == len(r.inputs) {
 			continue
 		}
 		next := passInput{r, r.begun}
 		blocks := l.blocks(next.tokens())
-		if l.long(next) {
-			blocks += l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
+		if !l.long(next) {
+			r.waits = l.full(1, walking+blocks)
+			continue
 		}
-		r.waits = l.long(next) && under[r.of] || l.full(1, walking+blocks)
+		blocks += l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
+		r.waits = under[r.of] || l.encodes() || l.full(1, walking+blocks)
 	}
 }
 
-// computeChunk computes the next chunk of a long input. The error is of a back end that fails
+// encodes reports whether the model is an encoder, which has no cache.
+func (l *embedLoop) encodes() bool { return l.model.embedder.BlockTokens() == 0 }
+
+// beginWalk begins to compute a long input, until its client leaves or the engine stops.
+func (l *embedLoop) beginWalk(p passInput) {
+	ctx, cancel := context.WithCancel(l.hard)
+	stop := context.AfterFunc(p.of.ctx, cancel)
+	p.of.walk = l.model.embedder.Walk(ctx, p.of.inputs[p.at].Input())
+	p.of.leave = func() {
+		stop()
+		cancel()
+	}
+}
+
+// computeChunk computes the next part of a long input. The error is of a back end that fails
 // again and again.
 func (l *embedLoop) computeChunk(p passInput) error {
 	r := p.of
@@ -63,12 +86,11 @@ func (l *embedLoop) computeChunk(p passInput) error {
 		return nil
 	}
 	if r.walk == nil {
-		r.walk = l.model.embedder.Walk(r.inputs[p.at].Input())
+		l.beginWalk(p)
 	}
+	l.counters.steps.Add(1)
 	before := r.walk.Computed()
-	ctx, end := l.wanted([]passInput{p})
-	out, err := r.walk.Next(ctx)
-	end()
+	out, err := r.walk.Next()
 	switch {
 	case errors.Is(err, context.Canceled):
 		r.forgetWalk() // the next iteration ends the request, or everything
@@ -108,7 +130,11 @@ func (l *embedLoop) chunkOutOfMemory(r *embedding) {
 // was reclaimed.
 func (l *embedLoop) fitChunk(p passInput) *guard.Exceeded {
 	rest := footprint.Prefill{New: int64(p.tokens()), Chunk: int64(l.opts.Backend.Chunk())}
-	if w := p.of.walk; w != nil {
+	switch w := p.of.walk; {
+	case w == nil:
+	case l.encodes():
+		return nil // all layers take as much
+	default:
 		rest.New, rest.Cached = int64(w.Left()), int64(w.Computed())
 	}
 	for reclaimed := false; ; reclaimed = true {

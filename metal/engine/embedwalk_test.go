@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -33,20 +34,38 @@ func longReader(t *testing.T) string {
 func textOf(first, n int) []int32 {
 	out := make([]int32, n)
 	for i := range out {
-		out[i] = int32((first + i) % 200)
+		out[i] = int32((first + i) % 100)
 	}
 	return out
 }
 
-// TestAttackALongTextHoldsUpOthers: a text of many chunks is computed in turns with those of
-// another tenant, and what its client left of it is dropped.
+// longEncoder writes an encoder that reads long texts, in many layers.
+func longEncoder(t *testing.T, name string) string {
+	t.Helper()
+	all := tinymodel.Readers()
+	r := all[slices.IndexFunc(all, func(r tinymodel.Reader) bool { return r.Name == name })]
+	r.Size = tinymodel.Size{Hidden: 32, Inner: 64, Heads: 2, Layers: 48, Positions: 1024}
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestAttackALongTextHoldsUpOthers: a text of many chunks, or one that takes an encoder long, is
+// computed in turns with those of another tenant, and what its client left of it is dropped.
 func TestAttackALongTextHoldsUpOthers(t *testing.T) {
-	e := ready(t, engine.Options{ModelPath: longReader(t), Sequences: 2, CacheTokens: 2 * longContext, Task: facts.Embed}, ref.Options{})
+	t.Run("decoder", func(t *testing.T) { testLongText(t, longReader(t), longContext) })
+	t.Run("encoder", func(t *testing.T) { testLongText(t, longEncoder(t, "bert mean"), 1000) })
+}
+
+func testLongText(t *testing.T, path string, size int) {
+	e := ready(t, engine.Options{ModelPath: path, Sequences: 2, CacheTokens: 2 * size, Task: facts.Embed}, ref.Options{})
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	before := e.Status().Steps
 	go func() {
-		_, err := e.Embed(ctx, engine.EmbedRequest{Tenant: "hog", Tokens: [][]int32{textOf(0, longContext-1)}})
+		_, err := e.Embed(ctx, engine.EmbedRequest{Tenant: "hog", Tokens: [][]int32{textOf(0, size-1)}})
 		ended <- err
 	}()
 	for e.Status().Steps == before { // until it is computed
@@ -75,6 +94,38 @@ func TestAttackALongTextHoldsUpOthers(t *testing.T) {
 	if kept, kv := engine.Kept(e), e.Status().Memory.KV; kept != 0 || kv != 0 {
 		t.Errorf("%d requests and %d bytes of the cache are kept", kept, kv)
 	}
+}
+
+// An encoder that computes a text layer by layer returns what it does for the whole text.
+func TestLayersInTurnsHaveTheResultsOfOnePass(t *testing.T) {
+	texts := []string{strings.Repeat("a man ", 90), "a man", strings.Repeat("man a ", 80)}
+	path := longEncoder(t, "bert mean")
+	vectors, _, err := byHand(t, path, facts.Embed).Embed(t.Context(), texts, truncated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranker := longEncoder(t, "xlm-roberta rerank")
+	scores, _, err := byHand(t, ranker, facts.Rerank).Rerank(t.Context(), "a man", texts, truncated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, r := ready(t, engine.Options{ModelPath: path, Sequences: 2}, ref.Options{}), ready(t, engine.Options{ModelPath: ranker, Sequences: 2}, ref.Options{})
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			got, err := e.Embed(t.Context(), engine.EmbedRequest{Texts: texts, Options: truncated})
+			if err != nil || !slices.EqualFunc(got.Vectors, vectors, slices.Equal) {
+				t.Errorf("the vectors are others than of whole texts (%v)", err)
+			}
+		})
+		all.Go(func() {
+			got, err := r.Rerank(t.Context(), engine.RerankRequest{Query: "a man", Documents: texts, Options: truncated})
+			if err != nil || !slices.Equal(got.Scores, scores) {
+				t.Errorf("the scores are others than of whole texts (%v)", err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // Vectors of texts that are computed in turns are those of each text alone, also where the

@@ -116,36 +116,66 @@ func (e *Encoder) Release() { e.loader.Release() }
 
 // Hidden returns the states of the last layer: [T, hidden].
 func (e *Encoder) Hidden(s tensor.Scope, t Texts) tensor.Array {
-	inner := s.Child()
-	x := e.lookup(inner, t)
-	if inner.Err() == nil {
-		x = inner.Keep(x)
+	p := e.Begin(s, t)
+	for p.Next() {
 	}
-	inner.Close()
-	for i := range e.layers {
-		if s.Err() != nil {
-			break
-		}
-		inner := s.Child()
-		next := e.apply(inner, &e.layers[i], x, t.Segments)
-		if inner.Err() == nil {
-			next = inner.Keep(next)
-		}
-		inner.Close()
-		s.Release(x)
-		x = next
-	}
-	return x
+	return p.States()
 }
 
-// Scores returns the output of the scoring head for each text: [texts, labels].
-func (e *Encoder) Scores(s tensor.Scope, t Texts) tensor.Array {
-	states := e.Hidden(s, t)
-	if s.Err() != nil {
-		return states
+// EncoderPass is a pass over texts, layer by layer. What it holds between two layers is in its
+// scope.
+type EncoderPass struct {
+	encoder  *Encoder
+	scope    tensor.Scope
+	segments []tensor.Segment
+	x        tensor.Array
+	layer    int
+}
+
+// Begin looks up the tokens of texts.
+func (e *Encoder) Begin(s tensor.Scope, t Texts) *EncoderPass {
+	p := &EncoderPass{encoder: e, scope: s, segments: t.Segments}
+	inner := s.Child()
+	p.x = e.lookup(inner, t)
+	if inner.Err() == nil {
+		p.x = inner.Keep(p.x)
 	}
-	firsts, at := make([]int, len(t.Segments)), 0
-	for i, g := range t.Segments {
+	inner.Close()
+	return p
+}
+
+// Next computes one more layer. It returns false after the last one, or after an error of the
+// scope.
+func (p *EncoderPass) Next() bool {
+	if p.scope.Err() != nil || p.layer == len(p.encoder.layers) {
+		return false
+	}
+	inner := p.scope.Child()
+	next := p.encoder.apply(inner, &p.encoder.layers[p.layer], p.x, p.segments)
+	if inner.Err() == nil {
+		next = inner.Keep(next)
+	}
+	inner.Close()
+	p.scope.Release(p.x)
+	p.x = next
+	p.layer++
+	return p.scope.Err() == nil && p.layer < len(p.encoder.layers)
+}
+
+// Wait waits for the layers so far.
+func (p *EncoderPass) Wait() { p.scope.Wait(p.x) }
+
+// Layers returns how many layers were computed, of how many.
+func (p *EncoderPass) Layers() (computed, all int) { return p.layer, len(p.encoder.layers) }
+
+// States are those of the last layer that was computed: [T, hidden].
+func (p *EncoderPass) States() tensor.Array { return p.x }
+
+// Score returns the output of the scoring head for each text, of the states of the last layer:
+// [texts, labels].
+func (e *Encoder) Score(s tensor.Scope, states tensor.Array, segments []tensor.Segment) tensor.Array {
+	firsts, at := make([]int, len(segments)), 0
+	for i, g := range segments {
 		firsts[i], at = at, at+g.Length
 	}
 	return e.head.out.Apply(s, s.Map(e.head.dense.Apply(s, s.Rows(states, firsts)), tensor.Tanh{}))
