@@ -26,12 +26,12 @@ type sight struct{ width, height, context, requests, largest int }
 
 // seers have a tower whose layers are as wide as those of small models.
 func seers(dir string) (out []row) {
-	for _, r := range []row{{name: "qwen3_vl", family: "qwen3", sight: &sight{2048, 1024, 2304, 8, 5}}, {name: "gemma4", family: "gemma4", sight: &sight{960, 672, 512, 29, 5}}} {
+	for _, r := range []row{{name: "qwen3_vl", family: "qwen3", sight: &sight{1024, 512, 640, 32, 5}}, {name: "gemma4", family: "gemma4", sight: &sight{960, 672, 512, 29, 5}}} {
 		m := tinymodel.Seeing(r.name)
 		text, tower := m.Config["text_config"].(map[string]any), m.Config["vision_config"].(map[string]any)
 		maps.Copy(text, map[string]any{"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab_size": 32000, "vocab_size_per_layer_input": 32000, "max_position_embeddings": 4096})
 		maps.Copy(tower, map[string]any{"hidden_size": 384, "intermediate_size": 1536, "num_heads": 6, "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 64, "patch_size": 16, "use_clipped_linears": true, "out_hidden_size": 512})
-		if maps.Copy(m.Images, map[string]any{"patch_size": 16, "max_soft_tokens": 280, "size": map[string]any{"shortest_edge": 65536, "longest_edge": 16777216}}); r.family == "gemma4" {
+		if maps.Copy(m.Images, map[string]any{"patch_size": 16, "max_soft_tokens": 280, "size": map[string]any{"shortest_edge": 65536, "longest_edge": 524288}}); r.family == "gemma4" {
 			tower["position_embedding_size"] = 10240
 		}
 		r.name += "-32000-images"
