@@ -231,6 +231,7 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 // textBytes is what the texts of a conversation take. They may be longer than their request:
 // the results of a call repeat its name.
 func textBytes(r *wire.GenerateRequest) (n int64) {
+	n = int64(len(r.GetChat().GetTemplateArgumentsJson()) + len(r.GetChat().GetToolsJson()))
 	for _, m := range r.GetChat().GetMessages() {
 		n += int64(len(m.GetContent()) + len(m.GetName()) + len(m.GetExtraJson()))
 	}

@@ -60,6 +60,21 @@ func TestWhatAClientSaysOfReasoningReachesTheTemplate(t *testing.T) {
 	}
 }
 
+// TestAttackTemplateArgumentsThatGrow: each sign that package json escapes had six bytes on the
+// way to the engine, which counts them nowhere.
+func TestAttackTemplateArgumentsThatGrow(t *testing.T) {
+	own := `{"a":"` + strings.Repeat("<", 1000) + `"}`
+	p := newPort(t, servetest.Say("x"))
+	read(t, p.chat(`,"enable_thinking":true,"chat_template_kwargs":`+own))
+	if n := len((<-p.seen).GetChat().GetTemplateArgumentsJson()); n > len(own)+100 {
+		t.Errorf("%d bytes of variables became %d", len(own), n)
+	}
+	resp := newPort(t, servetest.Say("x")).chat(`,"chat_template_kwargs":{"a":"` + strings.Repeat("x", 1<<20) + `"}`)
+	if got := read(t, resp); resp.StatusCode != 400 || !strings.Contains(got, `"param":"chat_template_kwargs"`) {
+		t.Errorf("variables of a MiB: %d %.200s", resp.StatusCode, got)
+	}
+}
+
 func TestReasoningIsLeftOutOnRequest(t *testing.T) {
 	thought := func() servetest.Script {
 		return servetest.Events(servetest.Admit(), &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Reasoning: "Hmm."}}},

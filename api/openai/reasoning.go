@@ -146,10 +146,17 @@ func (r *Reasoning) reasoning(d *Decoder) field {
 	}
 }
 
+// maxTemplateArguments bounds the variables of a chat template, in bytes: they do not count
+// against the context, because a template need not write them.
+const maxTemplateArguments = 1 << 20
+
 // arguments accepts an object with variables for the chat template.
 func (r *Reasoning) arguments(param string, raw json.RawMessage) error {
 	if kind(raw) != "object" {
 		return wrongKind(param, "an object", raw)
+	}
+	if len(raw) > maxTemplateArguments {
+		return Invalid(param, "'%s' has %d bytes, but at most %d are allowed. Send long texts as messages.", param, len(raw), maxTemplateArguments)
 	}
 	err := decodeMembers(raw, param, func(name string) (field, error) {
 		if name == "messages" || name == "tools" {
