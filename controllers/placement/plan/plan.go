@@ -155,6 +155,7 @@ func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 	bytes := fleet.OrderBytes(r)
 	st.replicas++
 	st.orderBytes += bytes
+	st.uses(r.Namespace, 1, bytes) // a released one too: its owner may keep it for long
 	if living {
 		uid := r.Spec.DeploymentRef.UID
 		s.kin[uid] = append(s.kin[uid], place{i, r.Spec.Revision})
@@ -163,7 +164,6 @@ func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 		return
 	}
 	st.hold(r)
-	st.uses(r.Namespace, 1, bytes)
 	if !living && !r.Spec.Residency.OnDemand() {
 		st.leaving += r.Spec.ReservedBytes
 	}

@@ -239,12 +239,17 @@ func TestANamespaceHasAShareOfTheReplicasOfAMac(t *testing.T) {
 		}
 		return out
 	}
+	// A deployment whose status cannot be written keeps them.
+	released := func(r *v1alpha1.ModelReplica) {
+		r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue}}
+	}
 	for name, tc := range map[string]struct {
 		rules    string
 		existing []v1alpha1.ModelReplica
 		change   func(*v1alpha1.ModelReplica)
 		reason   string
 	}{
+		"released ones at the share":       {rules: "default: {replicasPerMac: 32}", existing: many(32, released), change: onDemand, reason: v1alpha1.ReasonNoCandidates},
 		"below the share":                  {rules: "default: {replicasPerMac: 32}", existing: many(31), change: onDemand, reason: v1alpha1.ReasonPlaced},
 		"at the share":                     {rules: "default: {replicasPerMac: 32}", existing: many(32), change: onDemand, reason: v1alpha1.ReasonNoCandidates},
 		"another namespace":                {rules: "default: {replicasPerMac: 32}", existing: many(32), change: other, reason: v1alpha1.ReasonPlaced},
