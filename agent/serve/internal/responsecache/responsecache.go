@@ -123,8 +123,9 @@ type share struct {
 type kept struct {
 	id    string
 	entry Entry
-	bytes int64
-	since time.Time
+	// bytes are those of the entry without its items, and items those of its items, each once.
+	bytes, items int64
+	since        time.Time
 }
 
 func (s *Cache) now() time.Time {
@@ -136,21 +137,21 @@ func (s *Cache) now() time.Time {
 
 // Put adds a new response. It returns false if the response exceeds the limit.
 func (s *Cache) Put(e Entry) bool {
-	bytes := e.bytes() // which takes long for a large one
+	bytes, items := e.bytes(), e.itemBytes() // which take long for a large one
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.put(e, bytes, s.now())
+	return s.put(e, bytes, items, s.now())
 }
 
 // End stores the final state of a response that is still kept and in progress;
 // one that was deleted or canceled meanwhile stays as it is.
 func (s *Cache) End(e Entry) {
-	bytes := e.bytes()
+	bytes, items := e.bytes(), e.itemBytes()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if before, ok := s.byID[e.Response.ID]; ok && before.Value.(*kept).entry.Response.Status == responses.StatusInProgress {
 		s.drop(before)
-		s.put(e, bytes, before.Value.(*kept).since)
+		s.put(e, bytes, items, before.Value.(*kept).since)
 	}
 }
 
@@ -172,10 +173,10 @@ func (s *Cache) Cancel(id, tenant string) (e Entry, found, cancelled bool) {
 }
 
 // put is Put; the caller holds mu.
-func (s *Cache) put(e Entry, bytes int64, since time.Time) bool {
+func (s *Cache) put(e Entry, bytes, items int64, since time.Time) bool {
 	id := e.Response.ID
-	k := &kept{id, e, bytes, since}
-	if k.bytes+e.itemBytes() > s.Bytes {
+	k := &kept{id, e, bytes, items, since}
+	if k.bytes+k.items > s.Bytes {
 		return false
 	}
 	if s.byID == nil {
@@ -276,7 +277,7 @@ func (s *Cache) Get(id, tenant string) (Entry, bool) {
 	return e, ok
 }
 
-// get is Get, with the size of the entry without its items.
+// get is Get, with the size of the entry and its items.
 func (s *Cache) get(id, tenant string) (e Entry, bytes int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,14 +287,14 @@ func (s *Cache) get(id, tenant string) (e Entry, bytes int64, ok bool) {
 		return Entry{}, 0, false
 	}
 	k := at.Value.(*kept)
-	return k.entry, k.bytes, true
+	return k.entry, k.bytes + k.items, true
 }
 
 // Size returns the size of a tenant's response with its items, as JSON; 0 for one that is
 // not kept.
 func (s *Cache) Size(id, tenant string) int64 {
-	e, bytes, _ := s.get(id, tenant)
-	return bytes + e.itemBytes()
+	_, bytes, _ := s.get(id, tenant)
+	return bytes
 }
 
 // Delete removes a tenant's response.

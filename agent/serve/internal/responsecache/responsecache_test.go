@@ -188,6 +188,21 @@ func TestItemsOfOneConversationCountOnce(t *testing.T) {
 	}
 }
 
+// TestAttackTheSizeOfALongConversation: any request for a response asks for it, before anything
+// bounds the request.
+func TestAttackTheSizeOfALongConversation(t *testing.T) {
+	s, e := &Cache{Bytes: 64 << 20, Age: time.Hour}, entry("resp", "t", responses.StatusCompleted, "x")
+	for i := range 10_000 {
+		e.Input = append(e.Input, responses.Item{ID: fmt.Sprint("msg_", i), Type: responses.ItemMessage, Content: []responses.Part{{Text: "x"}}})
+	}
+	if !s.Put(e) || s.Size("resp", "t") < 10_000 {
+		t.Fatalf("a size of %d bytes", s.Size("resp", "t"))
+	}
+	if n := testing.AllocsPerRun(10, func() { s.Size("resp", "t") }); n > 5 {
+		t.Errorf("%.0f allocations for a size", n)
+	}
+}
+
 // What one tenant stores does not push out what another has.
 func TestATenantFillsOnlyItsShare(t *testing.T) {
 	s := &Cache{Bytes: 64 << 20, Age: time.Hour}
