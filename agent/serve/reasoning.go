@@ -37,7 +37,7 @@ func toggle(chat *wire.Chat, on bool, own json.RawMessage) error {
 			return fmt.Errorf("decode template arguments: %w", err)
 		}
 	}
-	raw, err := openai.Marshal(all) // as long as it came: package json writes <, > and & as six bytes
+	raw, err := openai.Marshal(all) // package json would write each <, > and & as six bytes
 	chat.TemplateArgumentsJson = string(raw)
 	return err
 }

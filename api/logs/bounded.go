@@ -60,12 +60,6 @@ type floods struct {
 	of map[string]*flood
 }
 
-// flood is what was logged and dropped of one message.
-type flood struct {
-	began          time.Time // of the window
-	lines, dropped int
-}
-
 // admit reports whether a line with a message may be logged, and how many before it were not.
 func (f *floods) admit(message string, now time.Time) (dropped int, ok bool) {
 	f.mu.Lock()
@@ -75,17 +69,8 @@ func (f *floods) admit(message string, now time.Time) (dropped int, ok bool) {
 	}
 	one := f.of[message]
 	if one == nil {
-		one = &flood{began: now}
+		one = &flood{}
 		f.of[message] = one
 	}
-	if now.Sub(one.began) >= window {
-		one.began, one.lines = now, 0
-	}
-	if one.lines == eachBurst {
-		one.dropped++
-		return 0, false
-	}
-	one.lines++
-	dropped, one.dropped = one.dropped, 0
-	return dropped, true
+	return one.admit(now, eachBurst)
 }

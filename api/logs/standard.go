@@ -26,10 +26,8 @@ func TakeStandard(log *slog.Logger) {
 type standard struct {
 	log *slog.Logger
 
-	mu      sync.Mutex // guards the fields after it
-	began   time.Time  // of the window
-	lines   int        // logged in it
-	dropped int        // since the last one that was logged
+	mu    sync.Mutex
+	flood flood // guarded by mu
 }
 
 // Write implements io.Writer.
@@ -44,14 +42,27 @@ func (s *standard) Write(p []byte) (int, error) {
 func (s *standard) admit(now time.Time) (dropped int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now.Sub(s.began) >= window {
-		s.began, s.lines = now, 0
+	return s.flood.admit(now, burst)
+}
+
+// flood counts lines of one kind. The zero value is ready.
+type flood struct {
+	began   time.Time // of the window
+	lines   int       // logged in it
+	dropped int       // since the last one that was logged
+}
+
+// admit reports whether a line may be logged, of which each window has most, and how many were
+// dropped since the last that was.
+func (f *flood) admit(now time.Time, most int) (dropped int, ok bool) {
+	if now.Sub(f.began) >= window {
+		f.began, f.lines = now, 0
 	}
-	if s.lines == burst {
-		s.dropped++
+	if f.lines == most {
+		f.dropped++
 		return 0, false
 	}
-	s.lines++
-	dropped, s.dropped = s.dropped, 0
+	f.lines++
+	dropped, f.dropped = f.dropped, 0
 	return dropped, true
 }

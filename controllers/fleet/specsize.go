@@ -63,7 +63,7 @@ func OversizedDeployment(d *v1alpha1.ModelDeployment, effective *v1alpha1.ModelD
 		return refusal
 	}
 	if Crowded(d) {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the specs of more than %s in the namespace %s take %s in the operator, or less where those of other namespaces do, which is all that is allowed; "+
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the operator has no room for this spec: those of more than %s in the namespace %s may take %s together, and less while those of other namespaces take much; "+
 			"shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement here, or of others and then annotate this deployment", v1alpha1.FormatBytes(SmallSpecBytes), d.Namespace, v1alpha1.FormatBytes(int64(SpecsRoom.Namespace)))}
 	}
 	if d.Spec.ProfileName == "" {
