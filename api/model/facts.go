@@ -154,6 +154,11 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WideWeightBytes int64 `json:"wideWeightBytes,omitempty"`
+	// draftWeightBytes is the part of weightBytes that belongs to a draft head. With
+	// one, one of the growing layers and half of recurrentStateBytes are its own.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DraftWeightBytes int64 `json:"draftWeightBytes,omitempty"`
 	// visionPatches is the largest number of patches of an image. It is absent for a
 	// model without image input, like all fields that begin with vision.
 	// +optional
@@ -268,5 +273,18 @@ func (f Facts) validateLayers() error {
 	if f.WideWeightBytes < 0 {
 		return fmt.Errorf("%w: wideWeightBytes is %d", ErrIncomplete, f.WideWeightBytes)
 	}
+	if d := f.DraftWeightBytes; d < 0 || d > 0 && (d >= f.WeightBytes || f.GrowingLayers == 0) {
+		return fmt.Errorf("%w: draftWeightBytes is %d of %d, with %d growing layers", ErrIncomplete, d, f.WeightBytes, f.GrowingLayers)
+	}
 	return nil
+}
+
+// WithoutDraftHead returns the facts as a back end has them that does not use the draft head.
+// WideWeightBytes keeps that head.
+func (f Facts) WithoutDraftHead() Facts {
+	if f.DraftWeightBytes > 0 {
+		f.Layers, f.GrowingLayers, f.RecurrentStateBytes = f.Layers-1, f.GrowingLayers-1, f.RecurrentStateBytes/2
+		f.WeightBytes, f.DraftWeightBytes = f.WeightBytes-f.DraftWeightBytes, 0
+	}
+	return f
 }

@@ -19,6 +19,8 @@ type backend struct {
 	kernels Kernels
 	// wide: weights take model.Facts.WideWeightBytes.
 	wide bool
+	// drafts: the draft head of a model is used (tensor.Backend.Ahead).
+	drafts bool
 	// pools: the memory of a cache before it grew may stay pooled. Activations
 	// of a step may stay pooled with any backend: those of shorter chunks have
 	// their own sizes, each half as large, and so at most as much again.
@@ -51,11 +53,11 @@ func table() []backend {
 			},
 		},
 		{
-			name: MLX, chunk: 512, process: 128 * MiB, tokenBytes: tokenBytes, wide: true, pools: true, touched: 1000,
+			name: MLX, chunk: 512, process: 128 * MiB, tokenBytes: tokenBytes, wide: true, drafts: true, pools: true, touched: 1000,
 			kernels: mlxKernels(metalFusions(), 1, 512),
 		},
 		{
-			name: MLXCPU, chunk: 32, process: 11 * MiB, tokenBytes: tokenBytes, wide: true, pools: true, touched: 1000,
+			name: MLXCPU, chunk: 32, process: 11 * MiB, tokenBytes: tokenBytes, wide: true, drafts: true, pools: true, touched: 1000,
 			kernels: onProcessor(mlxKernels(nil, 2, rotatingSlack)),
 		},
 	}

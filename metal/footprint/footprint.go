@@ -129,6 +129,9 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 
 func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 	b.kernels.Adapted = c.Adapters > 0
+	if !b.drafts {
+		f = f.WithoutDraftHead()
+	}
 	kv := b.kernels.held(f, c.Sequences, c.CacheTokens)
 	step, tower, images := b.step(f, c), b.kernels.tower(f, f.VisionPatches), imagesHeld(f)
 	if !tower.over && tower.bytes > step.bytes {

@@ -45,6 +45,21 @@ func TestEstimateCountsKVHeads(t *testing.T) {
 	}
 }
 
+func TestADraftHeadIsChargedWhereItIsUsed(t *testing.T) {
+	plain := llama8B
+	plain.Layers, plain.RecurrentLayers, plain.RecurrentStateBytes, plain.RecurrentSize = 64, 32, 100*MiB, 8192
+	head := plain
+	head.Layers, head.GrowingLayers, head.RecurrentStateBytes = 65, 33, 200*MiB
+	head.WeightBytes, head.DraftWeightBytes = 6*GiB, GiB
+	c := Context{Tokens: 4096, Sequences: 8, CacheTokens: 8192}
+	for _, c.Backend = range Backends() {
+		without, with := estimated(t, plain, c), estimated(t, head, c)
+		if more := with.Weights - without.Weights; c.Backend != Ref && (more != GiB || with.KV-without.KV < 800*MiB) || c.Backend == Ref && with != without {
+			t.Errorf("on %s: %+v, without a head %+v", c.Backend, with, without)
+		}
+	}
+}
+
 // Every byte of its budget is reserved on every back end; of the other terms
 // only the pool grows with it.
 func TestPrefixCacheIsATermOfItsOwn(t *testing.T) {

@@ -66,12 +66,16 @@ func TestADraftHeadCountsAsALayer(t *testing.T) {
 		}
 		want := plain
 		want.Layers, want.GrowingLayers, want.RecurrentStateBytes = plain.Layers+1, plain.GrowingLayers+1, 2*plain.RecurrentStateBytes
-		want.WeightBytes += head
+		want.WeightBytes, want.DraftWeightBytes = want.WeightBytes+head, head
 		if want.WideWeightBytes > 0 {
 			want.WideWeightBytes = with.WideWeightBytes
 		}
 		if with != want {
 			t.Errorf("%s: facts %+v, want %+v", name, with, want)
+		}
+		unused := with.WithoutDraftHead()
+		if unused.WideWeightBytes = plain.WideWeightBytes; unused != plain {
+			t.Errorf("%s: where its head is not used a model has %+v, want %+v", name, unused, plain)
 		}
 		if f.DropDraft(); f.Dim.Drafts || readFacts(t, f) != plain || f.Unread() == 0 {
 			t.Errorf("%s: without its head a model has %+v, want %+v", name, readFacts(t, f), plain)

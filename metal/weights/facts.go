@@ -97,9 +97,12 @@ func facts(d family.Dimensions, name, quantization string, entries map[string]En
 			f.FeedForwardSize = max(f.ExpertFeedForwardSize, int64(d.Experts.Shared))
 		}
 	}
-	for _, e := range entries {
+	for path, e := range entries {
 		f.WeightBytes += e.Held()
 		f.WideWeightBytes += e.wideBytes(precise)
+		if d.Drafts && strings.HasPrefix(path, family.DraftPrefix) {
+			f.DraftWeightBytes += e.Held()
+		}
 	}
 	if f.WideWeightBytes <= f.WeightBytes {
 		f.WideWeightBytes = 0

@@ -55,6 +55,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: contextTokens
       type:
         scalar: numeric
+    - name: draftWeightBytes
+      type:
+        scalar: numeric
     - name: encoderLayers
       type:
         scalar: numeric

@@ -123,10 +123,11 @@ func random() []written {
 	mixture.Experts = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512}
 	both := recurrent(of("qwen3-next-32000-states-of-128-4-bit", tinymodel.Qwen3Next, 4, 1, 256))
 	both.Experts = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512, Shared: 512}
+	drafts := recurrent(of("qwen3.5-32000-draft-head-4-bit", tinymodel.Qwen35, 4, 1, 256))
+	drafts.Drafts = tinymodel.LikelyDrafts
 	window := deep(of("gemma3-32000-windows-of-256-4-bit", tinymodel.Gemma3, 4, 1, 256))
 	window.Window = 256
-	quick, slow, half, brief := promise{1024, 1}, promise{256, 1}, promise{64, 1}, promise{32, 1}
-	packed := models.Packed()
+	packed, quick, slow, half, brief := models.Packed(), promise{1024, 1}, promise{256, 1}, promise{64, 1}, promise{32, 1}
 	return []written{
 		{of("llama-32000-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, half},
 		{deep(of("llama-32000-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80)), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, half},
@@ -138,6 +139,7 @@ func random() []written {
 		{wide, packed, quick, half},
 		{experts, folder(quant.DenseOf(quant.BFloat16)), quick, half},
 		{recurrent(of("qwen3.5-32000-states-of-128-4-bit", tinymodel.Qwen35, 4, 1, 256)), packed, quick, half},
+		{drafts, packed, quick, half},
 		{both, packed, quick, half},
 		{large, folder(quant.DenseOf(quant.Float32)), promise{256, 1}, promise{256, 1}},
 	}
