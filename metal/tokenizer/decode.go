@@ -25,6 +25,8 @@ type stage interface {
 type decoding struct {
 	steps []step
 	fused bool
+	// growth is how many times longer its replacements may make a token.
+	growth int
 	// stands maps the text of a token to the bytes that it produces after other
 	// tokens.
 	stands []func(string) string
@@ -285,8 +287,8 @@ func (d *decoding) wordEnds(c component) error {
 	if err := c.into(&f); err != nil {
 		return err
 	}
-	if f.Suffix == "" {
-		return fmt.Errorf("decoder %s has no suffix: %w", c.kind, ErrUnsupported)
+	if f.Suffix == "" || len(f.Suffix) > maxReplacement {
+		return fmt.Errorf("decoder %s has a suffix of %d bytes, want 1 to %d: %w", c.kind, len(f.Suffix), maxReplacement, ErrUnsupported)
 	}
 	if d.fused {
 		d.add(func() stage { return &replaceStage{old: f.Suffix} }, nil)
@@ -322,6 +324,10 @@ func (s *wordEndStage) flush(out func(string)) {
 	s.held = ""
 }
 
+// maxGrowth bounds how many times longer the replacements of a decoder, one after another, make a
+// token. Those of models make none longer.
+const maxGrowth = 4
+
 func (d *decoding) replace(c component) error {
 	var f struct {
 		Pattern pattern `json:"pattern"`
@@ -336,10 +342,14 @@ func (d *decoding) replace(c component) error {
 	if f.Pattern.String == nil || *f.Pattern.String == "" {
 		return fmt.Errorf("decoder %s requires a String that is not empty: %w", c.kind, ErrUnsupported)
 	}
-	if len(f.Content) > maxReplacement {
-		return fmt.Errorf("decoder %s inserts %d bytes, more than %d: %w", c.kind, len(f.Content), maxReplacement, ErrUnsupported)
+	from, to := *f.Pattern.String, f.Content
+	if max(len(from), len(to)) > maxReplacement {
+		return fmt.Errorf("decoder %s replaces %d bytes by %d, more than %d: %w", c.kind, len(from), len(to), maxReplacement, ErrUnsupported)
 	}
-	d.replaceText(*f.Pattern.String, f.Content)
+	if d.growth = max(1, d.growth) * max(1, (len(to)+len(from)-1)/len(from)); d.growth > maxGrowth {
+		return fmt.Errorf("the decoder may make a token %d times longer, more than %d: %w", d.growth, maxGrowth, ErrUnsupported)
+	}
+	d.replaceText(from, to)
 	return nil
 }
 

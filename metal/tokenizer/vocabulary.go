@@ -36,10 +36,12 @@ type vocabulary struct {
 	hidden  []bool // tokens that cannot be found by their text
 }
 
-// maxVocabulary bounds the number of tokens, and maxVocabularyBytes their
-// bytes together, so that hostile metadata costs bounded memory.
+// maxVocabulary bounds the number of tokens, maxTokenBytes the bytes of one, which
+// is copied whenever it is shown, and maxVocabularyBytes those of all, so that
+// hostile metadata costs bounded memory.
 const (
 	maxVocabulary      = 1 << 20
+	maxTokenBytes      = 1 << 14
 	maxVocabularyBytes = 1 << 27
 )
 
@@ -55,6 +57,9 @@ func newVocabulary(size int) *vocabulary {
 // will be found by its bytes.
 func (v *vocabulary) add(text string, k kind, searchable bool) error {
 	id := v.size()
+	if len(text) > maxTokenBytes {
+		return fmt.Errorf("token %d has %d bytes, more than %d: %w", id, len(text), maxTokenBytes, ErrInvalid)
+	}
 	if v.blob.Len()+len(text) > maxVocabularyBytes {
 		return fmt.Errorf("the tokens up to %d have more than %d bytes in total: %w", id, maxVocabularyBytes, ErrInvalid)
 	}
