@@ -62,7 +62,7 @@ func (a *addedTokens) add(text string, id int32, rules addedRules) error {
 		return nil // cannot be found in any text
 	}
 	if len(text) > maxAddedBytes {
-		return fmt.Errorf("added token %d has %d bytes, more than %d: %w", id, len(text), maxAddedBytes, ErrInvalid)
+		return addedTooLong(id, len(text))
 	}
 	if len(a.nodes)+len(text) > maxAddedNodes {
 		return fmt.Errorf("the added tokens up to %d have over %d bytes in total: %w", id, maxAddedNodes, ErrInvalid)
@@ -78,6 +78,10 @@ func (a *addedTokens) add(text string, id int32, rules addedRules) error {
 	a.nodes[at].entry = int32(len(a.entries))
 	a.entries = append(a.entries, addedToken{text, id, rules})
 	return nil
+}
+
+func addedTooLong(id int32, bytes int) error {
+	return fmt.Errorf("added token %d has %d bytes, more than %d: %w", id, bytes, maxAddedBytes, ErrInvalid)
 }
 
 // child returns the node after byte b, creating it if necessary.

@@ -170,7 +170,8 @@ func (d *definition) tokens(t *Tokenizer, r roles) error {
 	if err != nil {
 		return err
 	}
-	next := int32(len(entries))
+	next, work := int32(len(entries)), newBudget(maxAddedNodes)
+	work.most = newBudget(maxAddedBytes).most
 	kinds := map[int32]addedDefinition{}
 	for _, a := range added {
 		id, known := ids[a.Content]
@@ -184,7 +185,7 @@ func (d *definition) tokens(t *Tokenizer, r roles) error {
 			return fmt.Errorf("added token %.80q has id %d in the file but would get %d: %w", a.Content, a.ID, id, ErrInvalid)
 		}
 		kinds[id] = a
-		if err := t.addToken(a, id); err != nil {
+		if err := t.addToken(a, id, work); err != nil {
 			return err
 		}
 	}
@@ -223,13 +224,17 @@ func (d *definition) addedTokens(r roles, ids map[string]int32) ([]addedDefiniti
 	return slices.DeleteFunc(out, func(a addedDefinition) bool { return a.Content == "" }), nil
 }
 
-// addToken makes an added token known to the search in texts.
-func (t *Tokenizer) addToken(a addedDefinition, id int32) error {
+// addToken makes an added token known to the search in texts. work is the budget
+// of the normalizer for all of them.
+func (t *Tokenizer) addToken(a addedDefinition, id int32, work *budget) error {
 	rules := addedRules{control: a.Special, word: a.SingleWord, left: a.LStrip, right: a.RStrip}
 	if !a.Normalized {
 		return t.added.add(a.Content, id, rules)
 	}
-	text, err := t.normalize.text(newBudget(len(a.Content)), a.Content)
+	if len(a.Content) > maxAddedBytes {
+		return addedTooLong(id, len(a.Content))
+	}
+	text, err := t.normalize.text(work, a.Content)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 // every machine.
 type budget struct {
 	left int
+	// most is how many bytes normalizers may make of a text.
+	most int
 	// stop, unless nil, is called when no more than look is left; stopped is its error.
 	stop    func() error
 	look    int
@@ -19,9 +21,13 @@ type budget struct {
 // stopSteps is how much work passes between two calls of stop.
 const stopSteps = 1 << 16
 
-// newBudget is what a text of n bytes may cost: the steps of an ordinary
-// expression many times over.
-func newBudget(n int) *budget { return &budget{left: 1<<24 + 512*n} }
+// newBudget is what a text of n bytes may cost: three times the steps of an
+// ordinary expression, 20 for a byte, and a text that is longer than normal forms
+// make it.
+func newBudget(n int) *budget { return &budget{left: 1<<24 + 64*n, most: 1<<20 + 16*n} }
+
+// fits reports whether normalizers may make a text of n bytes.
+func (b *budget) fits(n int) bool { return n <= min(b.left, b.most) }
 
 // stoppable has the work end with the error of stop.
 func (b *budget) stoppable(stop func() error) *budget {

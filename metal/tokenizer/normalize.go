@@ -18,7 +18,7 @@ func pure(f func(string) string) normalizing {
 	return func(_ *budget, s string) (string, error) { return f(s), nil }
 }
 
-// maxReplacement bounds what one match becomes.
+// maxReplacement bounds what one match becomes, in bytes.
 const maxReplacement = 64
 
 func (n normalizer) text(b *budget, s string) (string, error) {
@@ -27,7 +27,7 @@ func (n normalizer) text(b *budget, s string) (string, error) {
 		if s, err = step(b, s); err != nil {
 			return "", err
 		}
-		if !b.spend(len(s)) {
+		if !b.fits(len(s)) || !b.spend(len(s)) {
 			return "", errTooLong
 		}
 	}
@@ -233,7 +233,7 @@ func (n *normalizers) replace(c component) (normalizing, error) {
 		if *f.Pattern.String == "" {
 			return nil, fmt.Errorf("normalizer Replace replaces an empty string: %w", ErrUnsupported)
 		}
-		return pure(func(s string) string { return strings.ReplaceAll(s, *f.Pattern.String, f.Content) }), nil
+		return replacing(*f.Pattern.String, f.Content), nil
 	}
 	find, err := n.c.finder(*f.Pattern.Regex)
 	if err != nil {
@@ -242,14 +242,34 @@ func (n *normalizers) replace(c component) (normalizing, error) {
 	return func(work *budget, s string) (string, error) {
 		var b strings.Builder
 		at := 0
+		fits := true
 		err := find(work, s, func(from, to int) {
+			if fits = fits && work.fits(b.Len()+from-at+len(f.Content)); !fits {
+				return
+			}
 			b.WriteString(s[at:from])
 			b.WriteString(f.Content)
 			at = to
 		})
+		if err == nil && !fits {
+			err = errTooLong
+		}
+		if err != nil {
+			return "", err
+		}
 		b.WriteString(s[at:])
-		return b.String(), err
+		return b.String(), nil
 	}, nil
+}
+
+// replacing counts the matches before it makes a text of them.
+func replacing(from, to string) normalizing {
+	return func(work *budget, s string) (string, error) {
+		if !work.fits(len(s) + strings.Count(s, from)*(len(to)-len(from))) {
+			return "", errTooLong
+		}
+		return strings.ReplaceAll(s, from, to), nil
+	}
 }
 
 func (*normalizers) prepend(c component) (normalizing, error) {
@@ -356,7 +376,7 @@ func (m *charsMap) text(work *budget, s string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(s))
 	for len(s) > 0 {
-		if b.Len() > work.left {
+		if !work.fits(b.Len()) {
 			return "", errTooLong
 		}
 		n := m.cluster(s)
