@@ -101,10 +101,12 @@ func (a *addedTokens) edge(at int32, b byte) (int, bool) {
 	return slices.BinarySearchFunc(a.nodes[at].edges, b, func(e trieEdge, b byte) int { return int(e.b) - int(b) })
 }
 
-// match returns the longest added token that text begins with.
-func (a *addedTokens) match(text string) (addedToken, bool) {
+// match returns the longest added token that text begins with, and how many bytes
+// it looked at.
+func (a *addedTokens) match(text string) (e addedToken, looked int, ok bool) {
 	best, at := int32(-1), int32(0)
 	for i := range len(text) {
+		looked++
 		e, found := a.edge(at, text[i])
 		if !found {
 			break
@@ -115,27 +117,39 @@ func (a *addedTokens) match(text string) (addedToken, bool) {
 		}
 	}
 	if best < 0 {
-		return addedToken{}, false
+		return addedToken{}, looked, false
 	}
-	return a.entries[best], true
+	return a.entries[best], looked, true
 }
 
 func (a *addedTokens) id(text string) (int32, bool) {
-	e, ok := a.match(text)
+	e, _, ok := a.match(text)
 	return e.id, ok && e.text == text
+}
+
+// parts takes what scan finds, in order.
+type parts struct {
+	plain func(from, to int)
+	token func(int32)
+	// more ends the scan where it returns false; work is what was done since.
+	more func(work int) bool
 }
 
 // scan cuts text into what lies between added tokens and these tokens. Where
 // controls is false, control tokens are text. As in the reference, a token
-// that is passed over hides those inside it.
-func (a *addedTokens) scan(text string, controls bool, plain func(from, to int), token func(int32)) {
-	from := 0
+// that is passed over hides those inside it. Its work is linear in the text, but
+// for what it looks at to match.
+func (a *addedTokens) scan(text string, controls bool, out parts) {
+	from, spaces := 0, 0 // what is before from was given out; up to spaces is white space only
 	for i := 0; i < len(text); {
 		if !a.first[text[i]] {
 			i++
 			continue
 		}
-		e, ok := a.match(text[i:])
+		e, looked, ok := a.match(text[i:])
+		if !out.more(looked) {
+			return
+		}
 		if !ok {
 			i++
 			continue
@@ -145,20 +159,23 @@ func (a *addedTokens) scan(text string, controls bool, plain func(from, to int),
 		if e.control && !controls || e.word && !a.alone(text, start, stop) {
 			continue
 		}
-		if e.left {
-			start = max(from, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
+		if e.left && from < start {
+			start = from + len(strings.TrimRightFunc(text[from:start], unicode.IsSpace))
 		}
 		if e.right {
-			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
+			if spaces < stop {
+				spaces = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
+			}
+			stop = spaces
 		}
 		if from < start {
-			plain(from, start)
+			out.plain(from, start)
 		}
-		token(e.id)
+		out.token(e.id)
 		from = stop
 	}
 	if from < len(text) {
-		plain(from, len(text))
+		out.plain(from, len(text))
 	}
 }
 

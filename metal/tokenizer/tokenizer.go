@@ -253,7 +253,7 @@ func (t *Tokenizer) encode(ids []int32, text string, o EncodeOptions) ([]int32, 
 	b, controls := &bounds{EncodeOptions: o}, o.ParseSpecial
 	e := encoding{t: t, worker: t.model.newWorker(controls, b), bounds: b, ids: ids, controls: controls, budget: newBudget(len(text)).stoppable(o.Stop)}
 	text = validUTF8(text)
-	t.added.scan(text, controls, func(from, to int) { e.plain(text[from:to], from == 0) }, e.token)
+	t.added.scan(text, controls, parts{plain: func(from, to int) { e.plain(text[from:to], from == 0) }, token: e.token, more: e.more})
 	err := cmp.Or(e.budget.stopped, e.err, b.err)
 	switch {
 	case o.Cut && err == ErrTooMany:
@@ -286,7 +286,15 @@ func (e *encoding) plain(text string, first bool) {
 			return
 		}
 	}
-	e.t.normalized.scan(s.text, e.controls, func(from, to int) { e.cut(s.part(from, to)) }, e.token)
+	e.t.normalized.scan(s.text, e.controls, parts{plain: func(from, to int) { e.cut(s.part(from, to)) }, token: e.token, more: e.more})
+}
+
+// more takes work from the budget; it reports whether the encoding continues.
+func (e *encoding) more(work int) bool {
+	if e.err == nil && !e.budget.spend(work) {
+		e.err = errTooSlow
+	}
+	return e.err == nil && e.bounds.err == nil
 }
 
 func (e *encoding) token(id int32) {
