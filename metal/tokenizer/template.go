@@ -137,8 +137,23 @@ func (t *templates) read(c component) error {
 		if len(*x.to) == 0 || len(*x.to) > maxTemplate {
 			return fmt.Errorf("%s has %d parts, want 1 to %d: %w", c.kind, len(*x.to), maxTemplate, ErrInvalid)
 		}
+		for text := 1; text <= x.texts; text++ { // its tokens are counted once
+			if n := times(*x.to, text); n > 1 {
+				return fmt.Errorf("%s repeats a text %d times, want once: %w", c.kind, n, ErrUnsupported)
+			}
+		}
 	}
 	return nil
+}
+
+// times is how often a template has a text.
+func times(parts []templatePart, text int) (n int) {
+	for _, p := range parts {
+		if p.text == text {
+			n++
+		}
+	}
+	return n
 }
 
 // separators are the tokens that two older processors name.
