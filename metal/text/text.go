@@ -114,7 +114,7 @@ func read(f *weights.File, templates bool) (*Text, error) {
 	if f.Folder() == nil {
 		return fromGGUF(f.Metadata, templates)
 	}
-	tok, err := tokenizer.FromFolder(f.Folder())
+	tok, err := tokenizer.FromModel(f.Folder(), f.Dim.Vocabulary)
 	if err != nil {
 		return nil, err
 	}

@@ -64,12 +64,15 @@ type limits struct {
 	tokens, merges int
 }
 
-// readDefinition reads a tokenizer.json as it comes, so that a list that is
-// too long ends the reading. Its errors are ErrInvalid.
-func readDefinition(in io.Reader) (*definition, error) {
-	return readLimited(in, limits{maxDefinitionBytes, maxVocabulary, maxMerges})
+// limitsFor bounds the tokenizer of a model of this many tokens. Gemma's, of 262,144, has twice as
+// many merges and 34 MB.
+func limitsFor(tokens int) limits {
+	tokens = min(tokens+32<<10, maxVocabulary)
+	return limits{bytes: min(8<<20+256*int64(tokens), maxDefinitionBytes), tokens: tokens, merges: min(4*tokens, maxMerges)}
 }
 
+// readLimited reads a tokenizer.json as it comes, so that a list that is too long
+// ends the reading. Its errors are ErrInvalid.
 func readLimited(in io.Reader, most limits) (*definition, error) {
 	r := &definitionReader{json: json.NewDecoder(io.LimitReader(in, most.bytes)), out: new(definition), most: most}
 	err := r.object("tokenizer.json", r.field)
@@ -181,8 +184,8 @@ func (r *definitionReader) entry(scored bool) (vocabEntry, error) {
 	if err := r.json.Decode(&id); err != nil {
 		return e, fmt.Errorf("id of token %.80q: %w", e.text, err)
 	}
-	if id < 0 || id >= maxVocabulary {
-		return e, fmt.Errorf("id of token %.80q is %d, want 0 to %d: %w", e.text, id, maxVocabulary-1, ErrInvalid)
+	if id < 0 || id >= int64(r.most.tokens) {
+		return e, fmt.Errorf("id of token %.80q is %d, want 0 to %d: %w", e.text, id, r.most.tokens-1, ErrInvalid)
 	}
 	e.id = int32(id)
 	return e, nil

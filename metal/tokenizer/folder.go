@@ -16,13 +16,17 @@ const maxConfigBytes = 1 << 22
 // other files that name special tokens. Its error is ErrUnsupported, naming
 // what is supported, ErrInvalid, or of metal/folder. Truncation and padding,
 // which some tokenizer.json carry, are not applied.
-func FromFolder(f *folder.Folder) (*Tokenizer, error) {
+func FromFolder(f *folder.Folder) (*Tokenizer, error) { return FromModel(f, maxVocabulary) }
+
+// FromModel is FromFolder for a model of this many tokens: the memory for a tokenizer is promised
+// by them, so that one of far more is ErrInvalid.
+func FromModel(f *folder.Folder, tokens int) (*Tokenizer, error) {
 	file, err := f.File("tokenizer.json")
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	d, err := readDefinition(file)
+	d, err := readLimited(file, limitsFor(tokens))
 	if err != nil {
 		return nil, err
 	}

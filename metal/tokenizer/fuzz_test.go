@@ -70,7 +70,7 @@ func FuzzTokenizerJSON(f *testing.F) {
 		if len(file) > 1<<16 || len(text) > 1<<10 {
 			return
 		}
-		d, err := readDefinition(strings.NewReader(file))
+		d, err := readLimited(strings.NewReader(file), limitsFor(maxVocabulary))
 		if err != nil {
 			refused(t, err)
 			return
@@ -125,7 +125,7 @@ func ofEachKind(f *testing.F, g *golden) []*Tokenizer {
 			continue
 		}
 		raw := g.file(f, k)
-		d, err := readDefinition(strings.NewReader(raw))
+		d, err := readLimited(strings.NewReader(raw), limitsFor(maxVocabulary))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func FuzzDecode(f *testing.F) {
 		if k.IDs == nil {
 			continue
 		}
-		d, err := readDefinition(strings.NewReader(g.file(f, k)))
+		d, err := readLimited(strings.NewReader(g.file(f, k)), limitsFor(maxVocabulary))
 		if err != nil {
 			f.Fatal(err)
 		}
