@@ -48,7 +48,7 @@ func (a *Adapter) load(l *Loader, f *weights.Adapter, c weights.Change) error {
 	if !ok {
 		return family.Unsupported("layer with an adapter", c.Layer, []string{"projections of attention and feed-forwards, routers and experts"})
 	}
-	first, second, err := f.Read(c)
+	first, second, err := f.Factors(c)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (a *Adapter) load(l *Loader, f *weights.Adapter, c weights.Change) error {
 
 func (a *Adapter) matrix(b tensor.Backend, rows weights.Rows) (tensor.Matrix, error) {
 	m, err := b.LoadMatrix(quant.DenseOf(rows.Type), rows.Rows, rows.Columns, func(put func(int, quant.Row) error) error {
-		return put(0, quant.Row{Raw: rows.Raw})
+		return rows.Each(func(first int, raw []byte) error { return put(first, quant.Row{Raw: raw}) })
 	})
 	if err == nil {
 		a.matrices = append(a.matrices, m)

@@ -18,6 +18,9 @@ func (t *tensors) remake(reading *weights.Reading, e weights.Entry, set func(ten
 	}
 	rows, columns, fill := e.Rows(), e.Columns(), t.requantised
 	if e.Turned() {
+		if err := onHost(e); err != nil {
+			return err
+		}
 		_, taken := e.Taken()
 		rows, columns, fill = int(e.Shape[0])*taken, int(e.Shape[1]), t.turned
 	}

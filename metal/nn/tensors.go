@@ -271,6 +271,23 @@ func (t *tensors) host(name string, to *[]float32) {
 	})
 }
 
+// maxOnHost bounds a matrix that is arranged in memory which no promise counts, in bytes. Those of
+// models have about 10 MB.
+const maxOnHost = 32 << 20
+
+// onHost refuses a matrix that is too large to be arranged.
+func onHost(e weights.Entry) error {
+	numbers := int64(e.Rows()) * int64(e.Columns())
+	if e.Turned() { // one matrix of a stack at a time
+		_, taken := e.Taken()
+		numbers = e.Shape[1] * int64(taken)
+	}
+	if n := numbers * int64(e.Format.Type.Bytes()); n > maxOnHost {
+		return fmt.Errorf("a matrix of %d bytes is stored in another order, want at most %d: %w", n, maxOnHost, weights.ErrUnsupported)
+	}
+	return nil
+}
+
 // flat declares a matrix as a kept array of all its rows, one after another.
 func (t *tensors) flat(name string, set func(tensor.Array)) {
 	t.arranged([]string{name}, 2, nil, set)
@@ -284,6 +301,9 @@ func (t *tensors) arranged(names []string, dims int, parts []int, set func(tenso
 	all, left := make([][]byte, len(names)), len(names)
 	for at, name := range names {
 		t.declare(name, dims, func(reading *weights.Reading, e weights.Entry) error {
+			if err := onHost(e); err != nil {
+				return err
+			}
 			row, unit := e.Columns()*e.Format.Type.Bytes(), e.Format.Type.Bytes()
 			if dims > 1 {
 				unit = row

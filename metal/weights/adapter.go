@@ -57,7 +57,10 @@ type factor struct {
 type Rows struct {
 	Type          quant.Type
 	Rows, Columns int
-	Raw           []byte
+
+	of     factor
+	source *os.File
+	layer  string
 }
 
 // OpenAdapter opens the adapter in a folder, in the layout of peft or in that of mlx-lm,
@@ -189,73 +192,110 @@ func factorPairs(config *AdapterConfig, tensors []shardTensor) (map[string]*[2]s
 	return modules, nil
 }
 
+// columns of the factor as it is loaded.
+func (f factor) columns() int64 {
+	if f.turned {
+		return f.tensor.shape[0]
+	}
+	return f.tensor.shape[len(f.tensor.shape)-1]
+}
+
 // bytes that the factor takes as it is loaded.
 func (f factor) bytes(experts int) int64 {
-	columns := f.tensor.shape[len(f.tensor.shape)-1]
-	if f.turned {
-		columns = f.tensor.shape[0]
-	}
-	return int64(max(1, experts)) * int64(f.rows) * columns * f.tensor.kind.bytes
+	return int64(max(1, experts)) * int64(f.rows) * f.columns() * f.tensor.kind.bytes
 }
 
-// Read returns the rows of both factors of a change: those of A [Rank, In], then those of
-// B [Out, Rank].
-func (a *Adapter) Read(c Change) (first, second Rows, err error) {
-	if first, err = c.a.read(a.source, c.Experts); err != nil {
-		return first, second, fmt.Errorf("layer %s: %w", family.Quoted(c.Layer), err)
-	}
-	if second, err = c.b.read(a.source, c.Experts); err != nil {
-		return first, second, fmt.Errorf("layer %s: %w", family.Quoted(c.Layer), err)
-	}
-	return first, second, nil
-}
-
-func (f factor) read(source *os.File, experts int) (Rows, error) {
-	t := f.tensor
-	kind, err := t.kind.float()
+// Factors returns both factors of a change: A [Rank, In] and B [Out, Rank].
+func (a *Adapter) Factors(c Change) (first, second Rows, err error) {
+	kind, err := c.a.tensor.kind.float()
 	if err != nil {
-		return Rows{}, err
+		return first, second, fmt.Errorf("layer %s: %w", family.Quoted(c.Layer), err)
 	}
-	if f.stack != nil {
-		return f.readStack(source, kind)
+	other, err := c.b.tensor.kind.float()
+	if err != nil {
+		return first, second, fmt.Errorf("layer %s: %w", family.Quoted(c.Layer), err)
 	}
-	raw := make([]byte, t.span.bytes)
-	if err := readAt(source, raw, t.span.offset, t.name); err != nil {
-		return Rows{}, err
+	rows := func(f factor, kind quant.Type) Rows {
+		return Rows{Type: kind, Rows: max(1, c.Experts) * f.rows, Columns: int(f.columns()), of: f, source: a.source, layer: c.Layer}
 	}
-	size := int(t.kind.bytes)
-	if f.turned {
-		columns, rows := int(t.shape[0]), int(t.shape[1])
-		out := make([]byte, 0, f.rows*columns*size)
-		for r := f.first; r < f.first+f.rows; r++ {
-			for c := range columns {
-				at := (c*rows + r) * size
-				out = append(out, raw[at:at+size]...)
+	return rows(c.a, kind), rows(c.b, other), nil
+}
+
+// tileBytes is how much of a factor is in memory while it is read, or one row of it.
+const tileBytes = 16 << 20
+
+// Each reads the rows, several at once: put gets those from first on, which are valid until it
+// returns.
+func (r Rows) Each(put func(first int, raw []byte) error) error {
+	err := r.each(put)
+	if err != nil {
+		return fmt.Errorf("layer %s: %w", family.Quoted(r.layer), err)
+	}
+	return nil
+}
+
+func (r Rows) each(put func(first int, raw []byte) error) error {
+	if r.of.stack == nil {
+		return r.of.tiles(r.source, r.Rows, tileBytes, put)
+	}
+	for i, one := range r.of.stack {
+		if one.tensor.name == "" { // it is zeros, in the shape of the others
+			one.tensor, one.turned, one.rows = shardTensor{shape: r.of.tensor.shape, kind: r.of.tensor.kind}, r.of.turned, r.of.rows
+		}
+		err := one.tiles(r.source, one.rows, tileBytes, func(first int, raw []byte) error { return put(i*one.rows+first, raw) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tiles reads this many rows of a factor, as many at once as take no more than most bytes.
+func (f factor) tiles(source *os.File, rows, most int, put func(first int, raw []byte) error) error {
+	row := int(f.columns() * f.tensor.kind.bytes)
+	each := min(rows, max(1, most/row))
+	tile := make([]byte, each*row)
+	for first := 0; first < rows; first += each {
+		tile := tile[:min(each, rows-first)*row]
+		if err := f.read(source, f.first+first, tile, most); err != nil {
+			return err
+		}
+		if err := put(first, tile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read fills a tile with the rows from first on. A turned factor is read whole where it has no more
+// than most bytes.
+func (f factor) read(source *os.File, first int, tile []byte, most int) error {
+	t, size := f.tensor, int(f.tensor.kind.bytes)
+	switch {
+	case t.name == "":
+		clear(tile)
+		return nil
+	case !f.turned:
+		return readAt(source, tile, t.span.offset+int64(first)*f.columns()*t.kind.bytes, t.name)
+	}
+	columns, all := int(t.shape[0]), int(t.shape[1])
+	rows := len(tile) / (columns * size)
+	// Columns lie one after another, with a number for each row: of a large factor only those
+	// of the wanted rows are read.
+	together, stride, start := 1, rows, first
+	if columns*all*size <= most {
+		together, stride, start = columns, all, 0
+	}
+	raw := make([]byte, together*stride*size)
+	for c := 0; c < columns; c += together {
+		if err := readAt(source, raw, t.span.offset+int64(c*all+start)*t.kind.bytes, t.name); err != nil {
+			return err
+		}
+		for k := range together {
+			for r := range rows {
+				copy(tile[(r*columns+c+k)*size:][:size], raw[(k*stride+first-start+r)*size:])
 			}
 		}
-		return Rows{kind, f.rows, columns, out}, nil
 	}
-	columns := int(t.shape[len(t.shape)-1])
-	row := columns * size
-	if experts > 0 {
-		return Rows{kind, experts * f.rows, columns, raw}, nil
-	}
-	return Rows{kind, f.rows, columns, raw[f.first*row : (f.first+f.rows)*row]}, nil
-}
-
-// readStack reads the factors of all experts, one after another.
-func (f factor) readStack(source *os.File, kind quant.Type) (Rows, error) {
-	each := f.bytes(1)
-	out := Rows{kind, len(f.stack) * f.rows, int(each) / f.rows / kind.Bytes(), make([]byte, int64(len(f.stack))*each)}
-	for i, one := range f.stack {
-		if one.tensor.name == "" {
-			continue
-		}
-		rows, err := one.read(source, 0)
-		if err != nil {
-			return Rows{}, err
-		}
-		copy(out.Raw[int64(i)*each:], rows.Raw)
-	}
-	return out, nil
+	return nil
 }
