@@ -119,6 +119,11 @@ func (t Tower) Block() int { return t.Merge * t.Merge }
 // rotated are cut and joined. Heads that are filled exist in both sizes. It is no less than
 // queuedElements: facts have one figure for all back ends.
 func (t Tower) Elements() int {
+	// Patches exist as they are cut and in the back end, with what is made of them, before layers.
+	return max(t.layerElements(), 2*t.PatchWidth()+t.Hidden)
+}
+
+func (t Tower) layerElements() int {
 	if t.Gated {
 		return t.gatedElements()
 	}

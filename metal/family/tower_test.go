@@ -32,6 +32,21 @@ func TestAttackAnImageWritesNoScoresOnMetal(t *testing.T) {
 	}
 }
 
+// Patches that are wider than the layers are counted twice: as they are cut, and in the back end.
+func TestWidePatchesAreCountedTwice(t *testing.T) {
+	for _, kind := range []string{"qwen3_vl", "gemma4"} {
+		config := seeing(t, kind)
+		config["vision_config"].(map[string]any)["patch_size"] = json.Number("64")
+		d, err := family.NewConfig(config).Dimensions()
+		if err != nil || d.Tower == nil {
+			t.Fatalf("%s: %v, %v", kind, err, d.TowerFault)
+		}
+		if n := d.Tower.Elements(); n < 2*d.Tower.PatchWidth()+d.Tower.Hidden {
+			t.Errorf("%s: %d values per patch of %d", kind, n, d.Tower.PatchWidth())
+		}
+	}
+}
+
 // Large Gemma 4 models let images look ahead: their text is the same with and without a tower.
 func TestGemma4ReadsWhatImagesSee(t *testing.T) {
 	for value, want := range map[any]bool{nil: false, false: false, "vision": true} {

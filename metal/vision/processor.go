@@ -119,9 +119,9 @@ func (p Processor) filled(width, height float64) (int, int, error) {
 	return int(w), int(h), nil
 }
 
-// Limited is the processor with at most this many tokens for an image: larger images are
-// scaled down, as the reference processors do with a smaller max_pixels. A Fixed size
-// stays.
+// Limited is the processor with at most this many tokens for an image, or what MostTokens returns
+// then: larger images are scaled down, as the reference processors do with a smaller max_pixels. A
+// Fixed size stays.
 func (p Processor) Limited(tokens int) Processor {
 	block := p.Patch * p.Merge
 	p.MaxPixels = min(p.MaxPixels, tokens*block*block)
@@ -136,9 +136,18 @@ func (p Processor) MostTokens() int {
 	case Fixed:
 		return p.Width / block * (p.Height / block)
 	case Bounded:
-		return p.MaxPixels / (block * block)
+		return p.mostBounded()
 	}
 	return p.MaxTokens
+}
+
+// mostBounded is more than MaxPixels where the reference exceeds them: where one side is the least,
+// a block, or where it rounds up both sides to have MinPixels.
+func (p Processor) mostBounded() int {
+	block := float64(p.Patch * p.Merge)
+	most, least := float64(p.MaxPixels)/(block*block), float64(p.MinPixels)/(block*block)
+	longest := math.Sqrt(maxRatio) // of sides whose product is 1
+	return int(max(most, longest*math.Sqrt(most), least+math.Sqrt(least)*(longest+1/longest)+1))
 }
 
 // Prepare scales, normalizes and cuts an image. The error is ErrShape.

@@ -367,6 +367,24 @@ func TestShapesWithoutASizeAreRefused(t *testing.T) {
 	}
 }
 
+// No shape makes more tokens than the memory for an image is promised for: an image of a ratio of
+// 200 made 14 where one was the most.
+func TestShapesThatMakeManyTokens(t *testing.T) {
+	for _, pixels := range []int{28 * 28, 3 * 28 * 28, 4 * 28 * 28, 100 * 28 * 28, 1280 * 28 * 28} {
+		for _, least := range []int{1, 28 * 28, pixels} {
+			p, err := processor(t, map[string]any{"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": least, "max_pixels": pixels}, 14, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, size := range [][2]int{{1, 1}, {1, 200}, {200, 1}, {28, 28 * 200}, {3000, 15}, {20_000, 100}, {3, 2}, {300, 200}, {57, 111}, {10_000, 9000}} {
+				if n, err := p.Tokens(size[0], size[1]); err != nil || n < 1 || n > p.MostTokens() {
+					t.Errorf("%d to %d pixels: %v has %d tokens (%v), want 1 to %d", least, pixels, size, n, err, p.MostTokens())
+				}
+			}
+		}
+	}
+}
+
 // TestAttackAJPEGOfManyScans: a scan of a few bytes visits every pixel.
 func TestAttackAJPEGOfManyScans(t *testing.T) {
 	data := file(t, "progressive.jpg")

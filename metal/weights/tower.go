@@ -163,6 +163,9 @@ func (f *File) Processor() (vision.Processor, error) {
 	if err != nil {
 		return p, err
 	}
+	if p.Frames != t.Frames {
+		return p, family.Invalidf("patches of %d frames, but the vision tower in config.json has those of %d", p.Frames, t.Frames)
+	}
 	p.ChannelsLast = p.ChannelsLast || f.tower.channelsLast
 	p = p.Limited(MaxImageTokens)
 	most := p.MostTokens()
