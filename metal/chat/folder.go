@@ -29,6 +29,14 @@ const (
 	toolTemplate    = "tool_use"
 )
 
+// What special tokens with names may have together, in bytes with their names, and the JSON of
+// those that are a model's own. Every render has all of them; models name tens.
+const (
+	maxSpecialNames = 1000
+	maxSpecialBytes = 64 << 10
+	maxSpecialJSON  = 1 << 20
+)
+
 // Configuration is the part of a model folder's configuration that concerns
 // conversations.
 type Configuration struct {
@@ -46,7 +54,7 @@ type Configuration struct {
 // content; special_tokens_map.json counts where tokenizer_config.json lists no
 // added tokens. Errors are ErrTemplate, with the special tokens, or one of folder's.
 func ReadFolder(f *folder.Folder) (Configuration, error) {
-	config := map[string]json.RawMessage{}
+	config := members{}
 	if err := f.JSON(configFile, maxConfig, &config); err != nil && !errors.Is(err, folder.ErrMissing) {
 		return Configuration{}, err
 	}
@@ -95,11 +103,11 @@ func FolderBytes(f *folder.Folder) (n int64) {
 }
 
 // readSources returns the templates by name, and the file they are from.
-func readSources(f *folder.Folder, config map[string]json.RawMessage) (from string, sources map[string]string, err error) {
+func readSources(f *folder.Folder, config members) (from string, sources map[string]string, err error) {
 	if sources, err = readFiles(f); err != nil || len(sources) > 0 {
 		return templateFile, sources, err
 	}
-	legacy := map[string]json.RawMessage{}
+	legacy := members{}
 	switch err := f.JSON(legacyFile, maxLegacy, &legacy); {
 	case err == nil && !absent(legacy["chat_template"]):
 		sources, err = readMember(legacyFile, legacy["chat_template"])
@@ -188,26 +196,26 @@ func standardTokens() []string {
 	return []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 }
 
-func readSpecial(f *folder.Folder, config map[string]json.RawMessage) (map[string]string, error) {
+func readSpecial(f *folder.Folder, config members) (map[string]string, error) {
 	out := map[string]string{}
 	if err := addSpecial(out, configFile, config); err != nil {
 		return nil, err
 	}
-	if _, listed := config["added_tokens_decoder"]; listed {
+	if _, there := config["added_tokens_decoder"]; there {
 		return out, nil
 	}
-	members := map[string]json.RawMessage{}
-	if err := f.JSON(specialFile, maxConfig, &members); err != nil && !errors.Is(err, folder.ErrMissing) {
+	listed := members{}
+	if err := f.JSON(specialFile, maxConfig, &listed); err != nil && !errors.Is(err, folder.ErrMissing) {
 		return nil, err
 	}
-	return out, addSpecial(out, specialFile, members)
+	return out, addSpecial(out, specialFile, listed)
 }
 
 // addSpecial takes the standard tokens, and the model's own: any other string
 // whose name ends in _token, and the members of extra_special_tokens.
-func addSpecial(to map[string]string, file string, members map[string]json.RawMessage) error {
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		raw := members[name]
+func addSpecial(to map[string]string, file string, from members) error {
+	for _, name := range slices.Sorted(maps.Keys(from)) {
+		raw := from[name]
 		standard := slices.Contains(standardTokens(), name)
 		if !standard && !strings.HasSuffix(name, "_token") {
 			continue
@@ -222,16 +230,31 @@ func addSpecial(to map[string]string, file string, members map[string]json.RawMe
 			return fmt.Errorf("%w: %s in %s is neither a string nor an object with content", ErrTemplate, name, file)
 		}
 	}
-	extra := map[string]json.RawMessage{}
-	if json.Unmarshal(members["extra_special_tokens"], &extra) != nil {
-		return nil // a list: tokens without names
+	extra := from["extra_special_tokens"]
+	if len(extra) > maxSpecialJSON {
+		return tooManySpecial(file)
 	}
-	for name, raw := range extra {
+	named := map[string]json.RawMessage{}
+	if json.Unmarshal(extra, &named) != nil {
+		named = nil // a list: tokens without names
+	}
+	for name, raw := range named {
 		if text, ok := tokenText(raw); ok {
 			to[name] = text
 		}
 	}
+	bytes := 0
+	for name, text := range to {
+		bytes += len(name) + len(text)
+	}
+	if len(to) > maxSpecialNames || bytes > maxSpecialBytes {
+		return tooManySpecial(file)
+	}
 	return nil
+}
+
+func tooManySpecial(file string) error {
+	return fmt.Errorf("%w: %s names over %d special tokens, or over %d bytes of them", ErrTemplate, file, maxSpecialNames, maxSpecialBytes)
 }
 
 func tokenText(raw json.RawMessage) (string, bool) {

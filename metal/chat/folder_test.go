@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -124,6 +125,35 @@ func TestSpecialTokensAreThoseThatTransformersGives(t *testing.T) {
 	}
 }
 
+// names are members of an object: n names that end like this.
+func names(n int, end string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"n%d%s":"x"`, i, end)
+	}
+	return b.String()[1:]
+}
+
+// TestAConfigurationOfManyMembers: what concerns no conversation takes no memory once it is
+// read, and a render that is not wanted any more does nothing. 1.6 million names took 450 MB of
+// an inspection, and more than its time.
+func TestAConfigurationOfManyMembers(t *testing.T) {
+	var m members
+	text := []byte(`{"bos_token":"<s>",` + names(200_000, "") + `,` + names(200_000, "_token") + `}`)
+	if err := json.Unmarshal(text, &m); err != nil || len(m) > 2*maxSpecialNames+1 || string(m["bos_token"]) != `"<s>"` {
+		t.Errorf("%d members, %v", len(m), err)
+	}
+	parsed, err := Parse("{{ messages[0].content }}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := parsed.Render(ctx, []Message{{Role: "user"}}, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a render after its end: %v", err)
+	}
+}
+
 func TestHostileFoldersAreRefused(t *testing.T) {
 	many := map[string]string{}
 	for i := range maxNamed + 1 {
@@ -152,6 +182,9 @@ func TestHostileFoldersAreRefused(t *testing.T) {
 		"an empty list":                    {files: map[string]string{configFile: `{"chat_template":[]}`}, kind: ErrTemplate, says: "lists 0 templates"},
 		"names that are never picked":      {files: map[string]string{configFile: `{"chat_template":[{"name":"rag","template":"x"}]}`}, kind: ErrTemplate, says: `no template named "default", only: rag`},
 		"a token that is a number":         {files: map[string]string{configFile: `{"bos_token":7}`}, kind: ErrTemplate, says: "bos_token"},
+		"tokens of many names":             {files: map[string]string{configFile: `{"extra_special_tokens":{` + names(maxSpecialNames+1, "") + `}}`}, kind: ErrTemplate, says: "over 1000 special tokens"},
+		"many tokens of their own":         {files: map[string]string{configFile: `{` + names(3*maxSpecialNames, "_token") + `}`}, kind: ErrTemplate, says: "over 1000 special tokens"},
+		"tokens of many bytes":             {files: map[string]string{specialFile: `{"bos_token":"` + strings.Repeat("x", maxSpecialBytes) + `"}`}, kind: ErrTemplate, says: "over 65536 bytes"},
 		"a token without content":          {files: map[string]string{specialFile: `{"eos_token":{"id":7}}`}, kind: ErrTemplate, says: "eos_token"},
 	}
 	for name, tc := range tests {

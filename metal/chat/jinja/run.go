@@ -89,6 +89,9 @@ type statements struct{ *run }
 // Render writes the template with these variables. Its error is an *Error, or
 // the context's.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
 	l := in.Limits.withDefaults()
 	r := &run{template: t, now: in.Now, deepest: shallow, most: l.Output, out: new(strings.Builder)}
 	r.meter = meter{ctx: ctx, steps: l.Steps, bytes: l.Bytes, wait: l.Wait, free: l.Bytes - l.Free}
