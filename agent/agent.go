@@ -178,7 +178,11 @@ func (a *Agent) openStore() error {
 		return err
 	}
 	a.weightServer = a.newPeerServer()
-	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
+	looks, err := inspect.EmptyDir(a.StateDir)
+	if err != nil {
+		return err
+	}
+	a.inspector = inspect.New(&inspect.Resolver{Dir: looks, Root: a.root, Client: a.client, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
 	return nil
 }
 

@@ -130,7 +130,7 @@ func (r *Resolver) remoteAdapter(ctx context.Context, order v1alpha1.Inspection,
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "metalfleet-look-*")
+	dir, err := r.copyDir()
 	if err != nil {
 		return download.DiskError(err, "make room for")
 	}

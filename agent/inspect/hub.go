@@ -140,7 +140,7 @@ func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
 // folder makes a copy of a model's folder that has everything but the numbers,
 // and reads it as the engine does. files are all that the repository has.
 func (h *hubLook) folder(ctx context.Context, c hub.Choice, files []hub.Entry) (out []model.File, found contents, err error) {
-	dir, err := os.MkdirTemp("", "metalfleet-look-*")
+	dir, err := h.resolver.copyDir()
 	if err != nil {
 		return nil, found, download.DiskError(err, "make room for")
 	}

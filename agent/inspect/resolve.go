@@ -50,6 +50,9 @@ var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // Resolver looks at sources.
 type Resolver struct {
+	// Dir is where copies of headers and small files lie while a source is read; the system's
+	// folder for temporary files if empty.
+	Dir string
 	// Root is the Mac's model root.
 	Root *store.Root
 	// Client asks remote hosts.
