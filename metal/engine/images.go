@@ -149,19 +149,38 @@ func (p *imageProcessor) decodeOne(ctx context.Context, tenant string, m *prompt
 	return nil
 }
 
-// placeholders writes what the processor of a family makes of the one token that a chat
-// template writes for an image.
-func (p *imageProcessor) placeholders(written string, spell func(int32) []byte) string {
+// placeholder is what a chat template writes for an image, and what the processor of the family
+// makes of it; both are empty where that is the same.
+func (p *imageProcessor) placeholder(spell func(int32) []byte) (mark, with string) {
 	t := p.tower
 	if t.Begin == 0 {
-		return written
+		return "", ""
 	}
-	begin := string(spell(t.Begin))
+	begin, image, end := string(spell(t.Begin)), string(spell(t.Image)), string(spell(t.End))
 	if t.Bare {
-		image := string(spell(t.Image))
-		return strings.ReplaceAll(written, image, begin+image+string(spell(t.End)))
+		return image, begin + image + end
 	}
-	return strings.ReplaceAll(written, begin, "\n\n"+begin+string(spell(t.Image))+string(spell(t.End))+"\n\n")
+	return begin, "\n\n" + begin + image + end + "\n\n"
+}
+
+// placed puts the placeholders of images into a prompt that a chat template wrote.
+func (p *inputProcessor) placed(written string, images int, spell func(int32) []byte) (string, *Refusal) {
+	mark, with := p.images.placeholder(spell)
+	if mark == "" {
+		return written, nil
+	}
+	n := strings.Count(written, mark)
+	if n > images {
+		return "", misplaced(n, images)
+	}
+	if bytes := len(written) + n*len(with); bytes > p.context*bytesPerToken {
+		return "", p.tooLong(fmt.Sprintf("the prompt has %d bytes", bytes))
+	}
+	return strings.ReplaceAll(written, mark, with), nil
+}
+
+func misplaced(places, images int) *Refusal {
+	return invalid(imagesParam, "the chat template has %d places for %d images; remove the model's image tokens from the texts, and send images in user messages only", places, images)
 }
 
 // expand repeats the token of each image as often as the image has tokens, and sets where
@@ -184,7 +203,7 @@ func (p *imageProcessor) expand(ids []int32, images []*promptImage) ([]int32, *R
 		n++
 	}
 	if n != len(images) {
-		return nil, invalid(imagesParam, "the chat template has %d places for %d images; remove the model's image tokens from the texts, and send images in user messages only", n, len(images))
+		return nil, misplaced(n, len(images))
 	}
 	return out, nil
 }

@@ -293,7 +293,9 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 			return nil, refusal
 		}
 		if len(images) > 0 {
-			rendered = p.images.placeholders(rendered, p.tok.Bytes)
+			if rendered, refusal = p.placed(rendered, len(images), p.tok.Bytes); refusal != nil {
+				return nil, refusal
+			}
 		}
 		written, opts.AddBOS = rendered, false
 	case r.Prompt != nil && r.Chat == nil && r.Tokens == nil:
