@@ -24,7 +24,7 @@ const stopSteps = 1 << 16
 // newBudget is what a text of n bytes may cost: three times the steps of an
 // ordinary expression, 20 for a byte, and a text that is longer than normal forms
 // make it.
-func newBudget(n int) *budget { return &budget{left: 1<<24 + 64*n, most: 1<<20 + 16*n} }
+func newBudget(n int) *budget { return &budget{left: 1<<24 + 64*n, most: 1<<20 + 8*n} }
 
 // fits reports whether normalizers may make a text of n bytes.
 func (b *budget) fits(n int) bool { return n <= min(b.left, b.most) }

@@ -98,14 +98,48 @@ func (n *forms) decompose(s string, by norm.Form) []rune {
 			out = append(out, r)
 			continue
 		}
-		var b, d [4 * utf8.UTFMax]byte
-		for rest := by.Append(d[:0], b[:utf8.EncodeRune(b[:], r)]...); len(rest) > 0; {
+		var b [maxDecomposed * utf8.UTFMax]byte
+		for rest := decomposed(b[:0], r, by); len(rest) > 0; {
 			r, size := utf8.DecodeRune(rest)
 			out = append(out, r)
 			rest = rest[size:]
 		}
 	}
 	return out
+}
+
+// decomposed appends a character, or what it is taken apart into.
+func decomposed(to []byte, r rune, by norm.Form) []byte {
+	if s := r - sBase; 0 <= s && s < lCount*vCount*tCount { // a syllable of Hangul
+		to = utf8.AppendRune(to, lBase+s/(vCount*tCount))
+		to = utf8.AppendRune(to, vBase+s%(vCount*tCount)/tCount)
+		if t := s % tCount; t > 0 {
+			to = utf8.AppendRune(to, tBase+t)
+		}
+		return to
+	}
+	to = utf8.AppendRune(to, r)
+	if d := by.Properties(to).Decomposition(); d != nil {
+		to = append(to[:0], d...)
+	}
+	return to
+}
+
+// maxDecomposed is how many times longer than a character at most what it is taken apart into is:
+// U+FDFA, of three bytes, is 33.
+const maxDecomposed = 11
+
+// decomposedBytes is how long a text is at most once it is taken apart.
+func decomposedBytes(s string) (n int) {
+	var b [maxDecomposed * utf8.UTFMax]byte
+	for _, r := range s {
+		if r < 0xa0 {
+			n++
+		} else {
+			n += len(decomposed(b[:0], r, norm.NFKD))
+		}
+	}
+	return n
 }
 
 // reorder sorts each run of marks by class.
@@ -142,10 +176,14 @@ func (n *forms) compose(runes []rune) []rune {
 	return out
 }
 
-// pair composes two characters; Hangul by arithmetic.
+// Hangul is taken apart and composed by arithmetic (Unicode, section 3.12).
+const (
+	lBase, vBase, tBase, sBase = 0x1100, 0x1161, 0x11a7, 0xac00
+	lCount, vCount, tCount     = 19, 21, 28
+)
+
+// pair composes two characters.
 func (n *forms) pair(a, b rune) (rune, bool) {
-	const lBase, vBase, tBase, sBase = 0x1100, 0x1161, 0x11a7, 0xac00
-	const lCount, vCount, tCount = 19, 21, 28
 	if l, v := a-lBase, b-vBase; 0 <= l && l < lCount && 0 <= v && v < vCount {
 		return sBase + (l*vCount+v)*tCount, true
 	}

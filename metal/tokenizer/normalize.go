@@ -18,6 +18,16 @@ func pure(f func(string) string) normalizing {
 	return func(_ *budget, s string) (string, error) { return f(s), nil }
 }
 
+// apart is for a step that decomposes characters: how long they are then is counted first.
+func apart(f func(string) string) normalizing {
+	return func(work *budget, s string) (string, error) {
+		if !work.fits(maxDecomposed*len(s)) && !work.fits(decomposedBytes(s)) {
+			return "", errTooLong
+		}
+		return f(s), nil
+	}
+}
+
 // maxReplacement bounds what one match becomes, in bytes.
 const maxReplacement = 64
 
@@ -66,7 +76,7 @@ func normalizerKinds() map[string]func(*normalizers, component) (normalizing, er
 	form := func(of func(*forms, string) string) func(*normalizers, component) (normalizing, error) {
 		return func(n *normalizers, _ component) (normalizing, error) {
 			f := n.tables()
-			return pure(func(s string) string { return of(f, s) }), nil
+			return apart(func(s string) string { return of(f, s) }), nil
 		}
 	}
 	plain := func(f func(string) string) func(*normalizers, component) (normalizing, error) {
@@ -150,7 +160,7 @@ func (n *normalizers) bert(c component) (normalizing, error) {
 		return nil, err
 	}
 	control, accent, forms := newControl(), newAccent(), n.tables()
-	return pure(func(s string) string {
+	return apart(func(s string) string {
 		if f.Clean {
 			s = strings.Map(func(r rune) rune {
 				switch {

@@ -7,6 +7,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // allocated is how many MiB a function allocates.
@@ -37,6 +40,37 @@ func TestANormalizerThatWritesBeforeItCounts(t *testing.T) {
 		added := map[string]string{"normalizer": `{"type":"Sequence","normalizers":[` + steps + `]}`, "added": `{"id":4,"content":"` + strings.Repeat("a", 1000) + `","normalized":true}`}
 		if mib := allocated(func() { _, err = kit(t, added) }); !errors.Is(err, errTooSlow) || mib > 64 {
 			t.Errorf("%s, an added token: %v after %d MiB", name, err, mib)
+		}
+	}
+}
+
+// A character that a normal form takes apart into many is counted before that.
+func TestANormalFormOfALongTextIsCountedFirst(t *testing.T) {
+	const one = "\ufdfa" // 18 characters
+	replace := `{"type":"Replace","pattern":{"String":"a"},"content":"` + strings.Repeat(one, 2) + `"}`
+	for _, form := range []string{`{"type":"NFKD"}`, `{"type":"NFKC"}`} {
+		tok, err := kit(t, map[string]string{"normalizer": `{"type":"Sequence","normalizers":[` + replace + `,` + form + `]}`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 4 << 20
+		mib := allocated(func() { _, err = tok.Encode(strings.Repeat("a", n), EncodeOptions{Limit: 1000}) })
+		if !errors.Is(err, errTooSlow) || mib > 64 {
+			t.Errorf("%s: %v after %d MiB", form, err, mib)
+		}
+		if _, err := tok.Encode(strings.Repeat("a", 1000), EncodeOptions{}); err != nil {
+			t.Errorf("%s, a short text: %v", form, err)
+		}
+	}
+	for r := rune(0xa0); r <= utf8.MaxRune; r++ {
+		s := string(r)
+		if decomposedBytes(s) > maxDecomposed*len(s) {
+			t.Fatalf("%U is %d bytes", r, decomposedBytes(s))
+		}
+		for _, form := range []norm.Form{norm.NFD, norm.NFKD} {
+			if got, want := decomposed(nil, r, form), form.String(s); utf8.ValidRune(r) && string(got) != want {
+				t.Errorf("%U is %q, want %q", r, got, want)
+			}
 		}
 	}
 }
