@@ -18,7 +18,7 @@ func (t *tensors) remake(reading *weights.Reading, e weights.Entry, set func(ten
 	}
 	rows, columns, fill := e.Rows(), e.Columns(), t.requantised
 	if e.Turned() {
-		if err := onHost(e); err != nil {
+		if err := onHost(e, t.file.Bytes()); err != nil {
 			return err
 		}
 		_, taken := e.Taken()

@@ -271,19 +271,23 @@ func (t *tensors) host(name string, to *[]float32) {
 	})
 }
 
-// maxOnHost bounds a matrix that is arranged in memory which no promise counts, in bytes. Those of
-// models have about 10 MB.
-const maxOnHost = 32 << 20
+// maxOnHost is how large a matrix of a small model may be, in bytes, that is arranged in memory which
+// no promise counts. That of a large one, such as an expert of Llama 4 as transformers stores it, may
+// have this part of the model's bytes: both are within the slack of an engine's limit.
+const (
+	maxOnHost  = 32 << 20
+	partOnHost = 64
+)
 
-// onHost refuses a matrix that is too large to be arranged.
-func onHost(e weights.Entry) error {
+// onHost refuses a matrix that is too large to be arranged in a model of this many bytes.
+func onHost(e weights.Entry, model int64) error {
 	numbers := int64(e.Rows()) * int64(e.Columns())
 	if e.Turned() { // one matrix of a stack at a time
 		_, taken := e.Taken()
 		numbers = e.Shape[1] * int64(taken)
 	}
-	if n := numbers * int64(e.Format.Type.Bytes()); n > maxOnHost {
-		return fmt.Errorf("a matrix of %d bytes is stored in another order, want at most %d: %w", n, maxOnHost, weights.ErrUnsupported)
+	if n, most := numbers*int64(e.Format.Type.Bytes()), max(maxOnHost, model/partOnHost); n > most {
+		return fmt.Errorf("a matrix of %d bytes is stored in another order, want at most %d: %w", n, most, weights.ErrUnsupported)
 	}
 	return nil
 }
@@ -301,7 +305,7 @@ func (t *tensors) arranged(names []string, dims int, parts []int, set func(tenso
 	all, left := make([][]byte, len(names)), len(names)
 	for at, name := range names {
 		t.declare(name, dims, func(reading *weights.Reading, e weights.Entry) error {
-			if err := onHost(e); err != nil {
+			if err := onHost(e, t.file.Bytes()); err != nil {
 				return err
 			}
 			row, unit := e.Columns()*e.Format.Type.Bytes(), e.Format.Type.Bytes()
