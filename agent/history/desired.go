@@ -17,7 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// namespace of all replicas; their UIDs are their names.
+// namespace of replicas without another one; their UIDs are their names.
 const namespace = "team"
 
 // defaultDrain of an order that says nothing.
@@ -31,12 +31,13 @@ type desired struct {
 
 	mu     sync.Mutex // guards what follows
 	orders map[string]v1alpha1.Assignment
-	epochs map[string]int64 // the newest of each replica
-	drains map[string]int32 // the longest that each replica was ordered with, in seconds
+	epochs map[string]int64     // the newest of each replica
+	drains map[string]int32     // the longest that each replica was ordered with, in seconds
+	since  map[string]time.Time // of the newest epoch
 }
 
 func newDesired() *desired {
-	return &desired{orders: map[string]v1alpha1.Assignment{}, epochs: map[string]int64{}, drains: map[string]int32{}}
+	return &desired{orders: map[string]v1alpha1.Assignment{}, epochs: map[string]int64{}, drains: map[string]int32{}, since: map[string]time.Time{}}
 }
 
 // next is a generation with all assignments as they are now.
@@ -63,6 +64,13 @@ func (d *desired) order(uid string) (order v1alpha1.Assignment, ordered bool, dr
 	defer d.mu.Unlock()
 	order, ordered = d.orders[uid]
 	return order, ordered, time.Duration(d.drains[uid]) * time.Second
+}
+
+// all orders, and since when each replica has its epoch.
+func (d *desired) all() (orders map[string]v1alpha1.Assignment, since map[string]time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.orders), maps.Clone(d.since)
 }
 
 // epoch that clients ask for: the newest.
@@ -128,6 +136,9 @@ func (d *desired) place(a *arguments) error {
 	}
 	o.Context.MaxTokens = a.number("context", o.Context.MaxTokens)
 	a.bytes("reserve", &o.ReservedBytes)
+	if of, ok := a.text("namespace"); ok {
+		o.Namespace = of
+	}
 	if source, ok := a.text("model"); ok {
 		o.Model = record(source)
 	}
@@ -135,6 +146,9 @@ func (d *desired) place(a *arguments) error {
 		return err
 	}
 	d.mu.Lock()
+	if d.epochs[name] != o.Epoch {
+		d.since[name] = time.Now()
+	}
 	d.orders[name], d.epochs[name] = o, o.Epoch
 	d.drains[name] = max(d.drains[name], o.DrainSeconds)
 	d.mu.Unlock()

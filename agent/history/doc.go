@@ -52,7 +52,7 @@
 //
 //	order a always reserve=38GiB
 //	order b on-demand reserve=6GiB idle=5m priority=1 drain=10s model=a
-//	order a drained
+//	order a drained               also: namespace=other
 //	withdraw b            also: several names
 //
 // An order sets the named values of an assignment and keeps the rest; running,

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -136,10 +138,35 @@ func (j *judge) unloads(uid string, reason v1alpha1.ReclaimReason) {
 		j.tally.fault("evictions: %s is always resident and was chosen for %s", uid, reason)
 	}
 	for id, pid := range j.clients.holding() {
-		if pid == l.pid {
+		if pid == l.pid && (reason != v1alpha1.ReclaimMadeRoom || !j.mustYield(l)) {
 			j.tally.fault("evictions: %s was chosen for %s while %s held it", uid, reason, id)
 		}
 	}
+}
+
+// How long others wait for an engine in use, and how long it serves before it
+// ends for an on-demand model of another namespace: as agent/memory has them.
+const (
+	busyWait   = time.Minute
+	busyTenure = 5 * time.Minute
+)
+
+// mustYield reports whether an engine in use may be ended for a replica that has
+// had no engine for busyWait.
+func (j *judge) mustYield(l *life) bool {
+	now := time.Now()
+	orders, since := j.desired.all()
+	for uid, o := range orders {
+		without := now.Sub(j.tally.without(uid, since[uid]))
+		always := !o.Residency.OnDemand()
+		if uid == l.uid || o.Desired != v1alpha1.DesiredRunning || without < busyWait {
+			continue
+		}
+		if always || o.Namespace != orders[l.uid].Namespace && now.Sub(l.began) >= busyTenure {
+			return true
+		}
+	}
+	return false
 }
 
 // reclaimed judges and counts what the pool reports of an end.
@@ -154,7 +181,7 @@ func (j *judge) reclaimed(r v1alpha1.Reclaim) {
 	}
 	of.reclaims++
 	t.checks[r.HostCheck]++
-	t.ended[epochID(r.ReplicaUID, r.Epoch)] = r.Reason
+	t.ended[epochID(r.ReplicaUID, r.Epoch)], t.gone[r.ReplicaUID] = r.Reason, r.Time.Time
 	if r.Exit != v1alpha1.ExitClean && r.Exit != v1alpha1.ExitTerminated {
 		t.unclean = r.Time.Time
 	}
@@ -192,6 +219,7 @@ func (j *judge) check() error {
 		j.checkBytes()
 	}
 	j.checkWaits()
+	j.checkRoom()
 	return j.broken()
 }
 
@@ -310,6 +338,60 @@ func (j *judge) checkWaits() {
 			j.tally.fault("waits: %s waits for %v for a load, and nothing is loaded on this Mac since %v", r.id, waits, stranded)
 		}
 	}
+}
+
+// longestRoom is how long an always-resident replica may wait for room that
+// on-demand models hold: busyWait, a minute for their requests, the ladder of
+// pool.Timing for the largest Mac of a history, and some polls.
+const longestRoom = 5 * time.Minute
+
+// checkRoom: an always-resident replica gets the room that on-demand models hold,
+// also if they are always in use.
+func (j *judge) checkRoom() {
+	crowded := map[string]time.Time{}
+	if j.agent.running() {
+		a := j.agent.ledger.Account()
+		orders, _ := j.desired.all()
+		for _, r := range j.agent.pool.Snapshot().Assignments {
+			if since, is := j.crowded(r, orders, a); is {
+				crowded[r.ReplicaUID] = since
+			}
+		}
+	}
+	j.tally.crowded = crowded
+	for uid, since := range crowded {
+		if waits := time.Since(since); waits > longestRoom {
+			j.tally.fault("waits: %s is always resident and waits for %v for room that on-demand models hold", uid, waits)
+		}
+	}
+}
+
+// crowded returns since when a replica waits for room that on-demand models alone
+// hold, if it does.
+func (j *judge) crowded(r v1alpha1.AssignmentStatus, orders map[string]v1alpha1.Assignment, a memory.Account) (since time.Time, is bool) {
+	o, ordered := orders[r.ReplicaUID]
+	loaded := meta.FindStatusCondition(r.Conditions, v1alpha1.ConditionLoaded)
+	if !ordered || o.Residency.OnDemand() || o.Epoch != r.Epoch || loaded == nil || loaded.Reason != v1alpha1.ReasonWaitingRoom {
+		return since, false
+	}
+	sum, stays := o.ReservedBytes, o.ReservedBytes
+	for k, bytes := range a.Holders {
+		sum += bytes
+		if h, ok := orders[k.UID]; ok && h.Epoch == k.Epoch && h.Residency.OnDemand() && h.Desired == v1alpha1.DesiredRunning {
+			continue
+		}
+		if l := j.tally.living(k.UID); l != nil {
+			bytes = max(bytes, j.mac.peak(l.pid))
+		}
+		stays += bytes
+	}
+	if stays > a.Limits.Capacity || sum <= a.Limits.Capacity {
+		return since, false
+	}
+	if since, is = j.tally.crowded[r.ReplicaUID]; !is {
+		since = time.Now()
+	}
+	return since, true
 }
 
 // strandedWait is how long a request may wait for a load on a Mac with stranded

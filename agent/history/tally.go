@@ -24,6 +24,11 @@ type tally struct {
 	// agent.
 	ended    map[string]v1alpha1.ReclaimReason
 	restarts map[string][]time.Time
+	// crowded are always-resident replicas that wait for room that on-demand
+	// models hold, since when.
+	crowded map[string]time.Time
+	gone    map[string]time.Time // when a replica's last engine was reclaimed
+	agent   time.Time            // when this agent started
 	// murky: what is wired does not show what engines left, because the history
 	// changed it otherwise, or kept the agent from seeing or remembering it.
 	murky bool
@@ -58,7 +63,7 @@ type life struct {
 
 func newTally() tally {
 	return tally{lives: map[string]*life{}, sockets: map[string]string{}, reasons: map[v1alpha1.ReclaimReason]*reasonTally{}, checks: map[v1alpha1.HostCheck]int{},
-		ended: map[string]v1alpha1.ReclaimReason{}, restarts: map[string][]time.Time{}}
+		ended: map[string]v1alpha1.ReclaimReason{}, restarts: map[string][]time.Time{}, gone: map[string]time.Time{}}
 }
 
 func reclaimID(uid string, epoch, load int64) string {
@@ -109,10 +114,21 @@ func (t *tally) living(uid string) *life {
 	return nil
 }
 
+// without is since when a replica that was ordered then has had no engine; now
+// where it has one.
+func (t *tally) without(uid string, ordered time.Time) time.Time {
+	if t.living(uid) != nil {
+		return time.Now()
+	}
+	return slices.MaxFunc([]time.Time{ordered, t.gone[uid], t.agent}, time.Time.Compare)
+}
+
 // again: a new agent begins the ladder of each unload again, and does not know
 // when memory was short.
 func (t *tally) again(now time.Time) {
 	clear(t.restarts)
+	clear(t.crowded)
+	t.agent = now
 	for _, l := range t.lives {
 		if !l.unloaded.IsZero() {
 			l.unloaded = now

@@ -203,7 +203,7 @@ func about(pairs []any) (whom, rest string) {
 		key, v := fmt.Sprint(pairs[i]), fmt.Sprint(pairs[i+1])
 		switch key {
 		case "ModelReplica":
-			whom = strings.TrimPrefix(v, namespace+"/")
+			whom = nameOf(v)
 		case "pid", "load": // ids depend on who was first in an instant
 		case "call":
 			rest += " " + v
@@ -214,10 +214,13 @@ func about(pairs []any) (whom, rest string) {
 	return whom, rest
 }
 
+// nameOf is a name without its namespace.
+func nameOf(s string) string { return s[strings.LastIndexByte(s, '/')+1:] }
+
 func value(pairs []any, key string) string {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if fmt.Sprint(pairs[i]) == key {
-			return strings.TrimPrefix(fmt.Sprint(pairs[i+1]), namespace+"/")
+			return nameOf(fmt.Sprint(pairs[i+1]))
 		}
 	}
 	return ""

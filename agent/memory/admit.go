@@ -3,6 +3,7 @@ package memory
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -14,9 +15,16 @@ type Want struct {
 	Key Key
 	// Bytes of the reservation, at least 1.
 	Bytes int64
-	// Priority: idle OnDemand engines of at most this priority may be evicted for
-	// it.
+	// Priority: OnDemand engines of at most this priority may be evicted for it.
 	Priority int32
+	// Always-resident replicas may take any OnDemand engine's memory, others only
+	// idle ones' and those of other namespaces than theirs.
+	Always    bool
+	Namespace string
+	// Waits is for how long it has found no memory.
+	Waits time.Duration
+	// Claimed bytes are being freed for others, and count as reserved.
+	Claimed int64
 }
 
 // NoRoomError reports that memory cannot be reserved, or is not available now.
@@ -38,8 +46,11 @@ type NoRoomError struct {
 	Final bool
 	// Victims are idle engines whose eviction frees enough: unload them and ask
 	// again. Pending is true if engines that are already ending free enough, or
-	// an engine returned its pool just now: ask again and unload none.
+	// an engine returned its pool just now: ask again and unload none. Busy are
+	// engines in use whose end frees what idle ones do not, once the load has
+	// waited for it.
 	Victims []Key
+	Busy    []Key
 	Pending bool
 	// Because explains a refusal that no figure explains.
 	Because string
@@ -77,7 +88,7 @@ func (l *Ledger) Admit(w Want, r Reading) error {
 		if held > l.limits.Capacity { // the ceiling fell after the reservation: a load would only be canceled again
 			return l.tooLarge(w)
 		}
-	} else if err := l.checkReservation(w, r.Engines); err != nil {
+	} else if err := l.checkReservation(w, r); err != nil {
 		return err
 	}
 	if err := l.checkAvailable(w, r); err != nil {
@@ -90,18 +101,19 @@ func (l *Ledger) Admit(w Want, r Reading) error {
 // checkReservation compares the sum of reservations with the capacity. Bytes that
 // an engine uses beyond its reservation, or without one, count as reserved. The
 // caller holds mu.
-func (l *Ledger) checkReservation(w Want, engines []EngineReading) error {
+func (l *Ledger) checkReservation(w Want, r Reading) error {
 	if w.Bytes > l.limits.Capacity {
 		return l.tooLarge(w)
 	}
 	short := l.short(w)
-	for _, e := range engines {
+	short.Reserved += w.Claimed
+	for _, e := range r.Engines {
 		short.InUse += max(0, e.Gauge()-l.reserved[e.Key])
 	}
 	left := l.limits.Capacity - short.Reserved - short.InUse
 	short.Available = max(0, left)
 	if w.Bytes > left {
-		short.findRoom(w, engines, w.Bytes-left, func(e EngineReading) int64 { return max(e.Gauge(), l.reserved[e.Key]) })
+		short.findRoom(w, r, w.Bytes-left, func(e EngineReading) int64 { return max(e.Gauge(), l.reserved[e.Key]) })
 		return short
 	}
 	return nil
@@ -140,12 +152,12 @@ func (l *Ledger) checkAvailable(w Want, r Reading) error {
 	if c.Term != footprint.Dynamic {
 		return nil // the fixed ceiling was checked with the reservation
 	}
-	left := c.Soft - short.InUse - l.growth(w.Key, r.Engines)
+	left := c.Soft - short.InUse - l.growth(w.Key, r.Engines) - w.Claimed
 	short.Available, short.Ceiling = max(0, left), c.Bytes
 	if w.Bytes > left {
-		short.findRoom(w, r.Engines, w.Bytes-left, EngineReading.Gauge)
+		short.findRoom(w, r, w.Bytes-left, EngineReading.Gauge)
 		if slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return unsettled(e, r.Now) }) {
-			short.Pending, short.Victims = true, nil
+			short.Pending, short.Victims, short.Busy = true, nil, nil
 		}
 		return short
 	}
@@ -171,9 +183,9 @@ func (l *Ledger) growth(but Key, engines []EngineReading) (sum int64) {
 }
 
 // findRoom looks for engines whose end frees the deficit: those that are ending,
-// then idle ones.
-func (e *NoRoomError) findRoom(w Want, engines []EngineReading, deficit int64, size func(EngineReading) int64) {
-	for _, other := range engines {
+// then idle ones, then those in use.
+func (e *NoRoomError) findRoom(w Want, r Reading, deficit int64, size func(EngineReading) int64) {
+	for _, other := range r.Engines {
 		if other.Stopping {
 			deficit -= size(other)
 		}
@@ -182,7 +194,10 @@ func (e *NoRoomError) findRoom(w Want, engines []EngineReading, deficit int64, s
 		e.Pending = true
 		return
 	}
-	if keys, sum := victims(engines, deficit, w.Priority, size, w.Key); sum >= deficit {
+	keys, sum := victims(r.Engines, deficit, w.Priority, size, w.Key)
+	if sum >= deficit {
 		e.Victims = keys
+		return
 	}
+	e.Busy = busyVictims(w, r, deficit-sum, size)
 }

@@ -7,8 +7,9 @@
 // nothing and has no side effects: a Reading comes in, a Decision goes out,
 // without a clock, a goroutine or a file. It refuses a reservation beyond the
 // capacity with the figures; a reservation ends only after the caller observed
-// the end of the process; an engine that is or may be busy is never evicted; and
-// on an incomplete reading it takes no action.
+// the end of the process; an engine that is or may be busy is never evicted, except
+// for a load that has waited for a minute (busyVictims); and on an incomplete
+// reading it takes no action.
 //
 // # Ceilings and marks
 //
@@ -119,7 +120,7 @@ func (l *Ledger) Reserve(key Key, bytes int64) error {
 	if _, ok := l.reserved[key]; ok {
 		return nil
 	}
-	if err := l.checkReservation(Want{Key: key, Bytes: bytes}, nil); err != nil {
+	if err := l.checkReservation(Want{Key: key, Bytes: bytes}, Reading{}); err != nil {
 		return err
 	}
 	l.reserved[key] = bytes

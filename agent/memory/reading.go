@@ -41,7 +41,10 @@ type EngineReading struct {
 	// expected back.
 	Stuck bool
 	// OnDemand engines may be evicted; Always ones never are.
-	OnDemand bool
+	OnDemand  bool
+	Namespace string
+	// ReadySince is when it became ready; zero: not yet.
+	ReadySince time.Time
 	// Holds are the requests that the agent counts, Requests those that the
 	// engine counts. BusyKnown is false if the engine has not reported lately:
 	// unknown counts as busy.

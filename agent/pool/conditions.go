@@ -30,7 +30,7 @@ func (rs *replicas) deriveOnDemand(e *entry, all []metav1.Condition, now time.Ti
 	if !e.asleep() {
 		if reason, why := rs.gate.blocked(); why != "" && e.engine != nil && e.engine.state == Exited {
 			all[3] = condition(v1alpha1.ConditionServing, metav1.ConditionFalse, reason, "no engine is started: %s", why)
-		} else if e.engine != nil && e.state != Ready && !e.outdated() {
+		} else if e.engine != nil && e.state != Ready && !e.outdated() && !e.engine.yielding() {
 			all[3] = serves // a request waits for the load, or for the next one
 		}
 		return

@@ -18,7 +18,8 @@
 // Apply makes the assignments the desired state. The plan of an entry is to
 // download its files, to reserve its memory in the ledger, and to load. For an
 // OnDemand replica the first Acquire asks for the last two. A load needs the
-// memory now: pressure evicts idle OnDemand engines for it, one at a time. The
+// memory now: pressure evicts idle OnDemand engines for it, one at a time, and
+// after a minute ends those in use that memory.Want allows. The
 // journal is written before the process starts, so that no crash of the agent
 // loses a process. Once the engine reports that it is ready, requests get a
 // Hold, without which no engine is called.

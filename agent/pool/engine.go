@@ -50,6 +50,7 @@ type engine struct {
 	// progress of the load, and since when it is unchanged.
 	progress   loadMark
 	progressAt time.Time
+	readySince time.Time // zero: it was not ready yet
 	// lastUse is the end of its last hold, or the time when it became ready; the
 	// journal has lastUseKept.
 	lastUse, lastUseKept time.Time
@@ -125,6 +126,12 @@ func (g *engine) alive() bool { return g.state != Starting && g.state != Exited 
 // registry.mu.
 func (g *engine) leaving() bool {
 	return g.state == Draining || g.state == Stopping || g.state == Exited
+}
+
+// yielding reports whether its requests finish because another model needs its
+// memory, so that new ones are not to wait for it; the caller holds registry.mu.
+func (g *engine) yielding() bool {
+	return g != nil && g.state == Draining && g.stop.reason == v1alpha1.ReclaimMadeRoom && len(g.holds) > 0
 }
 
 // active reports whether the engine's memory use changes: it loads, ends, or

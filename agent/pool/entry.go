@@ -51,7 +51,7 @@ type entry struct {
 	// roomAgain.
 	short     *memory.NoRoomError
 	roomAgain time.Time
-	waitsFor  *entry // whose engine is evicted for it
+	wait      roomWait
 	// guards and remembered are what earlier engines counted.
 	guards     GuardCounters
 	remembered Remembered

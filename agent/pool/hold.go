@@ -171,6 +171,8 @@ func (rq *requests) unavailable(e *entry, now time.Time) error {
 		return &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
 	case e.hasNoProcess() && blocked != "":
 		return rq.blockedError(e, blocked)
+	case e.engine.yielding():
+		return &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
 	case e.engine == nil && e.setBackNow(now):
 		return &LoadError{Reason: e.failure.Reason, Message: e.failure.Message, RetryAfter: e.restart.Sub(now)}
 	}

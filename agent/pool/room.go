@@ -2,28 +2,65 @@ package pool
 
 import (
 	"errors"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
+const (
+	// roomLapse is how long after an attempt that found no memory the next one
+	// continues the same wait: requests come and go, and their model waits.
+	roomLapse = 10 * time.Minute
+	// claimTime is how long memory that engines in use are ended for is kept for
+	// the load, which is longer than they may take.
+	claimTime = 5 * time.Minute
+	// longestYield bounds the drain of an engine that is ended for another model.
+	longestYield = time.Minute
+)
+
+// roomWait is the wait of an entry for memory to load its model; registry.mu
+// guards it.
+type roomWait struct {
+	began, last time.Time // first and last attempt that found none; zero: none did
+	engine      *entry    // whose engine is ended for it
+	// claim: until then memory that is being freed for it is kept for it.
+	claim time.Time
+}
+
+// tried notes an attempt and returns for how long memory is waited for.
+func (w *roomWait) tried(now time.Time) time.Duration {
+	if w.last.IsZero() || now.Sub(w.last) > roomLapse {
+		w.began = now
+	}
+	w.last = now
+	return now.Sub(w.began)
+}
+
 // admit asks for the memory that an entry's engine needs: the ledger must be
 // able to reserve it, and the Mac must have it now. Where it has not, idle
-// OnDemand engines are evicted for it, one at a time. With the error of a
-// refusal that is not final, coming reports whether memory is about to be given
-// back.
+// OnDemand engines are evicted for it, one at a time; after a wait those in use
+// that memory.Want allows. With the error of a refusal that is not final, coming
+// reports whether memory is about to be given back.
 func (p *pressure) admit(e *entry) (coming bool, err error) {
 	r := p.meter.sample()
 	var w memory.Want
 	p.read(func() {
-		w = memory.Want{Key: e.key, Bytes: e.assignment.ReservedBytes, Priority: e.assignment.Residency.EvictionPriority}
-		if !e.onDemand() {
+		now := time.Now()
+		w = memory.Want{
+			Key: e.key, Bytes: e.assignment.ReservedBytes, Priority: e.assignment.Residency.EvictionPriority,
+			Namespace: e.assignment.Namespace, Always: !e.onDemand(), Waits: e.wait.tried(now), Claimed: p.claimed(e, now),
+		}
+		if w.Always {
 			w.Priority = anyPriority
 		}
 	})
-	err = p.ledger.Admit(w, r)
+	if err = p.ledger.Admit(w, r); err == nil {
+		p.read(func() { e.wait = roomWait{} })
+		return false, nil
+	}
 	if short := (*memory.NoRoomError)(nil); errors.As(err, &short) && !short.Final {
-		coming = short.Pending || p.awaiting(e) || p.evictFor(e, short.Victims)
+		coming = short.Pending || p.awaiting(e) || p.evictFor(e, short.Victims) || p.endFor(e, short.Busy)
 	}
 	return coming, err
 }
@@ -35,20 +72,59 @@ const anyPriority = 1<<31 - 1
 func (p *pressure) evictFor(e *entry, victims []memory.Key) bool {
 	for _, k := range victims {
 		if p.evict(k, v1alpha1.ReclaimMadeRoom) {
-			p.read(func() { e.waitsFor = p.entries[k] })
+			p.read(func() { e.wait.engine = p.entries[k] })
 			return true
 		}
 	}
 	return false
 }
 
-// awaiting reports whether an engine that is evicted for e has not ended yet: the
+// endFor ends, for e, OnDemand engines in use: their requests may finish until
+// the deadline of the drain. What they hold is claimed for e.
+func (p *pressure) endFor(e *entry, victims []memory.Key) (began bool) {
+	for _, k := range victims {
+		var other *entry
+		p.read(func() { other = p.entries[k] })
+		if other == nil || !p.engines.unload(other, v1alpha1.ReclaimMadeRoom, func(*engine) bool { return other.onDemand() }) {
+			continue
+		}
+		began = true
+		p.read(func() { e.wait.engine, e.wait.claim = other, time.Now().Add(claimTime) })
+	}
+	return began
+}
+
+// claimed adds up the memory that is kept for other entries than e; the caller
+// holds mu. Always-resident replicas come first, then those that claimed first.
+func (p *pressure) claimed(e *entry, now time.Time) (sum int64) {
+	for _, o := range p.entries {
+		first := !o.onDemand() && e.onDemand()
+		if o.onDemand() == e.onDemand() {
+			first = !e.claims(now) || o.wait.claim.Before(e.wait.claim)
+		}
+		if o != e && first && o.claims(now) {
+			sum += o.assignment.ReservedBytes
+		}
+	}
+	return sum
+}
+
+// claims reports whether memory is being freed for the entry; the caller holds
+// registry.mu.
+func (e *entry) claims(now time.Time) bool {
+	return now.Before(e.wait.claim) && e.want == wantRunning && e.refused == nil && e.engine == nil && !e.reserved &&
+		(!e.onDemand() || e.demand != nil)
+}
+
+// awaiting reports whether an engine that is ended for e has not ended yet: the
 // next one is evicted only if its memory was not enough.
 func (p *pressure) awaiting(e *entry) (yes bool) {
 	p.read(func() {
-		if yes = e.waitsFor != nil && e.waitsFor.engine != nil && e.waitsFor.engine.leaving(); !yes {
-			e.waitsFor = nil
+		if o := e.wait.engine; o != nil && o.engine != nil && o.engine.leaving() {
+			yes = true
+			return
 		}
+		e.wait.engine = nil
 	})
 	return yes
 }

@@ -67,16 +67,26 @@ func (lc *lifecycle) recordStop(g *engine) {
 	}, nil)
 }
 
+// drainTime is how long the requests of an engine that is ended may take; the
+// caller holds registry.mu.
+func (g *engine) drainTime() time.Duration {
+	drain := time.Duration(g.record.DrainSeconds) * time.Second
+	switch {
+	case g.stop.hurry:
+		return 0
+	case g.stop.reason == v1alpha1.ReclaimMadeRoom:
+		return min(drain, longestYield)
+	}
+	return drain
+}
+
 // drain waits until no request uses the engine, or its deadline. It reports
 // false when the process ended, or the agent.
 func (lc *lifecycle) drain(g *engine) bool {
 	idle := make(chan struct{})
 	var deadline time.Time
 	lc.read(func() {
-		deadline = g.stop.since
-		if !g.stop.hurry {
-			deadline = deadline.Add(time.Duration(g.record.DrainSeconds) * time.Second)
-		}
+		deadline = g.stop.since.Add(g.drainTime())
 		g.idle = idle
 		g.checkIdle()
 	})

@@ -123,7 +123,7 @@ func (lc *lifecycle) observe(e *entry, g *engine, s *wire.Status) {
 			g.firstStatus = nil
 		}
 		if became = became && g.state == Loading; became {
-			g.state, g.failure = Ready, nil
+			g.state, g.failure, g.readySince = Ready, nil, now
 			if g.lastUse.IsZero() { // an adopted engine's may be known
 				g.use(now)
 			}

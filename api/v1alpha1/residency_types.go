@@ -24,7 +24,7 @@ type ResidencySpec struct {
 	//   never evicted.
 	// - OnDemand: the first request loads the model. It shares memory with
 	//   other OnDemand models and is unloaded when it is idle or the memory is
-	//   needed.
+	//   needed, after a minute also while it is in use.
 	// +optional
 	// +kubebuilder:default=Always
 	Policy ResidencyPolicy `json:"policy,omitempty"`

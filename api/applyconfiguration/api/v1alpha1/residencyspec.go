@@ -17,7 +17,7 @@ type ResidencySpecApplyConfiguration struct {
 	// never evicted.
 	// - OnDemand: the first request loads the model. It shares memory with
 	// other OnDemand models and is unloaded when it is idle or the memory is
-	// needed.
+	// needed, after a minute also while it is in use.
 	Policy *apiv1alpha1.ResidencyPolicy `json:"policy,omitempty"`
 	// idleSeconds is how long, in seconds, an OnDemand model stays in memory
 	// without a request. With 0, it stays until the memory is needed. Default:

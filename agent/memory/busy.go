@@ -1,0 +1,79 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// busyWait is how long a load finds no memory before engines in use are ended
+	// for it.
+	busyWait = time.Minute
+	// busyTenure is how long an OnDemand engine serves before it is ended, in use,
+	// for an OnDemand model of another namespace: two models that are always in use
+	// alternate no faster.
+	busyTenure = 5 * time.Minute
+)
+
+// mayEnd reports whether an engine in use may be ended for the load: any OnDemand
+// one for an always-resident replica, and for an OnDemand model one of another
+// namespace that has served for busyTenure. A load is bounded by itself.
+func (w Want) mayEnd(e EngineReading, now time.Time) bool {
+	if w.Waits < busyWait || !e.OnDemand || e.Stopping || e.Idle() || e.Priority > w.Priority || e.Key == w.Key {
+		return false
+	}
+	return w.Always || e.Namespace != w.Namespace && !e.Loading && now.Sub(e.ReadySince) >= busyTenure
+}
+
+// busyVictims picks engines in use whose end covers the deficit, as few as
+// possible; none if all together do not. Those of the namespace whose OnDemand
+// engines have most reserved come first: of these one that alone suffices, the
+// longest ready, then the largest.
+func busyVictims(w Want, r Reading, deficit int64, size func(EngineReading) int64) (keys []Key) {
+	reserved := map[string]int64{}
+	var open []EngineReading
+	for _, e := range r.Engines {
+		if e.OnDemand {
+			reserved[e.Namespace] += e.Reserved
+		}
+		if w.mayEnd(e, r.Now) {
+			open = append(open, e)
+		}
+	}
+	slices.SortStableFunc(open, func(a, b EngineReading) int {
+		if by := cmp.Compare(reserved[b.Namespace], reserved[a.Namespace]); by != 0 {
+			return by
+		}
+		coversA, coversB := size(a) >= deficit, size(b) >= deficit
+		switch {
+		case coversA && coversB:
+			return a.ReadySince.Compare(b.ReadySince)
+		case coversA:
+			return -1
+		case coversB:
+			return 1
+		}
+		return cmp.Compare(size(b), size(a))
+	})
+	var taken []EngineReading
+	surplus := -deficit
+	for _, e := range open {
+		if surplus >= 0 {
+			break
+		}
+		taken = append(taken, e)
+		surplus += size(e)
+	}
+	if surplus < 0 {
+		return nil
+	}
+	for _, e := range taken {
+		if size(e) <= surplus { // a later one made it needless
+			surplus -= size(e)
+			continue
+		}
+		keys = append(keys, e.Key)
+	}
+	return keys
+}
