@@ -34,6 +34,9 @@ const (
 	// reports: no figure shows how much is missing, and the system takes seconds
 	// to notice what a step freed.
 	criticalPause = 10 * time.Second
+	// runawayStep is by how much an engine that is over its own limit grows from
+	// poll to poll if it obeys nothing any more: no request to end ends it soon.
+	runawayStep = 64 * footprint.MiB
 	// stuckPolls of soft pressure in which no engine can release memory: pausing
 	// does not help.
 	stuckPolls = 10
@@ -66,6 +69,8 @@ type engineState struct {
 	cacheAt   time.Time // and when
 	aborted   int64     // its requests were aborted, since it or the Mac is over its limit
 	over      int       // consecutive polls over its own limit
+	gauge     int64     // at the last counted poll
+	grows     bool      // by runawayStep or more since the counted poll before
 }
 
 // refilled reports whether an engine returned its pool when asked and has another
@@ -125,6 +130,10 @@ func (e *Enforcer) remember(engines []EngineReading) {
 			m = &engineState{}
 		}
 		m.returned = m.returned || m.askedLast > 0 && g.Pooled < m.pooled
+		if !e.extra {
+			m.grows = ok && g.Gauge()-m.gauge >= runawayStep
+			m.gauge = g.Gauge()
+		}
 		next[g.Key] = m
 	}
 	e.engines = next

@@ -750,3 +750,71 @@ func TestNoRoomIsAnErrorByType(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An engine that grows through its abort and its unload is killed, before it has
+// taken the memory of the Mac.
+func TestEngineThatGrowsWhileItEndsIsKilled(t *testing.T) {
+	p, held, ended := newPolls(), 0.2, false
+	for poll := range 20 {
+		bad := with(engine("bad", 0.2, 0), busy)
+		if bad.Footprint = int64(held * float64(gib)); ended {
+			stopping(&bad)
+		}
+		d := p.see(6, bad, engine("idle", 15, 30), pinned(30))
+		for _, a := range d.Actions {
+			switch {
+			case a.Key != bad.Key:
+				t.Errorf("poll %d: step %d for %s", poll, a.Step, a.Key.UID)
+			case a.Step == StepUnload:
+				ended = true
+			case a.Step == StepKill:
+				if held > 16 {
+					t.Errorf("killed when it holds %.1f GiB", held)
+				}
+				return
+			}
+		}
+		held += 3
+	}
+	t.Error("it is not killed")
+}
+
+func TestEngineThatEndsAndDoesNotGrowIsNotKilled(t *testing.T) {
+	p := newPolls()
+	for poll := range 20 {
+		bad := with(engine("bad", 10, 0), busy)
+		if bad.Limit = 5 * gib; poll > 3 {
+			stopping(&bad)
+		}
+		for _, a := range p.see(6, bad, pinned(30)).Actions {
+			if a.Step == StepKill {
+				t.Fatalf("poll %d: %s", poll, a.Because)
+			}
+		}
+	}
+}
+
+// What an engine holds over its own limit ends it, and no idle engine of others.
+func TestNoEngineIsEvictedForOneThatIsOverItsLimit(t *testing.T) {
+	for _, over := range []float64{10, 20, 30, 40} {
+		p := newPolls()
+		bad := with(engine("bad", 40, 0), func(e *EngineReading) { loading(e); always(e) })
+		idle := []EngineReading{bad, engine("a", 15, 30), engine("b", 15, 20), engine("c", 15, 10)}
+		for poll := range 5 {
+			if poll == 2 {
+				idle[0].Footprint = int64((40 + over) * float64(gib))
+			}
+			for _, a := range p.see(6, idle...).Actions {
+				if a.Step == StepEvict {
+					t.Errorf("%v GiB over its limit, poll %d: %s is evicted", over, poll, a.Key.UID)
+				}
+				if a.Step == StepCancelLoad {
+					stopping(&idle[0])
+				}
+			}
+		}
+		if !idle[0].Stopping {
+			t.Errorf("%v GiB over its limit, and its load goes on", over)
+		}
+	}
+}

@@ -125,6 +125,8 @@ func checkAction(e EngineReading, a Action, d Decision, now time.Time) error {
 		return fmt.Errorf("%s returned its pool just now", e.Key.UID)
 	case a.Step == StepEvict && (!e.Idle() || !e.OnDemand):
 		return fmt.Errorf("%s is evicted and is not idle, or pinned", e.Key.UID)
+	case a.Step == StepKill && (e.Gauge() <= e.Limit || e.Stuck || !e.Stopping && d.Level != v1alpha1.PressureEmergency):
+		return fmt.Errorf("%s is killed, and within its limit, stuck, or not to end", e.Key.UID)
 	case a.Step == StepCancelLoad && !e.Loading, a.Step == StepUnload && (e.Loading || e.Stopping):
 		return fmt.Errorf("%s is not in the state for step %d", e.Key.UID, a.Step)
 	case a.Step == StepAbort && e.Stopping && d.Level != v1alpha1.PressureEmergency:

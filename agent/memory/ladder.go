@@ -51,6 +51,15 @@ func (d *actions) all() []Action {
 	return slices.DeleteFunc(d.list, func(a Action) bool { return a.Step == StepTrim && slices.Contains(d.ending, a.Key) })
 }
 
+// kill ends an engine at once, whether or not it is ending.
+func (d *actions) kill(g EngineReading, reason v1alpha1.ReclaimReason) {
+	freed := d.freed
+	d.add(g, StepKill, reason, fmt.Sprintf("the engine holds %s, more than its own limit of %s, and grows although it is to end", formatBytes(g.Gauge()), formatBytes(g.Limit)))
+	if g.Stopping {
+		d.freed = freed // its bytes are expected already
+	}
+}
+
 func (d *actions) has(k Key) bool { return slices.Contains(d.done, k) }
 
 // act escalates from requests for memory to evictions and aborts.
@@ -148,11 +157,18 @@ func wanted(engines []EngineReading) (n int64) {
 }
 
 // ownLimits handles engines over their own limit, each alone: it asks for the
-// pool, aborts the requests, and ends the engine, one step per poll.
+// pool, aborts the requests, and ends the engine, one step per poll. One that
+// grows while it ends is killed; in an emergency as soon as an abort did not stop it.
 func (e *Enforcer) ownLimits(s observation, d *actions) {
 	for _, g := range s.Engines {
 		m := e.engines[g.Key]
-		if g.Stopping || unsettled(g, s.Now) {
+		if unsettled(g, s.Now) {
+			continue
+		}
+		if g.Stopping {
+			if m.grows && !g.Stuck && g.Limit > 0 && e.compared(g) > g.Limit {
+				d.kill(g, v1alpha1.ReclaimOverLimit)
+			}
 			continue
 		}
 		if g.Limit <= 0 || e.compared(g) <= g.Limit {
@@ -164,6 +180,8 @@ func (e *Enforcer) ownLimits(s observation, d *actions) {
 		m.over = e.inARow(m.over, true)
 		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", formatBytes(e.compared(g)), formatBytes(g.Limit))
 		switch {
+		case e.level == v1alpha1.PressureEmergency && m.grows && m.aborted > 0 && e.poll > m.aborted:
+			d.kill(g, v1alpha1.ReclaimOverLimit)
 		case m.over < overPolls:
 		case g.Loading:
 			d.add(g, StepCancelLoad, v1alpha1.ReclaimOverLimit, because)
@@ -189,7 +207,7 @@ func (e *Enforcer) evict(s observation, d *actions, reason v1alpha1.ReclaimReaso
 	if reason == v1alpha1.ReclaimEmergency {
 		left = s.raw
 	}
-	deficit := left - s.pending - d.freed - aim(s.c.Soft, s.c.Bytes)
+	deficit := left - s.pending - d.freed - e.offenders(s, d) - aim(s.c.Soft, s.c.Bytes)
 	if deficit <= 0 && e.systemShort(s, d) {
 		deficit = 1 // no figure shows how much is missing: take one step and look again
 		e.criticalStep = s.Now
@@ -202,6 +220,17 @@ func (e *Enforcer) evict(s observation, d *actions, reason v1alpha1.ReclaimReaso
 		return
 	}
 	e.take(s, d, e.shrinkCaches(s, d, deficit), anyPriority, spare, reason, e.last.Because)
+}
+
+// offenders adds up what engines hold beyond their own limits. Those end within a
+// few polls if they keep it, so that no other is evicted for it.
+func (e *Enforcer) offenders(s observation, d *actions) (sum int64) {
+	for _, g := range s.Engines {
+		if g.Limit > 0 && !g.Stopping && !slices.Contains(d.ending, g.Key) {
+			sum += max(0, d.size(g)-g.Limit)
+		}
+	}
+	return sum
 }
 
 // systemShort reports whether the system reports critical pressure that no figure
@@ -303,7 +332,7 @@ func (e *Enforcer) emergency(s observation, d *actions) {
 		return
 	}
 	for _, g := range s.Engines { // a draining engine need not finish its requests
-		if g.Stopping && !g.idle() && e.engines[g.Key].aborted == 0 {
+		if g.Stopping && !g.idle() && !d.has(g.Key) && e.engines[g.Key].aborted == 0 {
 			e.abort(g, d, e.last.Because)
 		}
 	}

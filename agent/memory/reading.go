@@ -112,6 +112,8 @@ const (
 	StepCancelLoad
 	// StepUnload ends an engine regardless of what it does.
 	StepUnload
+	// StepKill ends it with SIGKILL, at once: it grows while it is to end.
+	StepKill
 )
 
 // Action is one step for one engine. It is derived from one reading and not
@@ -119,7 +121,7 @@ const (
 type Action struct {
 	Key    Key
 	Step   Step
-	Reason v1alpha1.ReclaimReason // of StepEvict, StepCancelLoad and StepUnload
+	Reason v1alpha1.ReclaimReason // of StepEvict, StepCancelLoad, StepUnload and StepKill
 	// Cache: StepTrim asks for the prompt cache too.
 	Cache bool
 	// Because is a sentence for logs and clients.

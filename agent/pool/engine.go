@@ -86,6 +86,10 @@ type stopping struct {
 	returned chan struct{}
 	// hurry ends running requests at once, with a typed error.
 	hurry bool
+	// patience ends, by kill, when the engine gets no more time to end by itself;
+	// set by unload.
+	patience context.Context
+	kill     context.CancelFunc
 }
 
 // rung is a step of the sequence that stops a process.

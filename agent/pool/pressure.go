@@ -14,6 +14,8 @@ type unloader interface {
 	// unload begins to end the engine of an entry, if only (checked under the
 	// lock; nil: always) allows it, and reports whether it did.
 	unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine) bool) bool
+	// kill ends an engine that is being unloaded by SIGKILL, at once.
+	kill(e *entry)
 }
 
 // pressure polls the Mac's memory, does what agent/memory decides (trim, abort,
@@ -145,6 +147,9 @@ func (p *pressure) act(d memory.Decision) (forHeadroom *engine) {
 			p.engines.unload(e, a.Reason, func(g *engine) bool { return g.state != Ready })
 		case memory.StepUnload:
 			p.engines.unload(e, a.Reason, nil)
+		case memory.StepKill:
+			p.engines.unload(e, a.Reason, nil) // unless it is unloaded already
+			p.engines.kill(e)
 		}
 	}
 	return forHeadroom

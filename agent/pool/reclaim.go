@@ -23,6 +23,9 @@ func (lc *lifecycle) collect(e *entry, g *engine) {
 		if g.stop == nil { // unexpected: the host was not measured just before
 			g.stop = &stopping{reason: how.reason, since: now, before: lc.mac.last(), alone: lc.alone(g)}
 		}
+		if g.stop.kill != nil {
+			g.stop.kill() // nothing waits any more
+		}
 		e.state, g.state = Exited, Exited
 		lc.gate.exited(unclean(how.exit))
 	})

@@ -26,6 +26,7 @@ func (lc *lifecycle) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*
 			g.record.DrainSeconds = e.assignment.DrainSeconds // it may have been changed since the start
 		}
 		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil, returned: make(chan struct{})}
+		g.stop.patience, g.stop.kill = context.WithCancel(lc.life)
 		if old := g.record.Stop; old != nil { // an earlier agent began it
 			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, earlier(old.Since, time.Now()), old.Footprint
 		}
@@ -95,12 +96,10 @@ func (lc *lifecycle) drain(g *engine) bool {
 	select {
 	case <-idle:
 	case <-timer.C:
+	case <-g.stop.patience.Done():
 	case <-g.proc.Done():
-		return false
-	case <-lc.life.Done():
-		return false
 	}
-	return true
+	return !lc.over(g)
 }
 
 // stopEngine escalates from Shutdown to SIGTERM and SIGKILL, each with time in
@@ -137,7 +136,7 @@ func (lc *lifecycle) stopEngine(e *entry, g *engine) {
 // shutdown asks the engine to end and waits for the observed exit. Requests
 // that still run get their terminal error from the engine.
 func (lc *lifecycle) shutdown(g *engine, limit time.Duration) (ended bool) {
-	ctx, cancel := context.WithTimeout(lc.life, limit)
+	ctx, cancel := context.WithTimeout(g.stop.patience, limit)
 	defer cancel()
 	if _, err := g.client.Shutdown(ctx, &wire.ShutdownRequest{}); err == nil {
 		lc.read(func() { g.stop.answered = true })
@@ -147,8 +146,28 @@ func (lc *lifecycle) shutdown(g *engine, limit time.Duration) (ended bool) {
 	case <-g.proc.Done():
 		return true
 	case <-ctx.Done():
+		return lc.over(g)
+	}
+}
+
+// over reports whether the process has ended, or the agent.
+func (lc *lifecycle) over(g *engine) bool {
+	select {
+	case <-g.proc.Done():
+		return true
+	default:
 		return lc.life.Err() != nil
 	}
+}
+
+// kill sends an engine that is being unloaded SIGKILL as the next step: it gets no
+// more time to end by itself.
+func (lc *lifecycle) kill(e *entry) {
+	lc.read(func() {
+		if g := e.engine; g != nil && g.stop != nil && g.stop.kill != nil {
+			g.stop.kill()
+		}
+	})
 }
 
 // signal sends one and waits for the observed exit; a limit of 0 waits for ever.
@@ -163,16 +182,19 @@ func (lc *lifecycle) signal(g *engine, r rung, s syscall.Signal, limit time.Dura
 		lc.Log.Error(err, "Cannot signal engine", "pid", g.pid)
 	}
 	var late <-chan time.Time
+	var killed <-chan struct{}
 	if limit > 0 {
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
-		late = timer.C
+		late, killed = timer.C, g.stop.patience.Done()
 	}
 	select {
 	case <-g.proc.Done():
 		return true
 	case <-lc.life.Done():
 		return true
+	case <-killed:
+		return lc.over(g)
 	case <-late:
 		return false
 	}
