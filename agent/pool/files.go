@@ -89,7 +89,8 @@ func (f files) named(name string) engineFiles {
 	}
 }
 
-// remove deletes socket and configuration; the log stays for a person to read.
+// remove deletes socket and configuration; the log stays for a person to read,
+// until sweepLogs.
 func (f engineFiles) remove() {
 	_ = os.Remove(f.socket)
 	_ = os.Remove(f.config)

@@ -72,5 +72,6 @@ type lifecycle struct {
 	freedTotal int64
 	// indeterminate counts reclaims whose host check could not be made.
 	indeterminate int64
-	backend       string // of the engines, as the last one reported it
+	backend       string    // of the engines, as the last one reported it
+	swept         time.Time // when old logs were looked for
 }

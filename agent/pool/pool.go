@@ -117,6 +117,7 @@ func connect(c Config, f files) *Pool {
 	lc.owner = rs
 	pr.afterPoll = func(r memory.Reading) {
 		lc.boundLogs()
+		lc.sweepLogs()
 		lc.watchdogs(r)
 		rq.refuseBlocked()
 	}
