@@ -68,6 +68,8 @@ func (rs *replicas) heldBack(e *entry, now time.Time) *metav1.Condition {
 		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, "no engine is started: %s", why)
 	case !rs.gate.inOrder():
 		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonHostUnsettled, "an engine ended uncleanly: the next one starts after two checks of the Mac's memory")
+	case now.Before(rs.startsNotBefore(e)) && !e.setBackNow(now):
+		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonBackOff, "engines of namespace %s ended uncleanly: its next ones start later, so that they do not hold up those of others", e.assignment.Namespace)
 	case e.short != nil && !e.roomAgain.IsZero():
 		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonWaitingRoom, "%v; retrying when memory is freed", e.short)
 	default:

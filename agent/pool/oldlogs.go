@@ -86,7 +86,9 @@ func removeOldLogs(dir string, here map[string]bool, count int, bytes int64) err
 	for _, log := range by {
 		old = append(old, log)
 	}
-	slices.SortFunc(old, func(a, b *oldLog) int { return cmp.Or(b.written.Compare(a.written), cmp.Compare(a.paths[0], b.paths[0])) })
+	slices.SortFunc(old, func(a, b *oldLog) int {
+		return cmp.Or(b.written.Compare(a.written), cmp.Compare(a.paths[0], b.paths[0]))
+	})
 	var errs []error
 	for i, log := range old {
 		if bytes -= log.bytes; i < count && bytes >= 0 {

@@ -49,6 +49,9 @@ func (rs *replicas) putOff(e *entry, why journal.Refusal, now time.Time) { e.set
 // as if that was the engine's fault, else nil.
 func (rs *replicas) ended(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, now time.Time) {
 	if why != nil {
+		if unclean(r.Exit) {
+			rs.shares.failed(r.Namespace, now)
+		}
 		rs.failed(e, *why, now)
 		return
 	}

@@ -53,7 +53,9 @@ type replicas struct {
 	room     room
 	gate     gate
 
-	generation int64 // of the assignments it follows; registry.mu guards it
+	// registry.mu guards what follows.
+	generation int64 // of the assignments it follows
+	shares     startShares
 }
 
 // apply makes assignments the desired state: entries that they do not name are
@@ -107,7 +109,9 @@ func (rs *replicas) views() []view {
 	defer rs.mu.Unlock()
 	views := make([]view, 0, len(rs.entries))
 	for _, e := range rs.entries {
-		views = append(views, e.view(rs.gate.known(), rs.gate.mayStart()))
+		v := e.view(rs.gate.known(), rs.gate.mayStart())
+		v.loadNotBefore = rs.startsNotBefore(e)
+		views = append(views, v)
 	}
 	slices.SortFunc(views, func(a, b view) int { return byKey(a.key, b.key) })
 	return views

@@ -1,0 +1,57 @@
+package pool
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// A tenant's models die while they load, and it replaces those that have failed. The
+// next start of another tenant's model waits for a check of the Mac's memory now
+// and then, and not each time.
+func TestFailingModelsOfOneTenantDoNotHoldUpStartsOfOthers(t *testing.T) {
+	play(t, func(s *stage) {
+		s.host.Wired, s.host.WiredKnown = 2*gib, true
+		s.mac.SetHost(s.host)
+		good := s.model("good", enginetest.Script{HoldBytes: gib}, onDemand(time.Second))
+		evil := make([]v1alpha1.Assignment, 8)
+		for i := range evil {
+			evil[i] = s.model(fmt.Sprintf("evil-%d", i), enginetest.Script{HoldBytes: gib, LoadMilliseconds: int64(1000 + 900*i), DieLoading: 3}, of("evil"))
+		}
+		s.follow(append(evil, good)...)
+		waited := time.Duration(0)
+		for round := range 120 {
+			s.after(7*time.Second + time.Duration(round%13)*700*time.Millisecond)
+			for i := range evil {
+				if status(s.report(evil[i].ReplicaUID), "Admitted")[:5] == "False" { // failed for good
+					uid := fmt.Sprintf("evil-%d-%d", i, round)
+					evil[i] = s.model(uid, enginetest.Script{HoldBytes: gib, LoadMilliseconds: int64(1000 + 900*i), DieLoading: 3}, of("evil"))
+				}
+			}
+			s.follow(append(evil[:len(evil):len(evil)], good)...)
+			began := time.Now()
+			s.acquire("good").Release()
+			synctest.Wait()
+			waited += time.Since(began)
+		}
+		if waited > 2*time.Minute {
+			t.Errorf("120 requests waited for %v together", waited)
+		}
+	})
+}
+
+// A tenant that is alone on a Mac holds up nothing.
+func TestFailingModelIsRestartedSoonWithoutOthers(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("bad", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 100, DieLoading: 3}))
+		s.after(3 * time.Minute)
+		s.want("bad", "Loaded False/LoadFailed")
+		if r := s.report("bad").Restarts; r != maxCrashes+1 {
+			t.Errorf("%d restarts", r)
+		}
+	})
+}
