@@ -37,6 +37,9 @@ const (
 	// runawayStep is by how much an engine that is over its own limit grows from
 	// poll to poll if it obeys nothing any more: no request to end ends it soon.
 	runawayStep = 64 * footprint.MiB
+	// unmeasuredTime is how long one engine that cannot be measured keeps the guard
+	// from acting.
+	unmeasuredTime = 30 * time.Second
 	// stuckPolls of soft pressure in which no engine can release memory: pausing
 	// does not help.
 	stuckPolls = 10
@@ -56,6 +59,7 @@ type Enforcer struct {
 	gracePoll               int64     // the poll of grace of this emergency; 0: none yet
 	criticalStep            time.Time // the last step against pressure that only the system reports
 	engines                 map[Key]*engineState
+	unmeasured              map[Key]time.Time // since when an engine could not be measured
 }
 
 // engineState is what the Enforcer remembers of one engine between polls, as
@@ -85,6 +89,7 @@ func NewEnforcer() *Enforcer {
 // Poll decides on one reading. Callers poll every second while an engine is
 // active, and begin the decision's actions before the next reading.
 func (e *Enforcer) Poll(r Reading) Decision {
+	r, assumed := e.assume(r)
 	if why := blind(r); why != "" {
 		d := e.last
 		d.Level, d.Actions, d.Headroom, d.GuardInactive = e.level, nil, 0, why
@@ -100,12 +105,41 @@ func (e *Enforcer) Poll(r Reading) Decision {
 	because := e.judge(s)
 	e.last = Decision{
 		Level: e.level, Ceiling: s.c.Bytes, Term: s.c.Term, Dynamic: s.c.Dynamic,
-		Headroom: max(0, s.c.Hard-s.net), Because: because,
+		Headroom: max(0, s.c.Hard-s.net), Because: because, Assumed: assumed,
 	}
 	e.last.Actions = e.act(s)
 	e.last.PausePrefill = e.pause(s)
 	e.last.Follow = e.level != v1alpha1.PressureNormal || slices.ContainsFunc(r.Engines, EngineReading.overLimit)
 	return e.last
+}
+
+// assume counts, for an engine that could not be measured for unmeasuredTime while
+// another one could, what it has reserved: it must not keep the guard from the
+// others. It explains that in a sentence, empty where nothing is assumed.
+func (e *Enforcer) assume(r Reading) (Reading, string) {
+	since, assumed := map[Key]time.Time{}, ""
+	one := slices.ContainsFunc(r.Engines, func(g EngineReading) bool { return g.FootprintKnown && !g.Stopping })
+	engines := slices.Clone(r.Engines)
+	for i, g := range engines {
+		if g.FootprintKnown {
+			continue
+		}
+		first, known := e.unmeasured[g.Key]
+		if !known {
+			first = r.Now
+		}
+		since[g.Key] = first
+		if one && r.Now.Sub(first) >= unmeasuredTime {
+			engines[i].Footprint, engines[i].FootprintKnown = g.Reserved, true
+			assumed = unmeasured(g) + ": what it has reserved counts"
+		}
+	}
+	e.unmeasured, r.Engines = since, engines
+	return r, assumed
+}
+
+func unmeasured(g EngineReading) string {
+	return fmt.Sprintf("the memory of replica %s, epoch %d, could not be measured", g.Key.UID, g.Key.Epoch)
 }
 
 // blind returns why a reading cannot be acted on; empty if it can.
@@ -115,7 +149,7 @@ func blind(r Reading) string {
 	}
 	for _, e := range r.Engines {
 		if !e.FootprintKnown {
-			return fmt.Sprintf("the memory of replica %s, epoch %d, could not be measured", e.Key.UID, e.Key.Epoch)
+			return unmeasured(e)
 		}
 	}
 	return ""

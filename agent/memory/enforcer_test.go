@@ -464,6 +464,30 @@ func TestFailedProbeKeepsTheLevelAndStopsNothing(t *testing.T) {
 	}
 }
 
+// One engine that cannot be measured, which a model that took it over may see to,
+// keeps the guard from the others for a while only.
+func TestEngineThatCannotBeMeasuredDoesNotKeepTheGuardFromOthers(t *testing.T) {
+	p := newPolls()
+	hidden := with(engine("hidden", 20, 0), func(e *EngineReading) { e.Footprint, e.FootprintKnown = 0, false })
+	over := with(engine("over", 60, 0), func(e *EngineReading) { busy(e); e.Limit = 10 * gib })
+	for second := range 60 {
+		d := p.see(0, hidden, over)
+		if second < 29 && (d.GuardInactive == "" || len(d.Actions) > 0) {
+			t.Fatalf("after %d s: %+v", second, d)
+		}
+		if second > 33 && (d.GuardInactive != "" || d.Headroom == 0 || !strings.Contains(d.Assumed, "hidden")) {
+			t.Fatalf("after %d s: %+v", second, d)
+		}
+		if second > 33 && len(d.Actions) > 0 {
+			if d.Actions[0].Key.UID != "over" {
+				t.Errorf("%+v", d.Actions)
+			}
+			return
+		}
+	}
+	t.Error("the engine over its limit is not handled")
+}
+
 func TestFailedPollKeepsTheCounters(t *testing.T) {
 	p := newPolls()
 	p.see(0, with(pinned(101), func(e *EngineReading) { e.Limit = 0 }))

@@ -9,7 +9,7 @@
 // capacity with the figures; a reservation ends only after the caller observed
 // the end of the process; an engine that is or may be busy is never evicted, except
 // for a load that has waited for a minute (busyVictims); and on an incomplete
-// reading it takes no action.
+// reading it takes no action, unless it lasts and is of single engines.
 //
 // # Ceilings and marks
 //

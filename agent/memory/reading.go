@@ -95,6 +95,9 @@ type Decision struct {
 	// could not be measured. The level is kept, there are no actions and Headroom
 	// is unknown. Empty: the guard acts.
 	GuardInactive string
+	// Assumed names an engine that could not be measured for long, whose reservation
+	// counted instead. Empty: all were measured.
+	Assumed string
 }
 
 // Step is a kind of action.

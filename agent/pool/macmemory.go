@@ -105,6 +105,9 @@ func (p *pressure) guardCondition() metav1.Condition {
 	if why := p.decision.GuardInactive; why != "" {
 		return yes(v1alpha1.ReasonProbeFails, "%s; nothing is evicted or refused based on measurements until this works again: see the agent's log", why)
 	}
+	if why := p.decision.Assumed; why != "" {
+		return yes(v1alpha1.ReasonProbeFails, "%s; the guard acts for the others: see the agent's log", why)
+	}
 	if p.recorder.unsaved != "" {
 		return yes(reasonStateNotSaved, "the agent's journal cannot be written (%s): engines are unloaded as before, but none is started, and what has ended is reported later; free disk space on this Mac", p.recorder.unsaved)
 	}
