@@ -473,6 +473,40 @@ func TestServerBoundsCopies(t *testing.T) {
 	}
 }
 
+// A Mac that floods another one with requests costs it few verifications, and no
+// other Mac its own.
+func TestServerBoundsTheRequestsOfAMac(t *testing.T) {
+	s := newStand(t, nil)
+	path := agentapi.WeightsPath(digest, sum)
+	flood := &http.Client{Timeout: patience.Of(t), Transport: &http.Transport{TLSClientConfig: agentapi.WeightsClientTLS(s.ca.Mac("asker").Pair(t), s.ca.Roots(), "giver")}}
+	defer flood.CloseIdleConnections()
+	began, verified, busy := time.Now(), 0, 0
+	for range 2 * requestBurst {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, fmt.Sprintf("https://%s:%d%s", s.addr.Host, s.addr.Port, path), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(agentapi.HeaderGrant, "none")
+		resp, err := flood.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		switch resp.StatusCode {
+		case http.StatusForbidden:
+			verified++
+		case http.StatusServiceUnavailable:
+			busy++
+		}
+	}
+	if most := requestBurst + int(time.Since(began).Seconds()*requestRate) + 1; verified > most || verified+busy != 2*requestBurst {
+		t.Errorf("%d of %d were verified, want at most %d; %d were refused", verified, 2*requestBurst, most, busy)
+	}
+	if status, _, err := s.get(s.ca.Mac("other"), path, s.grant(func(g *agentapi.Grant) { g.Client = "other" })); status != http.StatusOK || err != nil {
+		t.Errorf("another Mac: HTTP %d, %v", status, err)
+	}
+}
+
 func TestServerThatSharesNothingReturnsNotFound(t *testing.T) {
 	s := newStand(t, func(c *ServerConfig) { c.AtOnce = 0 })
 	if status, _, err := s.get(s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum), s.grant(nil)); status != http.StatusNotFound || err != nil {

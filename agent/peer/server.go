@@ -40,6 +40,7 @@ type Server struct {
 	roots   func() []*x509.Certificate
 	weights Weights
 	slots   *slots
+	rates   rates
 	limit   *rate.Limiter // never nil
 	given   func(n int)
 	log     logr.Logger
@@ -84,6 +85,10 @@ func (s *Server) SetRate(bytesPerSecond int64) {
 
 // ServeHTTP serves one file, or refuses before its first byte.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if mac, ok := agentapi.OverWeights(r); ok && !s.rates.allow(mac+"/"+agentapi.UIDOf(r.TLS.PeerCertificates[0]), time.Now()) {
+		http.Error(w, "this Mac gets too many requests of yours", http.StatusServiceUnavailable)
+		return
+	}
 	grant, sum, no := s.entitled(r, time.Now())
 	if no != nil {
 		s.log.Info("Refused a Mac's request for weights", "address", r.RemoteAddr, "reason", no.Error())
