@@ -154,7 +154,7 @@ func script(lines []string) string {
 // generate returns a random history: a Mac, models, assignments, and then random
 // events.
 func generate(r *rand.Rand, n int) []string {
-	g := &generator{Rand: r, clear: r.IntN(2) == 0, calm: r.IntN(3) == 0}
+	g := &generator{Rand: r, clear: r.IntN(2) == 0, quiet: r.IntN(3) == 0}
 	lines := []string{g.mac()}
 	for _, name := range names {
 		lines = append(lines, g.model(name), g.order(name))
@@ -173,8 +173,8 @@ type generator struct {
 	// clear: what is wired shows what engines left, so that the checker knows
 	// when nothing may be started. Other histories hide it in every way.
 	clear bool
-	// calm: little happens but requests, so that waits last.
-	calm bool
+	// quiet: little happens but requests, so that waits last.
+	quiet bool
 }
 
 func pick[T any](g *generator, of ...T) T { return of[g.IntN(len(of))] }
@@ -237,7 +237,7 @@ func (g *generator) old() string { return fmt.Sprintf("r%d", max(1, g.requests-g
 func (g *generator) step() string {
 	name := pick(g, names...)
 	switch k := g.IntN(100); {
-	case k >= 74 && g.calm && g.IntN(8) > 0:
+	case k >= 74 && g.quiet && g.IntN(8) > 0:
 		return pick(g, "hold "+name+" "+g.fresh(), fmt.Sprintf("wait %dms", g.IntN(90000)))
 	case k < 28:
 		return "request " + name + " " + g.fresh() + fmt.Sprintf(" tokens=%d", 1+g.IntN(40)) + pick(g, "", "", "", "", "", "", " unread")

@@ -838,7 +838,7 @@ func TestNoEngineIsEvictedForOneThatIsOverItsLimit(t *testing.T) {
 			}
 		}
 		if !idle[0].Stopping {
-			t.Errorf("%v GiB over its limit, and its load goes on", over)
+			t.Errorf("%v GiB over its limit, and its load continues", over)
 		}
 	}
 }

@@ -134,7 +134,9 @@ func TestPressureUpEvictDownAndReturn(t *testing.T) {
 		if m := s.Snapshot().Memory; m.PressureLevel != v1alpha1.PressureNormal || m.EffectiveCeilingBytes != 64*gib || m.AccountedBytes != 41*gib || m.ActiveBytes != 41*gib {
 			t.Errorf("%+v", m)
 		}
-		s.twin.Engine("pin").SetExtra(19 * gib) // over the soft mark; its own limit is 22 GiB
+		lower := s.host
+		lower.MetalCap = 44 * gib // engines hold more than its soft mark
+		s.mac.SetHost(lower)
 		s.after(30 * time.Second)
 		if got := s.resident(); strings.Contains(got, "idle") {
 			t.Errorf("resident under pressure: %s", got)
@@ -146,9 +148,7 @@ func TestPressureUpEvictDownAndReturn(t *testing.T) {
 		if freed < 20*gib {
 			t.Errorf("%d bytes freed", freed)
 		}
-		if e := s.twin.Engine("pin"); e != nil {
-			e.SetExtra(0)
-		}
+		s.mac.SetHost(s.host)
 		h.Release()
 		s.after(2 * time.Minute)
 		if m := s.Snapshot().Memory; m.PressureLevel != v1alpha1.PressureNormal {

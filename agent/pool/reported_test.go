@@ -55,7 +55,7 @@ func TestAttackAnEngineWithImpossibleFigures(t *testing.T) {
 				s.follow(s.model("a", enginetest.Script{HoldBytes: gib, Claims: n}), s.model("b", enginetest.Script{HoldBytes: 20 * gib}))
 				s.want("a", "Serving True/Serving")
 				s.want("b", "Serving True/Serving")
-				s.after(time.Second)
+				s.after(500 * time.Millisecond) // before it is ended for them
 				lc := s.Pool.lifecycle
 				r := lc.mac.sample()
 				total, sum := s.host.Total, int64(0)
