@@ -66,7 +66,7 @@ type inputProcessor struct {
 	// unread is the output of all requests that was not sent.
 	unread *share.Bytes
 	// renders bounds the conversations that are rendered at once. One whose text gets long
-	// keeps its place while it waits for its turn in long.
+	// gives its place back and waits for its turn in long.
 	renders *share.Turns
 	// images of prompts; nil if the model has no image input.
 	images *imageProcessor

@@ -2,12 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"metalfleet.dev/metalfleet/metal/share"
 )
 
 // renderPlaces is how many conversations are rendered at once: each may make longBytes
-// before it waits for its turn among the long ones.
+// before it ends, to wait for its turn among the long ones.
 const renderPlaces = 8
 
 // longTurn is a request's turn among those that take much memory while their text is
@@ -36,17 +37,22 @@ func (l *longTurn) give() {
 	l.has = false
 }
 
-// render applies the chat template. A template that makes a long text of a short request
-// waits for the turn once it has made longBytes. A request that has the turn takes no place
-// among the renders: all of them may be waiting for its turn to end.
-func (p *inputProcessor) render(ctx context.Context, r Request, turn *longTurn) (string, *Refusal) {
+// errLong ends a render whose text gets long.
+var errLong = errors.New("the text of the conversation is long")
+
+// render applies the chat template. A template that makes a long text of a short request starts
+// again with the turn once it has made longBytes: no request keeps a place among the renders, or
+// a part of its text, while it waits for the turn.
+func (p *inputProcessor) render(ctx context.Context, r Request, turn *longTurn) (rendered string, refusal *Refusal) {
+	err := errLong
 	if !turn.has {
-		if p.renders.Take(ctx, r.Tenant) != nil {
-			return "", cancelled()
-		}
-		defer p.renders.Give(r.Tenant)
+		rendered, err = p.renderShort(ctx, r)
 	}
-	rendered, err := p.text.RenderInTurn(ctx, *r.Chat, longBytes, turn.take)
+	if errors.Is(err, errLong) {
+		if err = turn.take(ctx); err == nil {
+			rendered, err = p.text.Render(ctx, *r.Chat)
+		}
+	}
 	switch {
 	case ctx.Err() != nil:
 		return "", cancelled()
@@ -54,6 +60,15 @@ func (p *inputProcessor) render(ctx context.Context, r Request, turn *longTurn) 
 		return "", invalid("messages", "%v", err)
 	}
 	return rendered, nil
+}
+
+// renderShort returns errLong for a text that gets long. It never waits with a place.
+func (p *inputProcessor) renderShort(ctx context.Context, r Request) (string, error) {
+	if err := p.renders.Take(ctx, r.Tenant); err != nil {
+		return "", err
+	}
+	defer p.renders.Give(r.Tenant)
+	return p.text.RenderInTurn(ctx, *r.Chat, longBytes, func(context.Context) error { return errLong })
 }
 
 func cancelled() *Refusal {
