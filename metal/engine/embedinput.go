@@ -103,17 +103,21 @@ type texts struct {
 	// each has as many bytes in addition that are read again for each text, and once are
 	// those that are read with the first.
 	each, once int
+	// tokens of one that needs no tokenizer; nil if these are texts. common bytes were sent
+	// once for all texts.
+	tokens func(i int) int
+	common int
 }
 
 // embedTexts are the texts or token lists to embed.
 func (p *inputProcessor) embedTexts(r EmbedRequest) texts {
 	if len(r.Texts) == 0 {
-		return texts{param: "input", count: len(r.Tokens), bytes: func(int) int { return 0 }, input: func(_ context.Context, i int) (embed.Tokenized, error) {
+		return texts{param: "input", count: len(r.Tokens), bytes: func(int) int { return 0 }, tokens: func(i int) int { return len(r.Tokens[i]) }, input: func(_ context.Context, i int) (embed.Tokenized, error) {
 			return p.conventions.Tokens(p.tok, r.Tokens[i], r.Options)
 		}}
 	}
 	each := p.conventions.Repeated("", r.Options)
-	return texts{param: "input", count: len(r.Texts), each: each, bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Tokenized, error) {
+	return texts{param: "input", count: len(r.Texts), each: each, common: len(r.Options.Prompt) + len(r.Options.Instruction), bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Tokenized, error) {
 		return p.conventions.Text(ctx, p.tok, r.Texts[i], r.Options)
 	}}
 }
@@ -123,7 +127,7 @@ func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
 	if n := len(r.Query); n > p.conventions.Limit*textBytesPerToken {
 		return texts{}, inputTooLong("query", fmt.Sprintf("the query has %d bytes, but the model supports %d tokens", n, p.conventions.Limit))
 	}
-	all := texts{param: "documents", count: len(r.Documents), bytes: func(i int) int { return len(r.Documents[i]) }}
+	all := texts{param: "documents", count: len(r.Documents), common: len(r.Query) + len(r.Options.Instruction), bytes: func(i int) int { return len(r.Documents[i]) }}
 	if all.each = p.conventions.Repeated(r.Query, r.Options); all.each == 0 {
 		all.once = len(r.Query)
 	}
@@ -153,6 +157,18 @@ func (all texts) allBytes() int {
 	return n
 }
 
+// received is what the texts take until they are tokens.
+func (all texts) received() int64 {
+	n := int64(all.common)
+	for i := range all.count {
+		n += textBytes + int64(all.bytes(i))
+		if all.tokens != nil {
+			n += tokenBytes * int64(all.tokens(i))
+		}
+	}
+	return n
+}
+
 func inputTooLong(param, detail string) *Refusal {
 	return &Refusal{Kind: ContextLength, Param: param, Message: detail + "; shorten it, or enable truncation"}
 }
@@ -178,6 +194,11 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all tex
 	if refusal := p.checkBytes(all); refusal != nil {
 		return nil, refusal
 	}
+	release, refusal := p.receive(tenant, all.param, all.received())
+	if refusal != nil {
+		return nil, refusal
+	}
+	defer release()
 	turn := &longTurn{turns: p.long, tenant: tenant}
 	defer turn.give()
 	if all.allBytes() > longBytes && turn.take(ctx) != nil {

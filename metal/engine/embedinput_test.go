@@ -32,7 +32,7 @@ func readerInput(t *testing.T, name string) *inputProcessor {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	p := &inputProcessor{context: 1 << 20, ends: map[int32]bool{}, task: model.Embed, long: share.NewTurns(1), texts: share.NewBytes(waitingTextBytes), renders: share.NewTurns(renderPlaces)}
+	p := &inputProcessor{context: 1 << 20, ends: map[int32]bool{}, task: model.Embed, long: share.NewTurns(1), received: share.NewBytes(receivedBytes), texts: share.NewBytes(waitingTextBytes), renders: share.NewTurns(renderPlaces)}
 	if r.Rerank {
 		p.task = model.Rerank
 	}

@@ -91,7 +91,7 @@ func seeingInput(t *testing.T) *inputProcessor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower), long: share.NewTurns(1), renders: share.NewTurns(renderPlaces)}
+	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower), long: share.NewTurns(1), received: share.NewBytes(receivedBytes), renders: share.NewTurns(renderPlaces)}
 	if err := p.open(t.Context(), f, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -202,6 +202,7 @@ func TestAttackManyValuesWaitLikeLongTexts(t *testing.T) {
 // another tenant.
 func TestAttackLongTextsOfOneTenant(t *testing.T) {
 	p := tinyInput(t)
+	p.context = longBytes/bytesPerToken + 1
 	synctest.Test(t, func(t *testing.T) {
 		p.long = share.NewTurns(1)
 		if err := p.long.Take(t.Context(), "hog"); err != nil { // for a text that takes long

@@ -61,6 +61,8 @@ type inputProcessor struct {
 	long *share.Turns
 	// texts are the tokens of all requests for vectors or scores.
 	texts *share.Bytes
+	// received is the input of all requests until it is turned into tokens.
+	received *share.Bytes
 	// tools are the schemas of all requests, until these have ended.
 	tools *share.Bytes
 	// unread is the output of all requests that was not sent.
@@ -90,11 +92,19 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if refusal := p.checkLength(r); refusal != nil {
 		return nil, refusal
 	}
-	release, refusal := p.images.receive(r.Tenant, r.Images)
+	if refusal := p.checkInput(r); refusal != nil {
+		return nil, refusal
+	}
+	release, refusal := p.receive(r.Tenant, r.inputParam(), r.inputBytes())
 	if refusal != nil {
 		return nil, refusal
 	}
 	defer release()
+	releaseImages, refusal := p.images.receive(r.Tenant, r.Images)
+	if refusal != nil {
+		return nil, refusal
+	}
+	defer releaseImages()
 	images, refusal := p.images.measured(r.Images)
 	if refusal != nil {
 		return nil, refusal
@@ -274,8 +284,12 @@ func (p *inputProcessor) roomFor(r Request, prompt int) (maxTokens int, clamped 
 	return r.MaxTokens, false, nil
 }
 
-// tokens turns the input of a request into ids, with those of its images.
+// tokens turns the input of a request, which checkInput takes, into ids, with those of its
+// images.
 func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*promptImage) ([]int32, *Refusal) {
+	if r.Tokens != nil {
+		return p.checkTokens(r.Tokens)
+	}
 	turn := &longTurn{turns: p.long, tenant: r.Tenant}
 	defer turn.give()
 	if r.bytes() > longBytes && turn.take(ctx) != nil {
@@ -283,11 +297,9 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 	}
 	var written string
 	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true, Limit: p.context, Stop: ctx.Err}
-	switch {
-	case r.Chat != nil && r.Prompt == nil && r.Tokens == nil:
-		if n := r.Chat.Bytes(); n > p.context*chatBytesPerToken {
-			return nil, p.tooLong(fmt.Sprintf("the messages have %d bytes", n))
-		}
+	if r.Prompt != nil {
+		written = *r.Prompt
+	} else {
 		rendered, refusal := p.render(ctx, r, turn)
 		if refusal != nil {
 			return nil, refusal
@@ -298,15 +310,9 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 			}
 		}
 		written, opts.AddBOS = rendered, false
-	case r.Prompt != nil && r.Chat == nil && r.Tokens == nil:
-		written = *r.Prompt
-	case r.Tokens != nil && r.Chat == nil && r.Prompt == nil:
-		return p.checkTokens(r.Tokens)
-	default:
-		return nil, invalid("prompt", "want exactly one of messages, prompt and tokens")
 	}
-	if len(written) > p.context*bytesPerToken {
-		return nil, p.tooLong(fmt.Sprintf("the prompt has %d bytes", len(written)))
+	if refusal := p.checkWritten(written); refusal != nil {
+		return nil, refusal
 	}
 	ids, err := p.tok.Encode(written, opts)
 	switch {

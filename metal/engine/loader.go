@@ -136,7 +136,7 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &inputProcessor{facts: facts, adapters: digests(l.opts.Adapters), context: l.opts.ContextTokens, ends: map[int32]bool{}, long: share.NewTurns(1), texts: share.NewBytes(waitingTextBytes), tools: share.NewBytes(toolsBytes), unread: share.NewBytes(cmp.Or(l.opts.unread, maxUnread)), renders: share.NewTurns(renderPlaces)}
+	p := &inputProcessor{facts: facts, adapters: digests(l.opts.Adapters), context: l.opts.ContextTokens, ends: map[int32]bool{}, long: share.NewTurns(1), received: share.NewBytes(receivedBytes), texts: share.NewBytes(waitingTextBytes), tools: share.NewBytes(toolsBytes), unread: share.NewBytes(cmp.Or(l.opts.unread, maxUnread)), renders: share.NewTurns(renderPlaces)}
 	if p.context == 0 {
 		p.context = int(facts.ContextTokens)
 	}

@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// TestAttackLongInputsThatWait: those that wait for the turn among long texts take no more than
+// the share of their tenant, whatever they are, and another tenant's still has room.
+func TestAttackLongInputsThatWait(t *testing.T) {
+	p := tinyInput(t)
+	p.context = 1 << 20
+	long := strings.Repeat("x", receivedBytes/8)
+	for name, r := range map[string]Request{
+		"prompts":       {Prompt: &long},
+		"conversations": {Chat: saying(long)},
+		"forms":         {Chat: saying(strings.Repeat("x", longBytes+1)), Constraint: &Constraint{}},
+	} {
+		if r.Constraint != nil {
+			r.Constraint.Source = long
+		}
+		synctest.Test(t, func(t *testing.T) {
+			if err := p.long.Take(t.Context(), "other"); err != nil {
+				t.Fatal(err)
+			}
+			const requests = 8
+			refused := make(chan *Refusal, requests+1)
+			ask := func(tenant string) {
+				r := r
+				r.Tenant = tenant
+				go func() {
+					_, refusal := p.sequenceOf(t.Context(), r)
+					refused <- refusal
+				}()
+				synctest.Wait()
+			}
+			for range requests {
+				ask("hog")
+			}
+			if n := p.received.Of("hog"); n > receivedBytes/2 || len(refused) < requests/2 {
+				t.Errorf("%s: %d bytes of one tenant wait, %d requests are refused", name, n, len(refused))
+			}
+			for range len(refused) {
+				if refusal := <-refused; refusal == nil || refusal.Kind != QueueFull || refusal.RetryAfter == 0 {
+					t.Errorf("%s: %v", name, refusal)
+				}
+			}
+			if ask("victim"); len(refused) > 0 {
+				t.Errorf("%s: another tenant's is refused", name)
+			}
+			p.long.Give("other")
+			synctest.Wait()
+			if p.received.Held() != 0 {
+				t.Errorf("%s: %d bytes are held after the end", name, p.received.Held())
+			}
+		})
+	}
+}
+
+// Texts of embeddings and their token lists count as prompts do.
+func TestAttackLongTextsForVectorsThatWait(t *testing.T) {
+	p := readerInput(t, "qwen3 embed")
+	if err := p.long.Take(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("x", 1<<20)
+	for name, r := range map[string]EmbedRequest{
+		"texts":  {Texts: []string{text, text, text, text}},
+		"tokens": {Tokens: [][]int32{make([]int32, 1<<20)}},
+	} {
+		if n := p.embedTexts(r).received(); n < 4<<20 || n > 5<<20 {
+			t.Errorf("%s count as %d bytes", name, n)
+		}
+	}
+	if !p.received.Take("hog", receivedBytes/2) {
+		t.Fatal("one tenant does not get half")
+	}
+	if _, refusal := p.embeddingOf(t.Context(), "hog", p.embedTexts(EmbedRequest{Texts: []string{"x"}})); refusal == nil || refusal.Kind != QueueFull {
+		t.Errorf("a text of a tenant that has its share: %v", refusal)
+	}
+}
+
+// An input that can have no room is refused as too long, so that the beginning of a
+// conversation may be left out, and one that is longer than the context before it waits.
+func TestInputsThatAreTooLongDoNotWait(t *testing.T) {
+	p := tinyInput(t)
+	if err := p.long.Take(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ context, bytes int }{
+		"no room for it":          {1 << 20, receivedBytes/2 + 1},
+		"longer than the context": {512, 2 << 20},
+	} {
+		p.context = c.context
+		for _, r := range []Request{{Chat: saying(strings.Repeat("x", c.bytes))}, {Prompt: new(strings.Repeat("x", c.bytes))}, {Tokens: make([]int32, c.bytes/4)}} {
+			r.Tenant = "a"
+			if _, refusal := p.sequenceOf(t.Context(), r); refusal == nil || refusal.Kind != ContextLength {
+				t.Errorf("%s: %v", name, refusal)
+			}
+		}
+	}
+	if _, refusal := p.sequenceOf(t.Context(), Request{}); !errors.As(refusal, new(*Refusal)) || refusal.Kind != Invalid {
+		t.Errorf("a request without input: %v", refusal)
+	}
+}
