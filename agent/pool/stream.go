@@ -29,7 +29,7 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 	if h.ctx.Err() != nil {
 		return nil, errReleased
 	}
-	call, cancel := context.WithCancel(ctx)
+	call, cancel := context.WithCancel(wire.WithTenant(ctx, r.GetTenant()))
 	unwatch := context.AfterFunc(h.ctx, cancel)
 	stream := &Stream{
 		over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) },
@@ -62,21 +62,26 @@ func answerLimit(n, each int) grpc.CallOption {
 // is released. Its errors are those of Stream.Recv.
 func (h *Hold) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
 	most := answerLimit(len(r.GetTexts())+len(r.GetTokenLists()), maxVector)
-	return once(ctx, h, func(ctx context.Context) (*wire.EmbedResponse, error) { return h.engine.client.Embed(ctx, r, most) })
+	return once(ctx, h, r, func(ctx context.Context) (*wire.EmbedResponse, error) { return h.engine.client.Embed(ctx, r, most) })
 }
 
 // Rerank runs one request for scores, as Embed does.
 func (h *Hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
 	most := answerLimit(len(r.GetDocuments()), maxScore)
-	return once(ctx, h, func(ctx context.Context) (*wire.RerankResponse, error) { return h.engine.client.Rerank(ctx, r, most) })
+	return once(ctx, h, r, func(ctx context.Context) (*wire.RerankResponse, error) { return h.engine.client.Rerank(ctx, r, most) })
 }
 
-// once runs a call that has one answer.
-func once[T any](ctx context.Context, h *Hold, call func(context.Context) (*T, error)) (*T, error) {
+// request is a message of a tenant.
+type request interface {
+	GetTenant() string
+}
+
+// once runs the call of a request that has one answer.
+func once[T any](ctx context.Context, h *Hold, r request, call func(context.Context) (*T, error)) (*T, error) {
 	if h.ctx.Err() != nil {
 		return nil, errReleased
 	}
-	bounded, cancel := context.WithCancel(ctx)
+	bounded, cancel := context.WithCancel(wire.WithTenant(ctx, r.GetTenant()))
 	defer cancel()
 	defer context.AfterFunc(h.ctx, cancel)()
 	out, err := call(bounded)

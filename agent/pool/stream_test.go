@@ -37,6 +37,12 @@ func (e *verbose) Generate(_ *wire.GenerateRequest, out wire.Engine_GenerateServ
 // hold serves the engine, and returns a hold on it.
 func (e *verbose) hold(t *testing.T) *Hold {
 	t.Helper()
+	return holdOf(t, e)
+}
+
+// holdOf serves an engine, and returns a hold on it.
+func holdOf(t *testing.T, e wire.EngineServer) *Hold {
+	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +81,53 @@ func TestAttackAnswersOfManyBytes(t *testing.T) {
 		for what, err := range map[string]error{"vectors": embedded, "scores": reranked, "text": err} {
 			if (err != nil) != tc.refused {
 				t.Errorf("%s, %s: %v", name, what, err)
+			}
+		}
+	}
+}
+
+// tenants are those that an engine knows of calls before it receives their requests.
+type tenants struct {
+	wire.UnimplementedEngineServer
+	before chan string
+}
+
+func (e *tenants) Embed(ctx context.Context, _ *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	e.before <- wire.TenantOf(ctx)
+	return &wire.EmbedResponse{}, nil
+}
+
+func (e *tenants) Rerank(ctx context.Context, _ *wire.RerankRequest) (*wire.RerankResponse, error) {
+	e.before <- wire.TenantOf(ctx)
+	return &wire.RerankResponse{}, nil
+}
+
+func (e *tenants) Generate(_ *wire.GenerateRequest, out wire.Engine_GenerateServer) error {
+	e.before <- wire.TenantOf(out.Context())
+	return nil
+}
+
+// Each call has the tenant of its request, whatever characters that has.
+func TestCallsHaveTheTenantOfTheirRequest(t *testing.T) {
+	e := &tenants{before: make(chan string, 1)}
+	h := holdOf(t, e)
+	for _, tenant := range []string{"", "team-a", "team ä\n"} {
+		for what, call := range map[string]func() error{
+			"vectors": func() error { _, err := h.Embed(t.Context(), &wire.EmbedRequest{Tenant: tenant}); return err },
+			"scores":  func() error { _, err := h.Rerank(t.Context(), &wire.RerankRequest{Tenant: tenant}); return err },
+			"text": func() error {
+				s, err := h.Generate(t.Context(), &wire.GenerateRequest{Tenant: tenant})
+				if err == nil {
+					t.Cleanup(s.Close)
+				}
+				return err
+			},
+		} {
+			if err := call(); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-e.before; got != tenant {
+				t.Errorf("the call for %s has tenant %q, want %q", what, got, tenant)
 			}
 		}
 	}

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"metalfleet.dev/metalfleet/metal/excerpt"
@@ -254,6 +255,27 @@ func dial(path string, uid int, pid func() int) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("dial engine at %s: %w", path, err)
 	}
 	return conn, nil
+}
+
+// tenantKey is the metadata of a call that has the tenant of its request. Tenants may have any
+// characters, as only binary metadata may.
+const tenantKey = "tenant-bin"
+
+// WithTenant adds the tenant of a request to its call: the engine needs it before it receives
+// the request.
+func WithTenant(ctx context.Context, tenant string) context.Context {
+	if tenant == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, tenantKey, tenant)
+}
+
+// TenantOf is the tenant of a call, at the engine; empty if there is none.
+func TenantOf(ctx context.Context) string {
+	if tenant := metadata.ValueFromIncomingContext(ctx, tenantKey); len(tenant) > 0 {
+		return tenant[0]
+	}
+	return ""
 }
 
 // Refuse makes the gRPC error that carries r to the agent. It cuts the texts of r:

@@ -1,29 +1,34 @@
 package server
 
 import (
+	"context"
+	"slices"
+
 	"google.golang.org/grpc"
 
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // waitingWindow is how many bytes of a message may arrive while another is received.
 const waitingWindow = 256 << 10
 
-// reception lets one request to generate be received at a time. While it is received it is
-// in memory about three times, in frames, in one piece and in its fields: 57 MB for the
-// largest image (footprint, receivedImages).
-type reception struct{ turn chan struct{} }
+// reception lets one request with input be received at a time; tenants take turns. While it is
+// received it is in memory about three times, in frames, in one piece and in its fields: 57 MB
+// for the largest image (footprint, receivedImages). After that the engine counts it.
+type reception struct{ turns *share.Turns }
 
-func newReception() *reception { return &reception{turn: make(chan struct{}, 1)} }
+func newReception() *reception { return &reception{turns: share.NewTurns(1)} }
 
 // options are those of a server whose requests take turns. The window is constant: one
 // that grows would let whole messages arrive before their turn.
 func (r *reception) options() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.InitialWindowSize(waitingWindow), grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		if info.FullMethod != wire.Engine_Generate_FullMethodName {
-			return handle(srv, s)
+		switch info.FullMethod {
+		case wire.Engine_Generate_FullMethodName, wire.Engine_Embed_FullMethodName, wire.Engine_Rerank_FullMethodName:
+			s = &takingTurns{ServerStream: s, reception: r}
 		}
-		return handle(srv, &takingTurns{ServerStream: s, reception: r})
+		return handle(srv, s)
 	})}
 }
 
@@ -34,12 +39,37 @@ type takingTurns struct {
 }
 
 func (s *takingTurns) RecvMsg(m any) error {
-	ctx := s.Context()
-	select {
-	case s.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	tenant := wire.TenantOf(s.Context())
+	if err := s.turns.Take(s.Context(), tenant); err != nil {
+		return err
 	}
-	defer func() { <-s.turn }()
+	defer s.turns.Give(tenant)
 	return s.ServerStream.RecvMsg(m)
+}
+
+// register registers the service. gRPC receives the request of a call with one answer before
+// any code of ours runs, so calls with input are registered as streams of one message, which
+// are the same on the wire: gRPC asks the interceptor only for those that say ServerStreams.
+func register(g *grpc.Server, srv wire.EngineServer) {
+	d := wire.Engine_ServiceDesc
+	d.Methods = slices.DeleteFunc(slices.Clone(d.Methods), func(m grpc.MethodDesc) bool { return m.MethodName == "Embed" || m.MethodName == "Rerank" })
+	d.Streams = append(slices.Clone(d.Streams),
+		grpc.StreamDesc{StreamName: "Embed", ServerStreams: true, Handler: once(wire.EngineServer.Embed)},
+		grpc.StreamDesc{StreamName: "Rerank", ServerStreams: true, Handler: once(wire.EngineServer.Rerank)})
+	g.RegisterService(&d, srv)
+}
+
+// once is the handler of a stream with one request and one answer.
+func once[In, Out any](call func(wire.EngineServer, context.Context, *In) (*Out, error)) grpc.StreamHandler {
+	return func(srv any, s grpc.ServerStream) error {
+		in := new(In)
+		if err := s.RecvMsg(in); err != nil {
+			return err
+		}
+		out, err := call(srv.(wire.EngineServer), s.Context(), in)
+		if err != nil {
+			return err
+		}
+		return s.SendMsg(out)
+	}
 }

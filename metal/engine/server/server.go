@@ -94,7 +94,7 @@ func Serve(ctx context.Context, l net.Listener, e *engine.Engine, id Identity, c
 	s := &service{engine: e, id: id, cache: cache, asked: make(chan struct{}), over: make(chan struct{})}
 	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(wire.MaxMessageBytes), grpc.MaxSendMsgSize(wire.MaxMessageBytes), grpc.WaitForHandlers(true)}
 	g := grpc.NewServer(append(options, newReception().options()...)...)
-	wire.RegisterEngineServer(g, s)
+	register(g, s)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(wire.OwnUser(l)) }()
 	err := s.await(ctx, served)
