@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -28,6 +29,9 @@ type Stream struct {
 func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, error) {
 	if h.ctx.Err() != nil {
 		return nil, errReleased
+	}
+	if err := wire.CheckSize(r); err != nil {
+		return nil, err
 	}
 	call, cancel := context.WithCancel(wire.WithTenant(ctx, r.GetTenant()))
 	unwatch := context.AfterFunc(h.ctx, cancel)
@@ -73,6 +77,7 @@ func (h *Hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankR
 
 // request is a message of a tenant.
 type request interface {
+	proto.Message
 	GetTenant() string
 }
 
@@ -80,6 +85,9 @@ type request interface {
 func once[T any](ctx context.Context, h *Hold, r request, call func(context.Context) (*T, error)) (*T, error) {
 	if h.ctx.Err() != nil {
 		return nil, errReleased
+	}
+	if err := wire.CheckSize(r); err != nil {
+		return nil, err
 	}
 	bounded, cancel := context.WithCancel(wire.WithTenant(ctx, r.GetTenant()))
 	defer cancel()

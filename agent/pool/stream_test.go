@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"net"
 	"path/filepath"
 	"strings"
@@ -82,6 +83,25 @@ func TestAttackAnswersOfManyBytes(t *testing.T) {
 			if (err != nil) != tc.refused {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
+		}
+	}
+}
+
+// TestAttackRequestsLongerThanAMessage: they are refused as the request's fault before they are
+// sent. The error of gRPC counts as that of a lost engine, which is sent to another and ejected.
+func TestAttackRequestsLongerThanAMessage(t *testing.T) {
+	h := (&verbose{}).hold(t)
+	long := strings.Repeat("a", wire.MaxMessageBytes)
+	_, embedded := h.Embed(t.Context(), &wire.EmbedRequest{Texts: []string{long}})
+	_, reranked := h.Rerank(t.Context(), &wire.RerankRequest{Query: long})
+	s, err := h.Generate(t.Context(), &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: long}})
+	if err == nil {
+		_, err = s.Recv()
+		s.Close()
+	}
+	for what, err := range map[string]error{"vectors": embedded, "scores": reranked, "text": err} {
+		if r := wire.RefusalOf(err); r.GetCode() != wire.Code_CODE_INVALID || errors.Is(err, ErrEngineLost) {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"metalfleet.dev/metalfleet/metal/excerpt"
 )
@@ -276,6 +277,15 @@ func TenantOf(ctx context.Context) string {
 		return tenant[0]
 	}
 	return ""
+}
+
+// CheckSize refuses a request that is longer than a message: gRPC would end its call with an
+// error that a lost engine has, too.
+func CheckSize(r proto.Message) error {
+	if n := proto.Size(r); n > MaxMessageBytes {
+		return Refuse(&Refusal{Code: Code_CODE_INVALID, Message: fmt.Sprintf("the request takes %d bytes as a message to the engine, want at most %d; send shorter texts or fewer images", n, MaxMessageBytes)})
+	}
+	return nil
 }
 
 // Refuse makes the gRPC error that carries r to the agent. It cuts the texts of r:
