@@ -168,6 +168,9 @@ type choices struct {
 	answer
 	events chan<- event
 	next   atomic.Int64
+	// asking is held until the engine has admitted a choice: until then the engine, and the
+	// message to it, have all of the request once more.
+	asking sync.Mutex
 }
 
 // run reads the first choice, and then the others at the same time, a few at a
@@ -214,6 +217,8 @@ func (c *choices) work(ctx context.Context) {
 // admit requests a choice, and retries while the engine's queue is full: the
 // choices in progress are not given up for that.
 func (c *choices) admit(ctx context.Context, i int) (*admission.Admitted, error) {
+	c.asking.Lock()
+	defer c.asking.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, choicePatience)
 	defer cancel()
 	for {

@@ -38,6 +38,22 @@ func sayOwn() servetest.Script {
 	}
 }
 
+// admittedFirst is a script that waits after its request was admitted.
+func admittedFirst(script servetest.Script, wait func(context.Context)) servetest.Script {
+	return func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		if err := send(servetest.Admit()); err != nil {
+			return err
+		}
+		wait(ctx)
+		return script(ctx, r, func(e *wire.GenerateEvent) error {
+			if e.GetAdmitted() != nil {
+				return nil
+			}
+			return send(e)
+		})
+	}
+}
+
 func TestEveryChoiceIsToldWholeAndItsTokensAreCounted(t *testing.T) {
 	p := newPort(t, sayOwn())
 	usage := `"usage":{"prompt_tokens":3,"completion_tokens":8,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":{"reasoning_tokens":0}}`
@@ -146,8 +162,8 @@ func TestAStreamCarriesEveryChoice(t *testing.T) {
 	}
 }
 
-// TestEachChoiceHasItsOwnSeedAndFewRunAtOnce holds every choice until those that
-// may run at the same time do.
+// TestEachChoiceHasItsOwnSeedAndFewRunAtOnce holds every choice that was admitted until those
+// that may run at the same time do.
 func TestEachChoiceHasItsOwnSeedAndFewRunAtOnce(t *testing.T) {
 	const n, together = 9, 4
 	var begun, under, most atomic.Int64
@@ -157,16 +173,17 @@ func TestEachChoiceHasItsOwnSeedAndFewRunAtOnce(t *testing.T) {
 		if !strings.Contains(r.GetId(), "-") {
 			return say(ctx, r, send) // the first, which the others wait for
 		}
-		begun.Add(1)
-		now := under.Add(1)
-		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
-		}
-		select {
-		case <-enough:
-		case <-ctx.Done():
-		}
-		under.Add(-1)
-		return say(ctx, r, send)
+		return admittedFirst(say, func(ctx context.Context) {
+			begun.Add(1)
+			now := under.Add(1)
+			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+			}
+			select {
+			case <-enough:
+			case <-ctx.Done():
+			}
+			under.Add(-1)
+		})(ctx, r, send)
 	})
 	done := make(chan string, 1)
 	go func() { // ends with the answer
@@ -285,5 +302,26 @@ func TestNoRequestIsMoreUrgentThanItsKey(t *testing.T) {
 				t.Errorf("the engine gets %d, want %d", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestAttackChoicesOfALongRequest: the engine is sent the next one when it has admitted the one
+// before, because each has all of the request.
+func TestAttackChoicesOfALongRequest(t *testing.T) {
+	var asked, most atomic.Int64
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		if n := asked.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		time.Sleep(time.Millisecond) // others may be asked meanwhile
+		asked.Add(-1)
+		return sayOwn()(ctx, r, send)
+	})
+	resp := p.do("POST", "/v1/chat/completions", `{"model":"m","n":16,"messages":[{"role":"user","content":"hi"}]}`, agentapi.HeaderRequestID, "r")
+	if body := read(t, resp); resp.StatusCode != http.StatusOK || strings.Count(body, `"index"`) != 16 {
+		t.Fatalf("%d: %s", resp.StatusCode, body)
+	}
+	if most.Load() != 1 {
+		t.Errorf("%d choices were requested at once", most.Load())
 	}
 }

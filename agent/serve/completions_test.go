@@ -122,13 +122,15 @@ func TestFirstChoicesOfAllPromptsComeFirst(t *testing.T) {
 	begun := make(chan string, 16)
 	enough := make(chan struct{})
 	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
-		if begun <- r.GetPrompt(); strings.Contains(r.GetId(), "-") {
+		if begun <- r.GetPrompt(); !strings.Contains(r.GetId(), "-") {
+			return sayPrompt(ctx, r, send)
+		}
+		return admittedFirst(sayPrompt, func(ctx context.Context) {
 			select {
 			case <-enough:
 			case <-ctx.Done():
 			}
-		}
-		return sayPrompt(ctx, r, send)
+		})(ctx, r, send)
 	})
 	done := make(chan completion, 1)
 	go func() { done <- p.complete(`"n":3,"prompt":["a","b","c","d"]`) }() // ends with the answer
