@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"unicode/utf8"
 
 	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/sample"
@@ -17,6 +18,9 @@ const (
 	// maxRanked is how many tokens of the answer, and of the prompt, have log-probabilities in
 	// one event: a message has no more, and what is not in one waits in its short form.
 	maxRanked = 16
+	// maxPrompt is how many bytes of an echoed prompt one event has. Without tenants a prompt
+	// may have all of maxUnread, and an agent takes messages of less.
+	maxPrompt = 1 << 20
 	// eventBytes is what an event takes by itself, and sentLogprob a log-probability in the
 	// form in which it is sent.
 	eventBytes, sentLogprob = 320, 140
@@ -97,9 +101,16 @@ func (ev *Event) sentBytes() (n int64) {
 	return n
 }
 
-// split divides an event with more log-probabilities than one has.
+// split divides an event with more of the prompt or more log-probabilities than one has.
 func (ev *Event) split() (first Event, rest *Event) {
 	switch {
+	case len(ev.Prompt) > maxPrompt:
+		n := maxPrompt
+		for n > maxPrompt-utf8.UTFMax && !utf8.RuneStart(ev.Prompt[n]) {
+			n--
+		}
+		first, rest = Event{Prompt: ev.Prompt[:n]}, new(*ev)
+		rest.Prompt = ev.Prompt[n:]
 	case len(ev.PromptLogprobs) > maxRanked:
 		first = Event{Prompt: ev.Prompt}
 		rest = new(*ev)
