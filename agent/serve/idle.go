@@ -8,16 +8,23 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// progressEach is the minimum time between two progress events.
-const progressEach = 500 * time.Millisecond
+// progressEach is the minimum time between two progress events, and progressRate the maximum of
+// their bytes in a second: those of a response repeat the tools and metadata of its request.
+const (
+	progressEach = 500 * time.Millisecond
+	progressRate = 1 << 20
+)
 
 // idle keeps a stream open while the engine sends nothing visible. Clients count
 // parsed events, so it sends an empty event of the form instead of a comment.
 type idle struct {
 	*time.Ticker
 	answer
-	began    time.Time
-	reported time.Time
+	began time.Time
+	// next is when progress may be reported again, or before if the prompt is complete and the
+	// last event was not large.
+	next     time.Time
+	large    bool
 	finished []bool // choices
 }
 
@@ -44,11 +51,14 @@ func (i *idle) keepAlive(out *eventStream, p *openai.PromptProgress) error {
 
 // progress reports how much of the prompt has been computed.
 func (i *idle) progress(out *eventStream, p *wire.Progress) error {
-	now := time.Now()
-	if !i.answer.progress || now.Sub(i.reported) < progressEach && int(p.GetProcessedTokens()) < i.admitted.PromptTokens() {
+	now, complete := time.Now(), int(p.GetProcessedTokens()) >= i.admitted.PromptTokens()
+	if !i.answer.progress || now.Before(i.next) && (i.large || !complete) {
 		return nil
 	}
-	i.reported = now
-	return i.keepAlive(out, &openai.PromptProgress{Total: i.admitted.PromptTokens(), Cache: int(p.GetCachedTokens()), Processed: int(p.GetProcessedTokens()),
+	before := out.Written()
+	err := i.keepAlive(out, &openai.PromptProgress{Total: i.admitted.PromptTokens(), Cache: int(p.GetCachedTokens()), Processed: int(p.GetProcessedTokens()),
 		TimeMS: now.Sub(i.began).Milliseconds()})
+	pause := time.Duration(out.Written()-before) * time.Second / progressRate
+	i.next, i.large = now.Add(max(pause, progressEach)), pause > progressEach
+	return err
 }

@@ -267,3 +267,23 @@ func TestTheGatewayChoosesTheIDOfAStream(t *testing.T) {
 		}
 	}
 }
+
+// TestAttackProgressOfALargeResponse: each event repeats what the request has of tools and
+// metadata, so that there are fewer of larger ones.
+func TestAttackProgressOfALargeResponse(t *testing.T) {
+	const megabytes, seconds = 4, 60
+	synctest.Test(t, func(t *testing.T) {
+		var all []servetest.Script
+		all = append(all, after(0, servetest.Admit()))
+		for range 2 * seconds {
+			all = append(all, after(500*time.Millisecond, progress(2)))
+		}
+		all = append(all, after(0, servetest.Text("a")), after(0, servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 1)))
+		body := `{"model":"m","stream":true,"input":"x","instructions":"` + strings.Repeat("x", megabytes<<20) + `"}`
+		c := ask(inOrder(all...), dialect.PathResponses, body, agentapi.HeaderProgress, "true")
+		n := strings.Count(strings.Join(c.text, ""), `"prompt_progress":`)
+		if most := seconds/megabytes + 1; n < most/2 || n > most {
+			t.Errorf("progress is reported %d times in %d s, want about %d", n, seconds, most)
+		}
+	})
+}

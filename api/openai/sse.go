@@ -31,6 +31,7 @@ type EventWriter struct {
 	started bool
 	ended   bool
 	buf     bytes.Buffer
+	written int64
 }
 
 // NewEventWriter returns a writer that sends nothing before the first event, so
@@ -42,6 +43,9 @@ func NewEventWriter(w http.ResponseWriter) *EventWriter {
 // Started reports whether the header has been sent: from then on, only Fail can
 // report an error to the client.
 func (e *EventWriter) Started() bool { return e.started }
+
+// Written is how many bytes were written.
+func (e *EventWriter) Written() int64 { return e.written }
 
 // Send writes v as one event.
 func (e *EventWriter) Send(v any) error {
@@ -119,6 +123,7 @@ func (e *EventWriter) write(prefix string, data []byte) error {
 	e.buf.WriteString(prefix)
 	e.buf.Write(data)
 	e.buf.WriteString("\n\n")
+	e.written += int64(e.buf.Len())
 	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
