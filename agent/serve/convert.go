@@ -352,12 +352,12 @@ type completionForm struct {
 
 // echoed is a prompt that is returned, with log-probabilities if requested.
 type echoed struct {
-	text   string
+	text   []byte // comes in many parts
 	ranked []openai.Ranked
 }
 
 func (e *echoed) add(d *wire.PromptDelta) {
-	e.text += d.GetText()
+	e.text = append(e.text, d.GetText()...)
 	e.ranked = append(e.ranked, rankedOf(d.GetLogprobs())...)
 }
 
@@ -373,10 +373,10 @@ type echoes interface {
 func (f *completionForm) echo(d *wire.PromptDelta) { f.prompt.add(d) }
 
 func (f *completionForm) echoed() any {
-	if f.prompt.text == "" {
+	if len(f.prompt.text) == 0 {
 		return nil
 	}
-	c := f.a.Text(f.prompt.text)
+	c := f.a.Text(string(f.prompt.text))
 	c.Choices[0].Logprobs = f.promptLogprobs(f.prompt)
 	f.prompt = echoed{}
 	return c
@@ -385,10 +385,10 @@ func (f *completionForm) echoed() any {
 func (f *completionForm) opening() any { return nil }
 
 func (f *completionForm) promptLogprobs(p echoed) *openai.CompletionLogprobs {
-	if !f.logprobs || p.text == "" {
+	if !f.logprobs || len(p.text) == 0 {
 		return nil
 	}
-	return f.offsets.Prompt(p.text, p.ranked)
+	return f.offsets.Prompt(string(p.text), p.ranked)
 }
 
 func (f *completionForm) identify(id string)                     { f.a.ID = id }
@@ -401,7 +401,7 @@ func (f *completionForm) text(p piece) any { return f.withLogprobs(f.a.Text(p.te
 
 func (f *completionForm) whole(p piece, reason string, u openai.Usage) any {
 	before := f.promptLogprobs(p.prompt)
-	c := f.withLogprobs(f.a.Whole(p.prompt.text+p.text, reason, u), p)
+	c := f.withLogprobs(f.a.Whole(string(p.prompt.text)+p.text, reason, u), p)
 	c.Choices[0].Logprobs = before.Join(c.Choices[0].Logprobs)
 	return c
 }

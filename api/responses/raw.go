@@ -1,6 +1,7 @@
 package responses
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"unicode/utf16"
@@ -29,6 +30,8 @@ func (i Item) FunctionArguments() (json.RawMessage, error) {
 type rawInput struct {
 	all []byte // arguments so far
 	at  int    // the first byte that was not read
+	// found is how many of the tokens before the input were read.
+	found int
 	// begun is set after the quote that opens the input, ended after the one that
 	// closes it.
 	begun, ended bool
@@ -60,19 +63,24 @@ func (r *rawInput) push(text string) string {
 	return out.String()
 }
 
-// begin looks for the input at the beginning of the object.
+// opening are the tokens before the input, between which there may be white space.
+var opening = []string{"{", `"` + inputMember + `"`, ":", `"`}
+
+// begin looks for the input at the beginning of the object, after the tokens that it found
+// before.
 func (r *rawInput) begin() bool {
-	at := 0
-	for _, token := range []string{"{", `"` + inputMember + `"`, ":", `"`} {
-		for at < len(r.all) && strings.IndexByte(" \t\r\n", r.all[at]) >= 0 {
-			at++
+	for r.found < len(opening) {
+		for r.at < len(r.all) && strings.IndexByte(" \t\r\n", r.all[r.at]) >= 0 {
+			r.at++
 		}
-		if !strings.HasPrefix(string(r.all[at:min(len(r.all), at+len(token))]), token) {
+		token := opening[r.found]
+		if !bytes.HasPrefix(r.all[r.at:], []byte(token)) {
 			return false
 		}
-		at += len(token)
+		r.at += len(token)
+		r.found++
 	}
-	r.at, r.begun = at, true
+	r.begun = true
 	return true
 }
 

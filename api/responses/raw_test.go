@@ -42,6 +42,20 @@ func TestInputOfACustomToolIsReadFromArguments(t *testing.T) {
 	}
 }
 
+// TestAttackWhiteSpaceBeforeTheInput: each part of it is read once.
+func TestAttackWhiteSpaceBeforeTheInput(t *testing.T) {
+	var r rawInput
+	r.push("{")
+	for n := range 100 {
+		if r.push(" \n"); r.at != len(r.all) {
+			t.Fatalf("%d of %d bytes are read again after part %d", len(r.all)-r.at, len(r.all), n)
+		}
+	}
+	if got := r.push(`"inp`) + r.push(`ut":`) + r.push(`"x"}`); got != "x" {
+		t.Errorf("the input is %q", got)
+	}
+}
+
 // Any input, cut at any byte, decodes to the text that was encoded.
 func TestInputOfACustomToolIsAnyText(t *testing.T) {
 	seed := rand.Uint64()
