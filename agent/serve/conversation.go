@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -164,11 +165,14 @@ func joinSystem(all []*wire.ChatMessage) []*wire.ChatMessage {
 	return append(all[:1], all[len(texts):]...)
 }
 
+// mostShortened is how often a conversation is shortened: each time the engine reads it again.
+const mostShortened = 8
+
 // shortening returns a function that drops the beginning of a conversation: the
-// oldest exchanges, each from one user message to the next, and twice as many
-// each time. Instructions and the last exchange stay.
+// oldest exchanges, each from one user message to the next, and several times as many
+// each time: twice, or more of a long conversation. Instructions and the last exchange stay.
 func shortening(chat *wire.Chat) func() bool {
-	drop := 1
+	drop, factor := 1, 0
 	return func() bool {
 		head := 0
 		for head < len(chat.Messages) && chat.Messages[head].GetRole() == openai.RoleSystem {
@@ -183,8 +187,11 @@ func shortening(chat *wire.Chat) func() bool {
 		if len(begins) == 0 {
 			return false
 		}
+		if factor == 0 {
+			factor = max(2, int(math.Ceil(math.Pow(float64(len(begins)), 1./(mostShortened-1)))))
+		}
 		chat.Messages = slices.Delete(chat.Messages, head, begins[min(drop, len(begins))-1])
-		drop *= 2
+		drop *= factor
 		return true
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -66,4 +67,22 @@ func TestOtherChoicesAreAskedForOnceTheFirstHasBegun(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// TestAttackALongConversationThatIsShortened: it is sent to the engine a few times only, and
+// the last time with the last exchange.
+func TestAttackALongConversationThatIsShortened(t *testing.T) {
+	for _, exchanges := range []int{1, 2, 3, 100, 129, 5000, openai.MaxParts} {
+		chat := &wire.Chat{Messages: []*wire.ChatMessage{{Role: openai.RoleSystem}}}
+		for range exchanges {
+			chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleUser})
+		}
+		shorten, times := shortening(chat), 0
+		for shorten() {
+			times++
+		}
+		if times > mostShortened || len(chat.Messages) != 2 {
+			t.Errorf("%d exchanges are shortened %d times, to %d messages", exchanges, times, len(chat.Messages))
+		}
+	}
 }
