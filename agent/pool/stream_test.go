@@ -127,7 +127,7 @@ func (e *tenants) Generate(_ *wire.GenerateRequest, out wire.Engine_GenerateServ
 	return nil
 }
 
-// Each call has the tenant of its request, whatever characters that has.
+// Each call has the tenant of its request, with any characters.
 func TestCallsHaveTheTenantOfTheirRequest(t *testing.T) {
 	e := &tenants{before: make(chan string, 1)}
 	h := holdOf(t, e)

@@ -268,9 +268,9 @@ func TestTheGatewayChoosesTheIDOfAStream(t *testing.T) {
 	}
 }
 
-// TestAttackProgressOfALargeResponse: each event repeats what the request has of tools and
+// Each event repeats what the request has of tools and
 // metadata, so that there are fewer of larger ones.
-func TestAttackProgressOfALargeResponse(t *testing.T) {
+func TestProgressOfALargeResponseIsRare(t *testing.T) {
 	const megabytes, seconds = 4, 60
 	synctest.Test(t, func(t *testing.T) {
 		var all []servetest.Script

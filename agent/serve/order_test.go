@@ -69,9 +69,9 @@ func TestOtherChoicesAreAskedForOnceTheFirstHasBegun(t *testing.T) {
 	})
 }
 
-// TestAttackALongConversationThatIsShortened: it is sent to the engine a few times only, and
+// A long conversation is sent to the engine a few times only, and
 // the last time with the last exchange.
-func TestAttackALongConversationThatIsShortened(t *testing.T) {
+func TestLongConversationsAreShortenedAFewTimes(t *testing.T) {
 	for _, exchanges := range []int{1, 2, 3, 100, 129, 5000, openai.MaxParts} {
 		chat := &wire.Chat{Messages: []*wire.ChatMessage{{Role: openai.RoleSystem}}}
 		for range exchanges {

@@ -42,8 +42,8 @@ func TestInputOfACustomToolIsReadFromArguments(t *testing.T) {
 	}
 }
 
-// TestAttackWhiteSpaceBeforeTheInput: each part of it is read once.
-func TestAttackWhiteSpaceBeforeTheInput(t *testing.T) {
+// Each part of white space before the input is read once.
+func TestWhiteSpaceBeforeTheInputIsReadOnce(t *testing.T) {
 	var r rawInput
 	r.push("{")
 	for n := range 100 {

@@ -53,7 +53,7 @@ func (r Request) inputBytes() int64 {
 	return n
 }
 
-// checkInput refuses what is no input, and what is too long whatever it is turned into.
+// checkInput refuses what is no input, and what is too long in any tokens.
 func (p *inputProcessor) checkInput(r Request) *Refusal {
 	inputs := 0
 	for _, is := range []bool{r.Chat != nil, r.Prompt != nil, r.Tokens != nil} {

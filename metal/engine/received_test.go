@@ -8,7 +8,7 @@ import (
 )
 
 // TestAttackLongInputsThatWait: those that wait for the turn among long texts take no more than
-// the share of their tenant, whatever they are, and another tenant's still has room.
+// the share of their tenant, and another tenant's still has room.
 func TestAttackLongInputsThatWait(t *testing.T) {
 	p := tinyInput(t)
 	p.context = 1 << 20
@@ -60,7 +60,7 @@ func TestAttackLongInputsThatWait(t *testing.T) {
 }
 
 // Texts of embeddings and their token lists count as prompts do.
-func TestAttackLongTextsForVectorsThatWait(t *testing.T) {
+func TestTextsForVectorsCountAsPromptsDo(t *testing.T) {
 	p := readerInput(t, "qwen3 embed")
 	if err := p.long.Take(t.Context(), "other"); err != nil {
 		t.Fatal(err)

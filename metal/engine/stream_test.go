@@ -38,9 +38,9 @@ func TestAttackArgumentsThatNoClientReads(t *testing.T) {
 	}
 }
 
-// TestAttackALongPromptThatIsEchoed: it comes in several events, each of whole characters: an
+// A prompt comes in several events, each of whole characters: an
 // agent takes no message as long as all unread output may be.
-func TestAttackALongPromptThatIsEchoed(t *testing.T) {
+func TestALongPromptIsEchoedInParts(t *testing.T) {
 	s := newStream([]int32{1}, nil, unread{})
 	prompt := "x" + strings.Repeat("é", maxUnread/2-1)
 	s.pushPrompt(prompt, []sample.Ranked{{}})

@@ -47,7 +47,7 @@ func TestAttackToolsThatNoPromptShows(t *testing.T) {
 	if held, _ := engine.Held(e); held-before < int64(len(open))*2*size {
 		t.Errorf("the guard counts %d bytes of %d requests with tools of %d", held-before, len(open), size)
 	}
-	for bytes, want := range map[int]engine.Kind{size: engine.QueueFull, 40 << 20: engine.Invalid} {
+	for bytes, want := range map[int]engine.Kind{size: engine.QueueFull, 40 << 20: engine.ContextLength} {
 		if _, err := ask("a", bytes); !isKind(err, want) {
 			t.Errorf("another request with tools of %d bytes: %v", bytes, err)
 		}
