@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -114,6 +115,39 @@ func TestRevisionsAreKnownByWhatTheyHold(t *testing.T) {
 	got, err := r.ensureRevision(t.Context(), s, engine)
 	if err != nil || got.object.Name != renamed.Name {
 		t.Errorf("revision %v (%v), want the one that holds this engine", got.object, err)
+	}
+}
+
+// A tenant makes the deployment so large that no status of it can be stored, or writes it again and
+// again: it must go nevertheless, or its namespace never does.
+func TestADeploymentGoesWhoseStatusCannotBeWritten(t *testing.T) {
+	c := terminating(t, false)
+	key := client.ObjectKey{Namespace: "ns", Name: "d"}
+	var d v1alpha1.ModelDeployment
+	if err := c.Get(t.Context(), key, &d); err != nil {
+		t.Fatal(err)
+	}
+	d.Finalizers = []string{"example.com/other", v1alpha1.FinalizerReplicas}
+	if err := c.Update(t.Context(), &d); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(t.Context(), &d); err != nil {
+		t.Fatal(err)
+	}
+	busy := interceptor.NewClient(c, interceptor.Funcs{
+		SubResourceApply: func(context.Context, client.Client, string, runtime.ApplyConfiguration, ...client.SubResourceApplyOption) error {
+			if err := c.Patch(t.Context(), d.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))); err != nil {
+				t.Fatal(err)
+			}
+			return errors.New("etcdserver: request is too large")
+		},
+	})
+	r := &Reconciler{Client: busy, Clock: clocktesting.NewFakePassiveClock(now)}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err == nil {
+		t.Error("the status could not be written, and there is no error")
+	}
+	if err := c.Get(t.Context(), key, &d); err != nil || len(d.Finalizers) != 1 || d.Finalizers[0] != "example.com/other" || d.Annotations["a"] != "b" {
+		t.Errorf("finalizers %v, annotations %v, %v", d.Finalizers, d.Annotations, err)
 	}
 }
 

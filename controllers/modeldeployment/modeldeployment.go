@@ -69,8 +69,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	s.failure = r.act(ctx, s)
 	err = errors.Join(s.failure, r.report(ctx, s))
-	if err == nil {
-		err = r.finish(ctx, s)
+	if s.failure == nil { // also if the status cannot be written: a tenant may see to that
+		err = errors.Join(err, r.finish(ctx, s))
 	}
 	return reconcile.Result{RequeueAfter: s.again()}, err
 }
@@ -248,7 +248,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) error {
 	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerOperator, o); err != nil {
 		return err
 	}
-	d.ResourceVersion, d.Status.FreedBytesTotal = *o.ResourceVersion, next.FreedBytesTotal // the removal of the finalizer is locked
+	d.Status.FreedBytesTotal = next.FreedBytesTotal
 	notice.PostAll(ctx, r.Client, s.now, posts...)
 	return nil
 }
@@ -265,10 +265,8 @@ func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 			return fmt.Errorf("delete revision %s: %w", old.object.Name, err)
 		}
 	}
-	before := s.deployment.DeepCopy()
-	controllerutil.RemoveFinalizer(s.deployment, v1alpha1.FinalizerReplicas)
-	if err := r.Client.Patch(ctx, s.deployment, lockedMerge(before), client.FieldOwner(v1alpha1.ManagerOperator)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("remove finalizer: %w", err)
+	if err := status.RemoveFinalizer(ctx, r.Client, v1alpha1.ManagerOperator, s.deployment, v1alpha1.FinalizerReplicas); client.IgnoreNotFound(err) != nil {
+		return err
 	}
 	ctrl.LoggerFrom(ctx).Info("Deployment released", "freedBytesTotal", s.deployment.Status.FreedBytesTotal)
 	return nil

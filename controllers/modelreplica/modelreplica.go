@@ -5,7 +5,7 @@
 // the release finalizer, and the deletion of a replica whose Mac has a NoExecute taint
 // that it does not tolerate, or no longer (evict.go). It refuses to
 // let a replica go before its Mac said Released for that epoch, or is gone, and
-// before the deployment has counted what it freed. The figures are the Mac's:
+// before the deployment has counted what it freed, or could not for minutes (release.go). The figures are the Mac's:
 // it copies them, derives Ready, and marks what is stale.
 //
 // Start reading at Reconciler.Reconcile and derive.
@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -48,6 +47,8 @@ type Reconciler struct {
 
 	// limits bound the Events about what a Mac reports.
 	limits notice.Limits
+	// waits are released replicas that are not accounted for yet.
+	waits waits
 }
 
 // SetupWithManager starts the reconciler with its watches.
@@ -120,6 +121,9 @@ func accountChanged() predicate.Predicate {
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var replica v1alpha1.ModelReplica
 	if err := r.Client.Get(ctx, req.NamespacedName, &replica); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.waits.end(req.NamespacedName)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	mac, err := r.mac(ctx, &replica)
@@ -140,8 +144,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	// left is until the end of the replica's stay on a tainted Mac, which no watch reports.
-	return reconcile.Result{RequeueAfter: left}, client.IgnoreNotFound(r.release(ctx, &replica))
+	// No watch reports the end of the replica's stay on a tainted Mac, nor that its deployment
+	// did not account for it in time.
+	wait, err := r.release(ctx, &replica)
+	return reconcile.Result{RequeueAfter: cmp.Or(wait, left)}, client.IgnoreNotFound(err)
 }
 
 // unspoken reports whether placement has not looked at a replica yet. It has no status
@@ -203,44 +209,4 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 	mac := cmp.Or(replica.Spec.NodeName, replica.Spec.PrefetchNodeName)
 	notice.PostAll(ctx, r.Client, r.Clock.Now(), r.limits.Within(mac, r.Clock.Now(), posts)...)
 	return nil
-}
-
-// release removes the finalizer of a replica that is deleted, released and accounted for.
-// The write is locked, so that it cannot overtake a binding.
-func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica) error {
-	if replica.DeletionTimestamp.IsZero() || !fleet.Released(replica) ||
-		!controllerutil.ContainsFinalizer(replica, v1alpha1.FinalizerRelease) {
-		return nil
-	}
-	done, err := r.accounted(ctx, replica)
-	if err != nil || !done {
-		// Not accounted for yet: the deployment's status triggers another pass.
-		return err
-	}
-	before := replica.DeepCopy()
-	controllerutil.RemoveFinalizer(replica, v1alpha1.FinalizerRelease)
-	if err := r.Client.Patch(ctx, replica, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
-		client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return fmt.Errorf("remove finalizer of %s: %w", client.ObjectKeyFromObject(replica), err)
-	}
-	ctrl.LoggerFrom(ctx).Info("Replica released", "MacNode", replica.Spec.NodeName, "freedBytesTotal", replica.Status.Freed.TotalBytes)
-	return nil
-}
-
-// accounted reports whether the owner has counted the replica's freed bytes, or cannot
-// because it is deleted.
-func (r *Reconciler) accounted(ctx context.Context, replica *v1alpha1.ModelReplica) (bool, error) {
-	var owner v1alpha1.ModelDeployment
-	key := client.ObjectKey{Namespace: replica.Namespace, Name: replica.Spec.DeploymentRef.Name}
-	err := r.Client.Get(ctx, key, &owner)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read deployment %s: %w", key, err)
-	}
-	if string(owner.UID) != replica.Spec.DeploymentRef.UID {
-		return true, nil
-	}
-	return slices.Contains(owner.Status.Accounted, string(replica.UID)), nil
 }

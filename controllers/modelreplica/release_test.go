@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -73,7 +74,7 @@ func TestAReplicaGoesOnlyOnceItIsAccounted(t *testing.T) {
 			}
 			c := world(t, objects...)
 			r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
-			if err := r.release(t.Context(), replica); err != nil {
+			if _, err := r.release(t.Context(), replica); err != nil {
 				t.Fatal(err)
 			}
 			err := c.Get(t.Context(), client.ObjectKeyFromObject(replica), &v1alpha1.ModelReplica{})
@@ -81,6 +82,35 @@ func TestAReplicaGoesOnlyOnceItIsAccounted(t *testing.T) {
 				t.Errorf("gone %v (%v), want %v", gone, err, tc.goes)
 			}
 		})
+	}
+}
+
+// A tenant makes a deployment so large that no status of it can be stored: that must not keep its
+// replicas, and with them their places on Macs, for ever.
+func TestAReplicaWhoseDeploymentCannotAccountGoesInTime(t *testing.T) {
+	replica, owner := leaving()
+	c, clock := world(t, replica, owner), clocktesting.NewFakePassiveClock(now)
+	r := &Reconciler{Client: c, Clock: clock}
+	pass := func() (time.Duration, bool) {
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(replica)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter, apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(replica), &v1alpha1.ModelReplica{}))
+	}
+	if again, gone := pass(); gone || again != accountWithin {
+		t.Fatalf("gone %v, again in %v", gone, again)
+	}
+	clock.SetTime(now.Add(accountWithin - time.Second))
+	if again, gone := pass(); gone || again != time.Second {
+		t.Fatalf("gone %v, again in %v", gone, again)
+	}
+	clock.SetTime(now.Add(accountWithin))
+	if _, gone := pass(); !gone {
+		t.Error("the replica is still there")
+	}
+	if pass(); len(r.waits.since) != 0 {
+		t.Errorf("%v is kept of it", r.waits.since)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -121,6 +122,25 @@ func Apply(ctx context.Context, c client.Client, manager string, o Configuration
 // over those that another manager applied.
 func ApplyStatus(ctx context.Context, c client.Client, manager string, o Configuration) error {
 	return describe(o, c.Status().Apply(ctx, o, client.FieldOwner(manager), client.ForceOwnership))
+}
+
+// RemoveFinalizer removes a finalizer that an object has. It is locked by the list of finalizers
+// alone: someone who writes the object all the time does not keep it from being deleted.
+func RemoveFinalizer(ctx context.Context, c client.Client, manager string, o client.Object, finalizer string) error {
+	path := fmt.Sprintf("/metadata/finalizers/%d", slices.Index(o.GetFinalizers(), finalizer))
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value string `json:"value,omitempty"`
+	}
+	patch, err := json.Marshal([]operation{{"test", "/metadata/uid", string(o.GetUID())}, {"test", path, finalizer}, {"remove", path, ""}})
+	if err == nil {
+		err = c.Patch(ctx, o, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(manager))
+	}
+	if err != nil {
+		return fmt.Errorf("remove finalizer %s of %s: %w", finalizer, o.GetName(), err)
+	}
+	return nil
 }
 
 func describe(o Configuration, err error) error {
