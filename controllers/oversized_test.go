@@ -157,7 +157,7 @@ func TestADeploymentWhoseSpecBecomesTooLarge(t *testing.T) {
 	w.deployment("grows", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.must(w.c.Patch(w.ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"metalfleet.dev/spec-bytes":"1"}}}`))))
 	w.edit("grows", func(s *v1alpha1.ModelDeploymentSpec) {
-		s.Placement, s.Replicas = v1alpha1.PlacementSpec{NodeSelector: label("mac-1"), Affinity: largeAffinity(10)}, ptr.To[int32](2)
+		s.Placement, s.Replicas = v1alpha1.PlacementSpec{NodeSelector: label("mac-1"), Affinity: largeAffinity(1)}, ptr.To[int32](2)
 	})
 	w.deployment("grows", v1alpha1.ConditionAccepted, v1alpha1.ReasonSpecTooLarge)
 	var replicas v1alpha1.ModelReplicaList
@@ -173,7 +173,7 @@ func TestADeploymentWhoseSpecBecomesTooLarge(t *testing.T) {
 			t.Errorf("%s has the selector %v, want that of the accepted spec", r.Name, r.Spec.Placement.NodeSelector)
 		}
 	}
-	if d = w.get("grows"); len(d.Spec.Placement.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) != 10 || d.Annotations["metalfleet.dev/spec-bytes"] != "1" {
+	if d = w.get("grows"); len(d.Spec.Placement.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) != 1 || d.Annotations["metalfleet.dev/spec-bytes"] != "1" {
 		t.Errorf("the owner's spec or annotations were changed: %v", d.Annotations)
 	}
 	w.edit("grows", func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Affinity = nil })

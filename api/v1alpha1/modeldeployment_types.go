@@ -273,7 +273,7 @@ type PrefixCacheSpec struct {
 	// model and namespace that state the same text share it as well. A change
 	// creates a new revision. Default: nothing is shared.
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=4096

@@ -326,6 +326,7 @@ func TestAPersonOnCallEvictsReplicas(t *testing.T) {
 		{name: "marks it as retiring", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/retiring":"true"}}}`, refused: more},
 		{name: "evicts and marks it", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"true","a":"b"}}}`, refused: more},
 		{name: "labels it", who: oncall, object: replica, patch: `{"metadata":{"labels":{"metalfleet.dev/deployment":"other"}}}`, refused: more},
+		{name: "writes a long annotation", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"` + strings.Repeat("x", 130<<10) + `"}}}`, refused: "may take 128 KiB"},
 		{name: "writes a finalizer", who: oncall, object: replica, patch: `{"metadata":{"finalizers":["a.example/b"]}}`, refused: more},
 		{name: "the garbage collector writes a finalizer", who: root, object: replica, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
 		{name: "the operator retires it", who: operator, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/retiring":"true"}}}`},
@@ -360,6 +361,13 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 		{name: "many finalizers", who: mallory, object: mine, patch: `{"metadata":{"finalizers":[` + repeated(`"a.example/%d"`, 17) + `]}}`, refused: "at most 16 finalizers"},
 		{name: "many owners", who: mallory, object: mine, patch: `{"metadata":{"ownerReferences":[` + repeated(`{"apiVersion":"v1","kind":"Pod","name":"p","uid":"%d"}`, 17) + `]}}`, refused: "at most 16 ownerReferences"},
 		{name: "many labels", who: mallory, object: mine, patch: `{"metadata":{"labels":{` + repeated(`"l%d":""`, 129) + `}}}`, refused: "at most 128 labels"},
+		{name: "long annotations", who: mallory, object: mine, patch: `{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 100<<10) + `"}}}`},
+		{name: "long annotations as JSON", who: mallory, object: mine, patch: `{"metadata":{"annotations":{"a":"` + strings.Repeat("<", 22<<10) + `"}}}`, refused: "may take 128 KiB"},
+		{name: "a long owner", who: mallory, object: mine, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"` + strings.Repeat("x", 128<<10) + `","uid":"u"}]}}`, refused: "may take 128 KiB"},
+		{name: "a large affinity", who: mallory, object: mine, patch: affinity(24)},
+		{name: "a larger affinity", who: mallory, object: mine, patch: affinity(36), refused: "may take 64 KiB"},
+		{name: "the largest affinity", who: mallory, object: mine, patch: affinity(512), refused: "may take 64 KiB"},
+		{name: "many managers", who: mallory, object: mine, patch: `{"metadata":{"managedFields":[` + repeated(`{"manager":"m%d","operation":"Apply","apiVersion":"metalfleet.dev/v1alpha1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}}}`, 33) + `]}}`, refused: "at most 32 field managers"},
 		{name: "a profile with many finalizers", who: root, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: ModelProfile, metadata: {name: p, namespace: tenant, finalizers: [" + repeated("a.example/%d", 17) + "]}}", refused: "at most 16 finalizers"},
 		{name: "a revision of a deployment", who: mallory, object: revision("forged", owned), refused: refused},
 		{name: "a revision with the label", who: mallory, object: revision("forged", label), refused: refused},
@@ -373,6 +381,22 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 		{name: "a revision of another controller", who: mallory, object: revision("other", "labels: {a: b}")},
 		{name: "the operator makes the newest", who: operator, object: made, patch: `{"revision":9}`},
 	})
+}
+
+// affinity patches a deployment with an affinity of a number of expressions, of 2 KiB each.
+func affinity(expressions int) string {
+	e := `{"key":"k","operator":"In","values":[` + repeated(`"`+strings.Repeat("v", 61)+`%02d"`, 32) + `]}`
+	term := func(n int) string { return `{"matchExpressions":[` + strings.TrimSuffix(strings.Repeat(e+",", n), ",") + `]}` }
+	var required, preferred []string
+	for n := 0; n < expressions; n += 16 {
+		if t := term(min(16, expressions-n)); len(required) < 16 {
+			required = append(required, t)
+		} else {
+			preferred = append(preferred, `{"weight":1,"preference":`+t+`}`)
+		}
+	}
+	return `{"spec":{"placement":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[` + strings.Join(required, ",") +
+		`]},"preferredDuringSchedulingIgnoredDuringExecution":[` + strings.Join(preferred, ",") + `]}}}}}`
 }
 
 // repeated joins a format of a number, often.

@@ -1992,7 +1992,7 @@ var schemaYAML = typed.YAMLObject(`types:
         list:
           elementType:
             scalar: string
-          elementRelationship: associative
+          elementRelationship: atomic
 - name: dev.metalfleet.metalfleet.api.v1alpha1.PressureLevel
   scalar: string
 - name: dev.metalfleet.metalfleet.api.v1alpha1.Priority
