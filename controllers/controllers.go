@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/workqueue"
@@ -196,6 +197,10 @@ func options(concurrent int) controller.Options {
 // setupDemand sets up the reports of gateways and the autoscaler at the leader.
 func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *signal.Metrics) (*autoscaler.Reconciler, error) {
 	ledger := demand.NewLedger(c.Clock.Now)
+	ledger.Exists = func(key types.NamespacedName) bool {
+		var d v1alpha1.ModelDeployment // of the cache: read only
+		return mgr.GetClient().Get(context.Background(), key, &d, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy) == nil
+	}
 	scaler := autoscaler.New(mgr.GetClient(), c.Clock, c.Namespace, ledger, metrics)
 	scaler.Service = cmp.Or(c.GatewayService, scaler.Service)
 	if err := metrics.Demand(c.Metrics, ledger.Gateways, scale.Changes()...); err != nil {

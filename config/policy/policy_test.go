@@ -386,7 +386,9 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 // affinity patches a deployment with an affinity of a number of expressions, of 2 KiB each.
 func affinity(expressions int) string {
 	e := `{"key":"k","operator":"In","values":[` + repeated(`"`+strings.Repeat("v", 61)+`%02d"`, 32) + `]}`
-	term := func(n int) string { return `{"matchExpressions":[` + strings.TrimSuffix(strings.Repeat(e+",", n), ",") + `]}` }
+	term := func(n int) string {
+		return `{"matchExpressions":[` + strings.TrimSuffix(strings.Repeat(e+",", n), ",") + `]}`
+	}
 	var required, preferred []string
 	for n := 0; n < expressions; n += 16 {
 		if t := term(min(16, expressions-n)); len(required) < 16 {

@@ -68,7 +68,7 @@ func (w *world) look() {
 		if g == 0 && w.silent {
 			continue
 		}
-		if _, err := w.ledger.Take(&reports[g]); err != nil {
+		if _, err := w.ledger.Take("10.0.0.1", &reports[g]); err != nil {
 			w.checks.broken("a report of %s is refused: %v", reports[g].Gateway, err)
 		}
 	}

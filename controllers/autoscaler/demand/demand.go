@@ -41,8 +41,16 @@ type Figures struct {
 	Asked time.Time
 }
 
+// Bounds of what is kept: a gateway that was taken over reports under as many ids as it likes.
+const (
+	maxGateways = 64
+	maxBytes    = 128 << 20 // in memory, estimated: a report has up to about 15 MiB
+)
+
 // gateway is the last report of one gateway.
 type gateway struct {
+	from     string // its address
+	bytes    int
 	at, born time.Time
 	models   map[types.NamespacedName]demand.Model
 	replicas map[string]int
@@ -53,11 +61,15 @@ type gateway struct {
 
 // Ledger collects the reports of gateways. It is safe for concurrent use.
 type Ledger struct {
+	// Exists reports whether there is a deployment, so that only those are remembered; nil: all are.
+	Exists func(types.NamespacedName) bool
+
 	now func() time.Time
 
 	mu       sync.Mutex // guards the fields after it
 	started  time.Time
 	gateways map[string]*gateway
+	bytes    int // of all gateways
 	asked    map[types.NamespacedName]time.Time
 }
 
@@ -73,9 +85,9 @@ func (l *Ledger) Listen() {
 	l.started = l.now()
 }
 
-// Take stores a report. It returns the deployments with waiting requests that had none
-// before at any gateway: they are to be evaluated now.
-func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err error) {
+// Take stores a report from an address. It returns the deployments with waiting requests that had
+// none before at any gateway: they are to be evaluated now.
+func (l *Ledger) Take(from string, r *demand.Report) (urgent []types.NamespacedName, err error) {
 	r.Cut() // a gateway does, if it is not an old one
 	if err := r.Check(); err != nil {
 		return nil, err
@@ -85,7 +97,7 @@ func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err erro
 	now := l.now()
 	l.prune(now)
 	if r.Last {
-		delete(l.gateways, r.Gateway)
+		l.drop(r.Gateway)
 		return nil, nil
 	}
 	before, met := l.gateways[r.Gateway]
@@ -94,28 +106,92 @@ func (l *Ledger) Take(r *demand.Report) (urgent []types.NamespacedName, err erro
 	}
 	// The total count of a gateway that this operator has not met before is no new demand.
 	counts := met || now.Sub(before.born) < warm
-	g := &gateway{at: now, born: before.born, replicas: r.Replicas, models: make(map[types.NamespacedName]demand.Model, len(r.Models))}
+	g := &gateway{from: from, bytes: bytesOf(r), at: now, born: before.born, replicas: r.Replicas, models: make(map[types.NamespacedName]demand.Model, len(r.Models))}
 	g.reached = reachedOf(r)
 	for _, m := range r.Models {
 		key := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
 		g.models[key] = m
 		was := before.models[key]
 		if m.Running+m.Waiting > 0 || counts && m.Begun != was.Begun && m.Begun > 0 {
-			l.asked[key] = now
+			l.ask(key, now)
 		}
 		if m.Waiting > 0 && was.Waiting == 0 {
 			urgent = append(urgent, key)
 		}
 	}
+	l.drop(r.Gateway)
 	l.gateways[r.Gateway] = g
+	l.bytes += g.bytes
+	l.makeRoom()
 	return urgent, nil
+}
+
+// ask notes that a deployment was asked for.
+func (l *Ledger) ask(key types.NamespacedName, now time.Time) {
+	if _, known := l.asked[key]; known || l.Exists == nil || l.Exists(key) {
+		l.asked[key] = now
+	}
+}
+
+// drop removes a gateway, if there is one.
+func (l *Ledger) drop(id string) {
+	if g := l.gateways[id]; g != nil {
+		l.bytes -= g.bytes
+		delete(l.gateways, id)
+	}
+}
+
+// makeRoom drops gateways beyond the bounds: of the address that has the most of what is used up,
+// those that reported longest ago. Gateways have addresses of their own, so that invented ones
+// replace no other.
+func (l *Ledger) makeRoom() {
+	for len(l.gateways) > maxGateways || l.bytes > maxBytes && len(l.gateways) > 1 {
+		of, heaviest := map[string]int{}, ""
+		for _, g := range l.gateways {
+			if l.bytes > maxBytes {
+				of[g.from] += g.bytes
+			} else {
+				of[g.from]++
+			}
+		}
+		for from, n := range of {
+			if n > of[heaviest] || n == of[heaviest] && from < heaviest {
+				heaviest = from
+			}
+		}
+		oldest := ""
+		for id, g := range l.gateways {
+			if old := l.gateways[oldest]; g.from == heaviest && (old == nil || g.at.Before(old.at)) {
+				oldest = id
+			}
+		}
+		l.drop(oldest)
+	}
+}
+
+// bytesOf estimates what a report takes in memory.
+func bytesOf(r *demand.Report) int {
+	n := 60 * (len(r.Replicas) + len(r.Reached) + len(r.Unreached))
+	for _, m := range r.Models {
+		n += 150 + len(m.Namespace) + len(m.Name)
+	}
+	for uid := range r.Replicas {
+		n += len(uid)
+	}
+	for _, uid := range r.Reached {
+		n += len(uid)
+	}
+	for uid, text := range r.Unreached {
+		n += len(uid) + len(text)
+	}
+	return n
 }
 
 // prune drops gateways that have been silent for long.
 func (l *Ledger) prune(now time.Time) {
 	for id, g := range l.gateways {
 		if now.Sub(g.at) > forget {
-			delete(l.gateways, id)
+			l.drop(id)
 		}
 	}
 	for key, at := range l.asked {

@@ -41,7 +41,7 @@ func (r *room) report(gateway string, running, waiting int, begun uint64) []type
 	if waiting > 0 {
 		m.OldestMillis = 1500
 	}
-	urgent, err := r.l.Take(&api.Report{Gateway: gateway, UpMillis: r.now.Sub(r.up[gateway]).Milliseconds(), Models: []api.Model{m}, Replicas: map[string]int{"r1": running}})
+	urgent, err := r.l.Take("10.0.0.1", &api.Report{Gateway: gateway, UpMillis: r.now.Sub(r.up[gateway]).Milliseconds(), Models: []api.Model{m}, Replicas: map[string]int{"r1": running}})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestAGatewayThatRestartsIsNoZero(t *testing.T) {
 	r.now = r.now.Add(time.Minute)
 	r.report("a", 3, 0, 3)
 	r.whole(true, "")
-	if _, err := r.l.Take(&api.Report{Gateway: "a", Last: true}); err != nil {
+	if _, err := r.l.Take("10.0.0.1", &api.Report{Gateway: "a", Last: true}); err != nil {
 		t.Fatal(err)
 	}
 	r.whole(false, "no gateway")
@@ -188,7 +188,7 @@ func TestWhatCannotBeTrueIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRoom(t)
-			if _, err := r.l.Take(&bad); !errors.Is(err, api.ErrInvalid) {
+			if _, err := r.l.Take("10.0.0.1", &bad); !errors.Is(err, api.ErrInvalid) {
 				t.Errorf("Take = %v", err)
 			}
 			if r.l.Gateways() > 0 {
@@ -202,7 +202,7 @@ func TestAMacIsReachableIfAGatewayReachesIt(t *testing.T) {
 	r := newRoom(t)
 	take := func(gateway string, reached []string, unreached map[string]string) {
 		t.Helper()
-		if _, err := r.l.Take(&api.Report{Gateway: gateway, UpMillis: 1000, Reached: reached, Unreached: unreached}); err != nil {
+		if _, err := r.l.Take("10.0.0.1", &api.Report{Gateway: gateway, UpMillis: 1000, Reached: reached, Unreached: unreached}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +224,7 @@ func TestAMacIsReachableIfAGatewayReachesIt(t *testing.T) {
 	r.now = r.now.Add(3 * time.Second) // a's report has expired
 	want("m1", api.Reach{})
 	want("m2", api.Reach{Known: true, Gateways: 1, By: 1})
-	if _, err := r.l.Take(&api.Report{Gateway: "c", Unreached: map[string]string{"m": strings.Repeat("x", 400)}}); !errors.Is(err, api.ErrInvalid) {
+	if _, err := r.l.Take("10.0.0.1", &api.Report{Gateway: "c", Unreached: map[string]string{"m": strings.Repeat("x", 400)}}); !errors.Is(err, api.ErrInvalid) {
 		t.Errorf("a long error: %v", err)
 	}
 }
@@ -236,9 +236,47 @@ func TestAttackADeploymentTooManyInAReport(t *testing.T) {
 	for i := range 20_000 {
 		report.Models = append(report.Models, api.Model{Namespace: "evil", Name: fmt.Sprint(i), Begun: 1})
 	}
-	urgent, err := r.l.Take(report)
+	urgent, err := r.l.Take("10.0.0.1", report)
 	if err != nil || !slices.Contains(urgent, key) {
 		t.Errorf("%v, %v", urgent, err)
 	}
 	r.sum(0, 5)
+}
+
+// TestInventedIdsReplaceNoOtherReports: a gateway that was taken over fills neither the operator's
+// memory nor the places of others.
+func TestInventedIdsReplaceNoOtherReports(t *testing.T) {
+	r := newRoom(t)
+	r.l.Exists = func(k types.NamespacedName) bool { return k == key }
+	r.report("good", 3, 1, 9)
+	large := map[string]int{}
+	for i := range 40_000 {
+		large[fmt.Sprintf("%036d", i)] = 0
+	}
+	for i := range 200 {
+		r.now = r.now.Add(10 * time.Millisecond)
+		if _, err := r.l.Take("10.6.6.6", &api.Report{Gateway: fmt.Sprint("small-", i), UpMillis: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := r.l.Gateways(); n != 64 {
+		t.Errorf("%d gateways are kept, want 64", n)
+	}
+	r.sum(3, 1)
+	for i := range 100 {
+		evil := types.NamespacedName{Namespace: "evil", Name: fmt.Sprint("m", i)}
+		if _, err := r.l.Take("10.6.6.6", &api.Report{Gateway: fmt.Sprint("large-", i), UpMillis: 3_600_000, Replicas: large, Models: []api.Model{{Namespace: evil.Namespace, Name: evil.Name, Waiting: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+		if f := r.l.Of(evil); !f.Asked.IsZero() {
+			t.Fatalf("a deployment that does not exist is remembered: %+v", f)
+		}
+	}
+	if n := r.l.Gateways(); n < 20 || n > 40 {
+		t.Errorf("%d gateways are kept, want those of 128 MiB", n)
+	}
+	r.sum(3, 1)
+	if f := r.l.Of(key); f.Asked.IsZero() {
+		t.Error("the honest gateway's deployment was not asked for")
+	}
 }

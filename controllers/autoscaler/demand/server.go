@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -31,6 +32,35 @@ type Server struct {
 	// Urgent is called with deployments that are to be evaluated now.
 	Urgent func(types.NamespacedName)
 	Log    logr.Logger
+
+	mu     sync.Mutex
+	active map[string]int // requests in progress by address, guarded by mu
+}
+
+// maxActive bounds the reports of an address that are read at the same time: a gateway sends one
+// after another, and each may take 20 MiB while it is read.
+const maxActive = 4
+
+// begin counts a request of an address; false if it has too many.
+func (s *Server) begin(from string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active[from] == maxActive {
+		return false
+	}
+	if s.active == nil {
+		s.active = map[string]int{}
+	}
+	s.active[from]++
+	return true
+}
+
+func (s *Server) end(from string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active[from]--; s.active[from] == 0 {
+		delete(s.active, from)
+	}
 }
 
 // NeedLeaderElection returns false: gateways report to every operator replica, so that a
@@ -69,12 +99,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not found; the only route is POST "+demand.Path, http.StatusNotFound)
 		return
 	}
+	from, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil || !s.begin(from) {
+		http.Error(w, "too many reports of this address are in progress; send one after another", http.StatusTooManyRequests)
+		return
+	}
+	defer s.end(from)
 	var report demand.Report
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, demand.MaxBytes)).Decode(&report); err != nil {
 		http.Error(w, "invalid report: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	urgent, err := s.Ledger.Take(&report)
+	urgent, err := s.Ledger.Take(from, &report)
 	if err != nil {
 		s.Log.Info("Rejected the report of a gateway; no deployment is scaled down meanwhile", "reason", err.Error())
 		http.Error(w, err.Error(), http.StatusBadRequest)

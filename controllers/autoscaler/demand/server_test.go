@@ -6,7 +6,11 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,5 +111,41 @@ func TestOnlyGatewaysMayReport(t *testing.T) {
 	}
 	if n := p.ledger.Gateways(); n != 1 {
 		t.Errorf("%d gateways are known, want 1", n)
+	}
+}
+
+// TestReportsOfAnAddressAreReadAFewAtATime: each takes memory until it is read.
+func TestReportsOfAnAddressAreReadAFewAtATime(t *testing.T) {
+	s := &demand.Server{Ledger: demand.NewLedger(time.Now), Log: testr.New(t)}
+	post := func(from string, body io.Reader) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, api.Path, body)
+		r.RemoteAddr = from + ":1"
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		return w.Code
+	}
+	var slow []*io.PipeWriter
+	var all sync.WaitGroup
+	for range 4 {
+		body, write := io.Pipe()
+		all.Go(func() { post("10.6.6.6", body) })
+		if _, err := write.Write([]byte(" ")); err != nil { // it is being read
+			t.Fatal(err)
+		}
+		slow = append(slow, write)
+	}
+	good := `{"gateway":"a","upMillis":5}`
+	if code := post("10.6.6.6", strings.NewReader(good)); code != http.StatusTooManyRequests {
+		t.Errorf("a fifth report is answered %d", code)
+	}
+	if code := post("10.0.0.1", strings.NewReader(good)); code != http.StatusNoContent {
+		t.Errorf("another gateway is answered %d", code)
+	}
+	for _, write := range slow {
+		_ = write.Close()
+	}
+	all.Wait()
+	if code := post("10.6.6.6", strings.NewReader(good)); code != http.StatusNoContent {
+		t.Errorf("afterwards it is answered %d", code)
 	}
 }
