@@ -34,10 +34,30 @@ type decision struct {
 	asked, kept []string
 }
 
-// subject has the decisions about a source since its last report that differs.
+// subject has the decisions about a source since its last report that differs, in a round, by a
+// hash of their members: tenants choose any number of sets of Macs.
 type subject struct {
 	since     uint64
-	decisions []*decision
+	at        uint64 // the epoch since which decisions are right, at least since
+	round     int64
+	decisions map[uint64]*decision
+}
+
+// in returns the decisions since an epoch, in a round; it drops those of an earlier one.
+func (s *subject) in(since uint64, round int64) map[uint64]*decision {
+	if s.decisions == nil || s.at != since || s.round != round {
+		s.at, s.round, s.decisions = since, round, map[uint64]*decision{}
+	}
+	return s.decisions
+}
+
+// hashOf is of members; two with the same merely do not share a decision.
+func hashOf(members []uint64) uint64 {
+	h := uint64(len(members))
+	for _, m := range members {
+		h = (h ^ m ^ m>>32) * 1099511628211
+	}
+	return h
 }
 
 // scope is what the members of a request depend on besides its spec; the zero value is none that
@@ -106,11 +126,9 @@ func (s *Inspectors) decide(d *v1alpha1.ModelDeployment, l *listing, rules *v1al
 		if r.decision.holds(since, l.round) {
 			return r, r.decision
 		}
-		for _, made := range about.decisions {
-			if made.holds(since, l.round) && slices.Equal(made.members, r.members) {
-				r.decision = made
-				return r, made
-			}
+		if made := about.in(since, l.round)[hashOf(r.members)]; made.holds(since, l.round) && slices.Equal(made.members, r.members) {
+			r.decision = made
+			return r, made
 		}
 	}
 	made := decideAmong(d, r.inspection.ID, r.members, l)
@@ -124,7 +142,7 @@ func (s *Inspectors) decide(d *v1alpha1.ModelDeployment, l *listing, rules *v1al
 		about = &subject{since: l.epoch}
 		s.subjects[r.inspection.ID] = about
 	}
-	about.decisions = append(slices.DeleteFunc(about.decisions, func(old *decision) bool { return !old.holds(since, l.round) }), made)
+	about.in(max(since, about.since), l.round)[hashOf(r.members)] = made
 	r.decision = made
 	return r, made
 }
@@ -145,7 +163,7 @@ func decideAmong(d *v1alpha1.ModelDeployment, id string, members []uint64, l *li
 	from, order := spreadFrom(id), make([]ranked, 0, len(l.macs))
 	for _, c := range l.macs {
 		if out.of(c.slot) {
-			order = append(order, ranked{spread(from, c.mac.Name), c.mac})
+			order = append(order, ranked{spread(from, c.mac), c.mac})
 		}
 	}
 	var found testimony

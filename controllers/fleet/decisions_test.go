@@ -123,7 +123,7 @@ func TestMacsTakeTurnsAtASourceThatFewReach(t *testing.T) {
 	d.UID = "d"
 	order := readyFleet(30)
 	slices.SortFunc(order, func(a, b v1alpha1.MacNode) int {
-		return byHash(ranked{spread(spreadFrom(InspectionID(&d)), a.Name), &a}, ranked{spread(spreadFrom(InspectionID(&d)), b.Name), &b})
+		return byHash(ranked{spread(spreadFrom(InspectionID(&d)), &a), &a}, ranked{spread(spreadFrom(InspectionID(&d)), &b), &b})
 	})
 	for name, tc := range map[string]struct {
 		reaches  []string
@@ -247,5 +247,53 @@ func TestWhatIsDecidedIsRight(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestANameDoesNotChooseWhatAMacInspects: the owner of an enrolment token chooses it, and would get
+// the credential of the source, and be believed of it.
+func TestANameDoesNotChooseWhatAMacInspects(t *testing.T) {
+	d := deployment("d", "hf://org/model", time.Hour)
+	asked := func(name string) (uids []types.UID) {
+		macs := readyFleet(30)
+		for i := range macs {
+			macs[i].UID = types.UID(fmt.Sprint("uid-", i))
+		}
+		macs[7].Name = name
+		for _, mac := range Asked(&d, macs) {
+			uids = append(uids, mac.UID)
+		}
+		slices.Sort(uids)
+		return uids
+	}
+	want := asked("m007")
+	for i := range 200 {
+		if got := asked(fmt.Sprint("lab-", i)); !slices.Equal(got, want) {
+			t.Fatalf("with the name lab-%d, %v are asked, want %v", i, got, want)
+		}
+	}
+}
+
+// TestAChipThatChangesAllTheTime: each change would have all deployments judged again.
+func TestAChipThatChangesAllTheTime(t *testing.T) {
+	at := time.Unix(1_800_000_000, 0)
+	s := Inspectors{Now: func() time.Time { return at }}
+	macs := readyFleet(3)
+	list := func(chip string) uint64 {
+		macs[0].Status.Chip = chip
+		written(&macs[0])
+		return s.list(macs).stamp
+	}
+	list("")
+	first := list("M2")
+	for i := range 50 {
+		at = at.Add(time.Second)
+		if got := list(fmt.Sprint("M", i%2)); got != first {
+			t.Fatalf("after %d s the chip is noted", i)
+		}
+	}
+	at = at.Add(time.Minute)
+	if s.list(macs).stamp == first || s.macs[macs[0].Name].chip != "M1" {
+		t.Errorf("later it is not noted: %+v", s.macs[macs[0].Name])
 	}
 }

@@ -65,13 +65,14 @@ func (s *Inspectors) asked(d *v1alpha1.ModelDeployment, l *listing, rules *v1alp
 	return decision, asked
 }
 
-// spreadFrom begins the hash of an inspection's id and the name of a Mac.
+// spreadFrom begins the hash of an inspection's id and a Mac.
 func spreadFrom(id string) uint64 { return hashed(hashed(14695981039346656037, id), "\x00") }
 
-// spread ends the hash, as in SplitMix64, so that names that differ in the last letter are far
-// apart.
-func spread(from uint64, name string) uint64 {
-	h := hashed(from, name)
+// spread ends the hash, as in SplitMix64, so that Macs that differ in the last letter are far
+// apart. It is of the Mac's UID, which the API server chooses: the owner of an enrolment token
+// chooses the name, and could choose what its Mac inspects.
+func spread(from uint64, mac *v1alpha1.MacNode) uint64 {
+	h := hashed(from, cmp.Or(string(mac.UID), mac.Name))
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31

@@ -56,8 +56,13 @@ type macEntry struct {
 	labels  map[string]string
 	taints  []v1alpha1.Taint
 	chip    string
+	chipAt  time.Time // when it was noted
 	reports map[string]report
 }
+
+// chipTime is how long another chip of a Mac is not noted: it is another state, for which each
+// deployment is judged again, and a Mac reports what it likes. A chip does not change.
+const chipTime = time.Minute
 
 // candidate is a Mac in a numbered state.
 type candidate struct {
@@ -228,10 +233,7 @@ func (s *Inspectors) AskedNames(deployments []v1alpha1.ModelDeployment, macs []v
 
 // list numbers the states of Macs, of which there must be no others.
 func (s *Inspectors) list(macs []v1alpha1.MacNode) *listing {
-	l := &listing{macs: make([]candidate, len(macs))}
-	if s.Now != nil {
-		l.round = s.Now().Unix() / int64(roundTime.Seconds())
-	}
+	l := &listing{macs: make([]candidate, len(macs)), round: s.now().Unix() / int64(roundTime.Seconds())}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	standing := make([]uint64, 0, len(macs))
@@ -257,6 +259,14 @@ func (s *Inspectors) list(macs []v1alpha1.MacNode) *listing {
 	return l
 }
 
+// now returns the time, the same one always without a clock.
+func (s *Inspectors) now() time.Time {
+	if s.Now == nil {
+		return time.Unix(0, 0)
+	}
+	return s.Now()
+}
+
 // under returns the Macs that the rules let a namespace use.
 func (l *listing) under(rules *v1alpha1.NamespaceRules, namespace string) []candidate {
 	return candidatesFor(rules, namespace, l.macs)
@@ -279,8 +289,17 @@ func (s *Inspectors) entry(mac *v1alpha1.MacNode) *macEntry {
 	}
 	s.noteReports(e, mac)
 	e.version = mac.ResourceVersion
-	if e.state > 0 && e.uid == mac.UID && e.chip == mac.Status.Chip && maps.Equal(e.labels, mac.Labels) && equalTaints(e.taints, mac.Spec.Taints) {
-		return e
+	if e.state > 0 && e.uid == mac.UID && maps.Equal(e.labels, mac.Labels) && equalTaints(e.taints, mac.Spec.Taints) {
+		if e.chip == mac.Status.Chip {
+			return e
+		}
+		if e.chip != "" && s.Now != nil && s.now().Sub(e.chipAt) < chipTime {
+			e.version = "" // later
+			return e
+		}
+	}
+	if e.chip != mac.Status.Chip {
+		e.chipAt = s.now()
 	}
 	s.states++
 	e.state, e.uid, e.chip, e.labels, e.taints = s.states, mac.UID, mac.Status.Chip, mac.Labels, mac.Spec.Taints

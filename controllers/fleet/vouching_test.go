@@ -92,7 +92,7 @@ func fleetOf(d *v1alpha1.ModelDeployment, reports ...v1alpha1.InspectionStatus) 
 		macs = append(macs, ready(name))
 	}
 	slices.SortFunc(macs, func(a, b v1alpha1.MacNode) int {
-		if spread(spreadFrom(InspectionID(d)), a.Name) < spread(spreadFrom(InspectionID(d)), b.Name) {
+		if spread(spreadFrom(InspectionID(d)), &a) < spread(spreadFrom(InspectionID(d)), &b) {
 			return -1
 		}
 		return 1
