@@ -82,6 +82,7 @@ func TestDeleteANamespaceWhoseSecretsWentFirst(t *testing.T) {
 	w.play(dead, silence)
 	w.must(w.c.Delete(w.ctx, secret))
 	for _, name := range []string{"alive", "dead"} {
+		w.readAgain(name)
 		w.deployment(name, v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}}

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -82,9 +85,11 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hub"}, StringData: map[string]string{"word": "hf_first"}}
 	w.must(w.c.Create(w.ctx, secret))
+	w.readAgain("private")
 	w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretInvalid)
 	secret.StringData = map[string]string{"token": "hf_first\n"}
 	w.must(w.c.Update(w.ctx, secret))
+	w.readAgain("private")
 	d = w.deployment("private", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	ref := fleet.TokenRef(d)
 	w.holds("mac-1", map[string]string{ref: "hf_first"})
@@ -102,10 +107,12 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 	w.saysNowhere("hf_")
 
 	w.must(w.c.Delete(w.ctx, secret))
+	w.readAgain("private", "mac-1")
 	w.holds("mac-1", map[string]string{})
 	w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
 	w.deployment("private", v1alpha1.ConditionAvailable, v1alpha1.ReasonPreviousRevision) // the running replica continues
 	w.must(w.c.Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hub"}, StringData: map[string]string{"token": "hf_third"}}))
+	w.readAgain("private", "mac-1")
 	w.holds("mac-1", map[string]string{ref: "hf_third"})
 
 	w.must(w.c.Delete(w.ctx, d))
@@ -139,6 +146,21 @@ func (w hubTokens) letReadSecrets() {
 	w.must(w.c.Create(w.ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "metalfleet-secrets"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "metalfleet-secret-reader"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: "metalfleet-operator"}}}))
+}
+
+// readAgain has the operator read the Secret of a deployment, and what Macs hold of it, before its
+// timers of 5 and 10 s do, which the other steps wait for.
+func (w hubTokens) readAgain(name string, macs ...string) {
+	w.t.Helper()
+	w.pass(20 * time.Second) // answers are kept for a while
+	w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) {
+		s.RevisionHistoryLimit = ptr.To(ptr.Deref(s.RevisionHistoryLimit, 0) + 1)
+	})
+	for _, mac := range macs {
+		touch := fmt.Appendf(nil, `{"metadata":{"annotations":{"woken":"%d"}}}`, time.Now().UnixNano())
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}}
+		w.must(w.c.Patch(w.ctx, secret, client.RawPatch(types.MergePatchType, touch)))
+	}
 }
 
 // TestTheOperatorReadsNoSecretsByDefault: an administrator grants get per namespace, and no

@@ -63,6 +63,7 @@ func TestAttackAMacNodeThatIsTooLargeToChange(t *testing.T) {
 	w.eventually("it reports", func() error { return w.macCondition("mac-evil", v1alpha1.ReasonReporting) })
 	evil.Stop()
 	write := w.writerAs("mac-evil")
+	w.stop()                           // it would read each of them
 	type size struct{ text, path int } // of a character in a text, and in a path with its key
 	var worst v1alpha1.MacNodeStatus
 	most := 0
@@ -98,6 +99,7 @@ func TestAttackAMacNodeThatIsTooLargeToChange(t *testing.T) {
 		t.Error(err)
 	}
 	w.must(write(worst, v1alpha1.ManagerAgent))
+	w.startOperator()
 	w.must(w.declareLost("mac-evil"))
 	w.pass(10 * time.Minute)
 	w.eventually("its silence is reported", func() error { return w.macCondition("mac-evil", v1alpha1.ReasonMacGone) })

@@ -102,6 +102,9 @@ func TestReplicasLeaveATaintedMac(t *testing.T) {
 		t.Error("it was moved after 260 s and tolerates the taint for 300 s")
 	}
 	w.pass(60 * time.Second)
+	later, err := alone(w.replicas("later"))
+	w.must(err)
+	w.wake(later) // its timer, of 40 s, is not of the operator's clock
 	w.eventually("after 320 s it is moved", func() error { return moved("later") })
 	r, err := alone(w.replicas("never"))
 	w.must(err)
