@@ -1,6 +1,7 @@
 package controllers_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -75,23 +76,72 @@ func TestAttackManySpecsOfANamespace(t *testing.T) {
 		}
 		return n
 	}
-	for i := range 3000 {
+	for i := range 4000 {
 		kept = append(kept, in("evil", i, 16<<10))
 	}
-	if n := count(); n < 1500 || n > 2048 || kept[n-1].Spec.ChatTemplate == "" {
-		t.Errorf("%d specs of 16 KiB are kept, want the first that take 32 MiB", n)
+	if n := count(); n < 2300 || n > 3072 || kept[n-1].Spec.ChatTemplate == "" {
+		t.Errorf("%d specs of 16 KiB are kept, want the first that take 48 MiB", n)
 	}
 	for i := range 100 { // updates take nothing more
 		kept[i] = in("evil", i, 16<<10)
 	}
-	kept = append(kept[:100], in("evil", 4000, 2<<10), in("quiet", 5000, 16<<10)) // the others are deleted
-	if n := count(); n != 102 {
-		t.Errorf("%d specs are kept, want all 100 that were, a small one, and one of another namespace", n)
+	kept = append(kept[:100], in("quiet", 5000, 16<<10)) // the others are deleted
+	if n := count(); n != 101 {
+		t.Errorf("%d specs are kept, want all 100 that were, and one of another namespace", n)
 	}
-	for began := time.Now(); fleet.Crowded(in("evil", 2999, 16<<10)); runtime.GC() {
+	for began := time.Now(); fleet.Crowded(in("evil", 3999, 16<<10)); runtime.GC() {
 		if time.Since(began) > time.Minute {
 			t.Fatal("there is no room after others were deleted")
 		}
+	}
+	runtime.KeepAlive(kept)
+}
+
+// TestADeploymentTakesNoMoreThanItIsCountedFor: one of 2 KiB may have messages of 2 KiB in four
+// conditions. Those for which there is no room take less.
+func TestADeploymentTakesNoMoreThanItIsCountedFor(t *testing.T) {
+	transform := transformOf()
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "small-00000", ResourceVersion: "1234567", Finalizers: []string{v1alpha1.FinalizerReplicas}}}
+	d.Spec.Model.Source = "hf://owner/name"
+	for i := range 8 {
+		d.Spec.ServedNames = append(d.Spec.ServedNames, fmt.Sprintf("team/%d%s", i, strings.Repeat("n", 112)))
+	}
+	for i := range 10 {
+		m := "the operator waits for a person: see the condition Stalled"
+		if i < 4 {
+			m = strings.Repeat("m", 2<<10)
+		}
+		d.Status.Conditions = append(d.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Condition", i), Status: "False", Reason: "NameConflict", Message: m, ObservedGeneration: 1})
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []*v1alpha1.ModelDeployment
+	keep := func(n int) (each int64, refused int) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for range n {
+			o := &v1alpha1.ModelDeployment{}
+			if err := json.Unmarshal(text, o); err != nil {
+				t.Fatal(err)
+			}
+			o.UID = types.UID(fmt.Sprint(len(kept)))
+			kept = append(kept, cached(t, transform, o))
+			if fleet.Crowded(kept[len(kept)-1]) {
+				refused++
+			}
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		return (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / int64(n), refused
+	}
+	if each, refused := keep(6000); each > 8<<10 || refused != 0 {
+		t.Errorf("each takes %d bytes, %d are refused", each, refused)
+	}
+	if each, refused := keep(6000); each > 7<<10 || refused < 5800 {
+		t.Errorf("of the next ones, each takes %d bytes, %d are refused", each, refused)
 	}
 	runtime.KeepAlive(kept)
 }

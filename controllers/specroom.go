@@ -11,8 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// specRoom bounds the specs of each namespace, and of all, in the cache: deployments may be any
-// number. The first that come have the room, also after a restart. A spec leaves it with its
+// specRoom bounds the deployments of each namespace, and of all, in the cache. The first that come have the room, also after a restart. A spec leaves it with its
 // object, once that is out of memory. The zero value is ready.
 type specRoom struct {
 	mu    sync.Mutex
@@ -64,9 +63,6 @@ func (r *specRoom) take(d *v1alpha1.ModelDeployment, bytes int) bool {
 		specs = &specsOf{of: map[types.UID]taken{}}
 	}
 	r.give(d.Namespace, d.UID)
-	if bytes <= fleet.SmallSpecBytes {
-		return true
-	}
 	if specs.bytes+bytes > fleet.SpecsRoom.Of(r.bytes-specs.bytes) {
 		return false
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -13,15 +15,18 @@ import (
 const (
 	// annotationSpecBytes is the size of the spec, in bytes of JSON.
 	annotationSpecBytes = "metalfleet.dev/spec-bytes"
+	// annotationRoom is what the deployment takes of SpecsRoom, or would take, in bytes.
+	annotationRoom = "metalfleet.dev/spec-room"
 	// annotationCrowded marks a spec for which its namespace had no room.
 	annotationCrowded = "metalfleet.dev/spec-crowded"
 )
 
-// SpecsRoom is for the specs of deployments and their names, without those of up to SmallSpecBytes.
-var SpecsRoom = Room{Namespace: 32 << 20, All: 64 << 20, Least: 4 << 20}
+// SpecsRoom is for the deployments: their specs and names.
+var SpecsRoom = Room{Namespace: 48 << 20, All: 96 << 20, Least: 4 << 20}
 
-// SmallSpecBytes is the size of specs of which a namespace may have any number.
-const SmallSpecBytes = 4 << 10
+// leastBytes is what a deployment takes at least, with its status: one of a few bytes may have long
+// messages in four conditions.
+const leastBytes = 8 << 10
 
 // Compact prepares a deployment for the operator's cache: it drops its metadata, records the size
 // of its spec, and drops the large parts of a spec that is too large, or that is not admitted
@@ -32,10 +37,13 @@ func Compact(d *v1alpha1.ModelDeployment, admits func(bytes int) bool) {
 	n := len(text)
 	d.ManagedFields, d.Labels, d.OwnerReferences = nil, nil, nil
 	d.Annotations = map[string]string{annotationSpecBytes: strconv.Itoa(n)}
+	shareMessages(d.Status.Conditions)
 	if oversized(n) != nil {
 		n = 0 // without these parts it is small
 	}
-	admitted := admits(n + bytes.Count(text[:n], []byte{'"'})/2*perString + namesBytes(d))
+	room := max(leastBytes, n+bytes.Count(text[:n], []byte{'"'})/2*perString+namesBytes(d))
+	d.Annotations[annotationRoom] = strconv.Itoa(room)
+	admitted := admits(room)
 	if !admitted {
 		d.Annotations[annotationCrowded] = "true"
 	}
@@ -43,6 +51,40 @@ func Compact(d *v1alpha1.ModelDeployment, admits func(bytes int) bool) {
 		d.Spec.Placement, d.Spec.ReplicaMetadata = v1alpha1.PlacementSpec{}, v1alpha1.ReplicaMetadata{}
 		d.Spec.ChatTemplate, d.Spec.PrefixCache.SharedPrefixes = "", nil
 	}
+	if !admitted && d.Status.UpdateRevision == "" { // it was never accepted, and holds no names
+		d.Spec.ServedNames, d.Spec.Adapters, d.Spec.Routing = nil, nil, v1alpha1.RoutingSpec{}
+		d.Spec.Model.Files = nil
+	}
+}
+
+// shareMessages has equal messages share their memory: several conditions repeat that of one.
+func shareMessages(conditions []metav1.Condition) {
+	for i := range conditions {
+		for _, before := range conditions[:i] {
+			if before.Message == conditions[i].Message {
+				conditions[i].Message = before.Message
+			}
+		}
+	}
+}
+
+// RoomAgain reports whether there is room for a crowded deployment by now, next to all others.
+func RoomAgain(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) bool {
+	room := func(d *v1alpha1.ModelDeployment) int {
+		n, _ := strconv.Atoi(d.Annotations[annotationRoom])
+		return n
+	}
+	own, others := 0, 0
+	for i := range all {
+		switch o := &all[i]; {
+		case Crowded(o):
+		case o.Namespace == d.Namespace:
+			own += room(o)
+		default:
+			others += room(o)
+		}
+	}
+	return own+room(d) <= SpecsRoom.Of(others)
 }
 
 // Crowded reports whether a deployment has no large parts in the cache for lack of room in its
@@ -63,8 +105,8 @@ func OversizedDeployment(d *v1alpha1.ModelDeployment, effective *v1alpha1.ModelD
 		return refusal
 	}
 	if Crowded(d) {
-		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the operator has no room for this spec: those of more than %s in the namespace %s may take %s together, and less while those of other namespaces take much; "+
-			"shorten spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement here, or of others and then annotate this deployment", v1alpha1.FormatBytes(SmallSpecBytes), d.Namespace, v1alpha1.FormatBytes(int64(SpecsRoom.Namespace)))}
+		return &Refusal{v1alpha1.ReasonSpecTooLarge, fmt.Sprintf("the operator has no room for this spec: those of the namespace %s may take %s together, each at least %s, and less while those of other namespaces take much; "+
+			"delete deployments there, or shorten their spec.prefixCache.sharedPrefixes, spec.chatTemplate or spec.placement; the operator tries again every few minutes", d.Namespace, v1alpha1.FormatBytes(int64(SpecsRoom.Namespace)), v1alpha1.FormatBytes(leastBytes))}
 	}
 	if d.Spec.ProfileName == "" {
 		return nil

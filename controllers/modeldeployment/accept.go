@@ -21,7 +21,13 @@ type verdict struct {
 	names []string
 	// uninspected: refused because of what the Macs reported of its source.
 	uninspected bool
+	// crowded: refused for what other deployments take.
+	crowded bool
 }
+
+// maxNames bounds the names of all deployments of a namespace, alone and with each adapter: every
+// gateway lists them.
+const maxNames = 5_000
 
 // accept decides on the source and the names of a deployment. Only an accepted one gets
 // names: what is refused or waits serves nothing, and would keep a name from a deployment
@@ -34,13 +40,21 @@ func accept(s *scope) verdict {
 	}
 	spec, noProfile := fleet.WithProfile(&s.deployment.Spec, s.profile)
 	if refusal := s.oversized(); refusal != nil { // not all holders of its names were read
-		return no(status.False, *refusal)
+		refused := no(status.False, *refusal)
+		refused.crowded = fleet.Crowded(s.deployment)
+		return refused
 	}
 	if refusal := fleet.InvalidPlacement(&spec.Placement); refusal != nil {
 		return no(status.False, *refusal)
 	}
 	if len(conflicts) > 0 {
 		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})
+	}
+	if n := s.otherNames + len(names); n > maxNames && len(names) > len(s.deployment.Status.ServedNames) {
+		refused := no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonSpecTooLarge, Message: fmt.Sprintf("the deployments of the namespace %s would have %d names, alone and with each adapter, at most %d are allowed; "+
+			"use fewer spec.servedNames or spec.adapters, or delete deployments there", s.deployment.Namespace, n, maxNames)})
+		refused.crowded = true
+		return refused
 	}
 	if r := s.noToken; r != nil {
 		if r.Reason == v1alpha1.ReasonSecretForbidden {

@@ -5,8 +5,10 @@ package modeldeployment
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -148,6 +150,38 @@ func TestADeploymentGoesWhoseStatusCannotBeWritten(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), key, &d); err != nil || len(d.Finalizers) != 1 || d.Finalizers[0] != "example.com/other" || d.Annotations["a"] != "b" {
 		t.Errorf("finalizers %v, annotations %v, %v", d.Finalizers, d.Annotations, err)
+	}
+}
+
+// The cache has the whole spec again only with a write of the object.
+func TestASpecForWhichThereWasNoRoomIsReadAgain(t *testing.T) {
+	c, key := terminating(t, false), client.ObjectKey{Namespace: "ns", Name: "d"}
+	pass := func(room int) (time.Duration, string, string) {
+		t.Helper()
+		var d v1alpha1.ModelDeployment
+		if err := c.Get(t.Context(), key, &d); err != nil {
+			t.Fatal(err)
+		}
+		d.Annotations = map[string]string{"metalfleet.dev/spec-bytes": "5000", "metalfleet.dev/spec-room": strconv.Itoa(room), "metalfleet.dev/spec-crowded": "true"}
+		if err := c.Update(t.Context(), &d); err != nil {
+			t.Fatal(err)
+		}
+		r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+		if err == nil {
+			err = c.Get(t.Context(), key, &d)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted := condition(d.Status.Conditions, v1alpha1.ConditionAccepted)
+		return result.RequeueAfter, accepted.Reason, accepted.Message
+	}
+	if again, reason, message := pass(fleet.SpecsRoom.Namespace + 1); again != repeatInspected || reason != v1alpha1.ReasonSpecTooLarge || !strings.Contains(message, "no room") {
+		t.Errorf("without room: %v, %s, %s", again, reason, message)
+	}
+	if again, reason, message := pass(5000); again != repeatInspected || reason != v1alpha1.ReasonSpecTooLarge || !strings.Contains(message, "room for this spec again") {
+		t.Errorf("with room: %v, %s, %s", again, reason, message)
 	}
 }
 

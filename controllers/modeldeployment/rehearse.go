@@ -53,7 +53,7 @@ func (r Rehearsal) Accept() (Outcome, error) {
 	}
 	v := accept(s)
 	out := Outcome{Status: v.condition.Status, Reason: v.condition.Reason, Message: v.condition.Message, Engine: v.engine}
-	if r.Record != nil && !slices.Contains(independent(), v.condition.Reason) {
+	if r.Record != nil && !v.crowded && !slices.Contains(independent(), v.condition.Reason) {
 		out = resolved(s.effective(), *r.Record)
 	}
 	if out.Engine == nil {
@@ -86,7 +86,7 @@ func (r Rehearsal) scope() (*scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scope{now: r.Now, deployment: r.Deployment, holders: fleet.Holders(r.Deployments), macs: r.Macs, revisions: revisions, class: r.Class, profile: r.Profile}, nil
+	return &scope{now: r.Now, deployment: r.Deployment, holders: fleet.Holders(r.Deployments), otherNames: otherNames(r.Deployment, r.Deployments), macs: r.Macs, revisions: revisions, class: r.Class, profile: r.Profile}, nil
 }
 
 // revisionOf finds the revision of an engine, or names the one that would be created.

@@ -3,6 +3,7 @@
 package modeldeployment
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -87,5 +88,39 @@ func TestARehearsedLargeSpecIsRefusedWithAnyRecord(t *testing.T) {
 	r.Record = &record
 	if o, err := r.Accept(); err != nil || o.Reason != v1alpha1.ReasonSpecTooLarge || o.Engine != nil {
 		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+// TestANamespaceHasABoundedNumberOfNames: every gateway lists all of them.
+func TestANamespaceHasABoundedNumberOfNames(t *testing.T) {
+	r := rehearsed()
+	record := fleettest.Model("file://m.gguf", "seed", 98_000_000)
+	r.Record = &record
+	other := *r.Deployment.DeepCopy()
+	other.Name, other.UID, other.Spec.ServedNames = "other", "other", nil
+	for i := range maxNames - 2 {
+		other.Status.ServedNames = append(other.Status.ServedNames, fmt.Sprint("name-", i))
+	}
+	r.Deployments = append(r.Deployments, other)
+	if o, err := r.Accept(); err != nil || o.Engine == nil {
+		t.Errorf("a name that fits: %+v, %v", o, err)
+	}
+	r.Deployment.Spec.Adapters = nil
+	r.Deployment.Spec.ServedNames = []string{"one", "two"}
+	if o, err := r.Accept(); err != nil || o.Reason != v1alpha1.ReasonSpecTooLarge || !strings.Contains(o.Message, "would have 5001 names") {
+		t.Errorf("a name too many: %+v, %v", o, err)
+	}
+	r.Deployment.Status.ServedNames = []string{"one", "three", "ns/d"}
+	if o, err := r.Accept(); err != nil || o.Engine == nil {
+		t.Errorf("as many names as it has: %+v, %v", o, err)
+	}
+	for i := range r.Deployments {
+		if r.Deployments[i].Name == "other" {
+			r.Deployments[i].Namespace = "elsewhere"
+		}
+	}
+	r.Deployment.Status.ServedNames = nil
+	if o, err := r.Accept(); err != nil || o.Engine == nil {
+		t.Errorf("names of another namespace: %+v, %v", o, err)
 	}
 }

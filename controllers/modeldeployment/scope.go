@@ -50,6 +50,11 @@ type scope struct {
 	// profile is the ModelProfile that the spec names; nil if there is none.
 	profile *v1alpha1.ModelProfile
 
+	// otherNames is how many names the other deployments of the namespace have; it is read only if
+	// this one would get more than it has.
+	otherNames int
+	// roomAgain: there is room for the spec, for which there was none when it was read.
+	roomAgain bool
 	// tooLarge is why the spec is, once sized.
 	tooLarge *fleet.Refusal
 	sized    bool
@@ -102,6 +107,9 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	if err := r.readProfile(ctx, s); err != nil {
 		return nil, err
 	}
+	if err := r.readRoom(ctx, s); err != nil {
+		return nil, err
+	}
 	if err := r.readHolders(ctx, s); err != nil {
 		return nil, err
 	}
@@ -150,6 +158,38 @@ func (r *Reconciler) readHolders(ctx context.Context, s *scope) error {
 	return nil
 }
 
+// readRoom reads what depends on the other deployments of the namespace, or of all, if it matters.
+func (r *Reconciler) readRoom(ctx context.Context, s *scope) error {
+	var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+	d, crowded := s.deployment, fleet.Crowded(s.deployment)
+	in := []client.ListOption{client.InNamespace(d.Namespace), client.UnsafeDisableDeepCopy}
+	switch {
+	case crowded:
+		in = in[1:]
+	case !d.DeletionTimestamp.IsZero() || len(fleet.Claims(d))+1 <= len(d.Status.ServedNames):
+		return nil
+	}
+	if err := r.Client.List(ctx, &list, in...); err != nil {
+		return fmt.Errorf("list deployments: %w", err)
+	}
+	if crowded {
+		s.roomAgain = fleet.RoomAgain(d, list.Items)
+		return nil
+	}
+	s.otherNames = otherNames(d, list.Items)
+	return nil
+}
+
+// otherNames returns how many names the other deployments of the namespace have.
+func otherNames(d *v1alpha1.ModelDeployment, all []v1alpha1.ModelDeployment) (n int) {
+	for i := range all {
+		if o := &all[i]; o.Namespace == d.Namespace && o.Name != d.Name {
+			n += len(fleet.Served(o))
+		}
+	}
+	return n
+}
+
 // readProfile reads the ModelProfile that the spec names.
 func (r *Reconciler) readProfile(ctx context.Context, s *scope) error {
 	name := s.deployment.Spec.ProfileName
@@ -178,6 +218,10 @@ func (s *scope) effective() *v1alpha1.ModelDeploymentSpec {
 func (s *scope) oversized() *fleet.Refusal {
 	if !s.sized {
 		s.tooLarge, s.sized = fleet.OversizedDeployment(s.deployment, s.effective()), true
+		if s.tooLarge != nil && s.roomAgain {
+			// Another message is a write, with which the cache gets the whole spec.
+			s.tooLarge.Message = "there is room for this spec again; the operator reads it at " + s.now.UTC().Format("2006-01-02 15:04")
+		}
 	}
 	return s.tooLarge
 }
@@ -232,11 +276,12 @@ func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
 }
 
 // repeatInspected is how old the message of a failed inspection gets: another one triggers nothing,
-// because the server of the source writes it.
+// because the server of the source writes it. Room that others leave triggers nothing either.
 const repeatInspected = 5 * time.Minute
 
 // again returns when to look again at what no watch reports: the deployment's Secret, the progress
-// deadline of a rollout, the message of a failed inspection, and writes that are left.
+// deadline of a rollout, the message of a failed inspection, room that others leave, and writes
+// that are left.
 func (s *scope) again() time.Duration {
 	if s.more {
 		return writePause
@@ -245,7 +290,7 @@ func (s *scope) again() time.Duration {
 		return 0
 	}
 	out := s.untilOverdue()
-	if s.verdict.uninspected && (out == 0 || out > repeatInspected) {
+	if (s.verdict.uninspected || s.verdict.crowded) && (out == 0 || out > repeatInspected) {
 		out = repeatInspected
 	}
 	if out == 0 || s.tokenAgain == 0 {
