@@ -20,6 +20,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 )
 
 // +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=get;list;watch;create;delete
@@ -38,11 +39,22 @@ type Requests struct {
 	// cache.
 	Live   client.Reader
 	Issuer *Issuer
+
+	// limits bound the requests of each Mac, by their names.
+	limits notice.Limits
 }
+
+// An agent requests a certificate when it starts and once a day. Each costs about seven calls to
+// the API server, and its requester may delete it and create another.
+const (
+	requestBurst = 32
+	requestEvery = 10 * time.Second
+)
 
 // SetupWithManager starts the reconciler. It watches requests, and the Secrets of join
 // tokens, which it maps to the requests of their accounts.
 func (r *Requests) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	r.limits.Burst, r.limits.Every = requestBurst, requestEvery
 	anchors := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		mac := o.GetLabels()[v1alpha1.LabelMac]
 		if mac == "" || o.GetName() != join.Account(mac) {
@@ -73,6 +85,9 @@ func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 		return reconcile.Result{}, nil
 	case len(csr.Status.Certificate) > 0:
 		return r.burnCollected(ctx, &csr)
+	}
+	if !r.limits.Allow(csr.Name, r.Issuer.Clock.Now()) {
+		return reconcile.Result{RequeueAfter: requestEvery}, nil // until its Mac may request another
 	}
 	p, err := r.gather(ctx, &csr)
 	if err != nil {

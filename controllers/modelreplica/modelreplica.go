@@ -80,6 +80,7 @@ func (r *Reconciler) ofMac() handler.EventHandler {
 	}
 	any := func(*v1alpha1.ModelReplica) bool { return true }
 	return macEvents{
+		limits: &notice.Limits{Burst: reportBurst, Every: reportEvery}, now: r.Clock.Now,
 		every: func(ctx context.Context, mac client.Object) []reconcile.Request { return all(ctx, mac, any) },
 		update: func(ctx context.Context, old, now *v1alpha1.MacNode) []reconcile.Request {
 			if fleet.StateOf(old) != fleet.StateOf(now) || fleet.Unreachable(old) != fleet.Unreachable(now) || !status.Equal(old.Spec.Taints, now.Spec.Taints) {

@@ -1,6 +1,7 @@
 package notice
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -20,21 +21,24 @@ const (
 // forgotten.
 const limitsKept = 1024
 
-// Limits bound the Events about what Macs report: each Mac has a burst, then one Event per
-// interval. The zero value is ready; it is safe for concurrent use.
+// Limits bound what Macs cause, such as the Events about what they report: each Mac has a burst,
+// then one per interval. The zero value has the limits of Events; it is safe for concurrent use.
 type Limits struct {
+	Burst int
+	Every time.Duration
+
 	mu sync.Mutex
 	of map[string]*rate.Limiter // guarded by mu
 }
 
-// Allow reports whether a Mac may cause another Event now.
+// Allow reports whether a Mac may cause another one now.
 func (l *Limits) Allow(mac string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limit, known := l.of[mac]
 	if !known {
 		l.makeRoom(now)
-		limit = rate.NewLimiter(rate.Every(interval), burst)
+		limit = rate.NewLimiter(rate.Every(cmp.Or(l.Every, interval)), cmp.Or(l.Burst, burst))
 		l.of[mac] = limit
 	}
 	return limit.AllowN(now, 1)
@@ -59,7 +63,7 @@ func (l *Limits) makeRoom(now time.Time) {
 		return
 	}
 	for mac, limit := range l.of {
-		if limit.TokensAt(now) >= burst {
+		if limit.TokensAt(now) >= float64(limit.Burst()) {
 			delete(l.of, mac)
 		}
 	}
