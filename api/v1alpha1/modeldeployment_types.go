@@ -78,7 +78,8 @@ type ModelDeploymentSpec struct {
 	// NAMESPACE/NAME always works as well, and belongs to that deployment.
 	// Another name belongs to the first deployment that is accepted with it;
 	// others that claim it are refused (NameConflict).
-	// All of them, alone and with each adapter, may take 8 KiB.
+	// All of them, alone and with each adapter, may take 8 KiB, and those of a
+	// namespace may be 5,000.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8

@@ -28,7 +28,8 @@ type ModelDeploymentSpecApplyConfiguration struct {
 	// NAMESPACE/NAME always works as well, and belongs to that deployment.
 	// Another name belongs to the first deployment that is accepted with it;
 	// others that claim it are refused (NameConflict).
-	// All of them, alone and with each adapter, may take 8 KiB.
+	// All of them, alone and with each adapter, may take 8 KiB, and those of a
+	// namespace may be 5,000.
 	ServedNames []string `json:"servedNames,omitempty"`
 	// replicas is the number of replicas, each on a Mac that placement chooses.
 	// A HorizontalPodAutoscaler or KEDA can set it through the scale
