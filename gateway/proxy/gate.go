@@ -156,7 +156,7 @@ func (g *gate) models(c caller) (iter.Seq[route.Name], error) {
 		return nil, err
 	}
 	return func(yield func(route.Name) bool) {
-		for _, n := range g.table.Names() {
+		for n := range g.table.Names() {
 			if c.may(n.Name, n.Model) && !yield(n) {
 				return
 			}

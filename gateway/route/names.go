@@ -2,10 +2,11 @@ package route
 
 import (
 	"cmp"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 )
 
 // Name is a name that clients may use.
@@ -20,10 +21,10 @@ type Name struct {
 // its own deployment, and each other name to the oldest deployment whose status claims it.
 // A change costs a time for the names of its deployment, however many others there are.
 type names struct {
-	// found has what clients find, a Name by its string, once public is set. Its readers take
+	// found has what clients find, a *claim by its name, once public is set. Its readers take
 	// no lock.
-	found  sync.Map
-	listed atomic.Pointer[[]Name] // nil after a change
+	found sync.Map
+	list  listing
 
 	// Guarded by the table's mu.
 	public bool
@@ -34,7 +35,32 @@ type names struct {
 // claimant is a deployment as it was indexed.
 type claimant struct {
 	Deployment
-	model *Model
+	// own are NAMESPACE/NAME and those with its adapters, and claimed the names of its status.
+	own, claimed []claim
+	// won counts claimed names by which clients find it. Without one, its own are listed.
+	won int
+}
+
+// claim is one of a claimant on a name.
+type claim struct {
+	Name
+	by *claimant
+}
+
+func newClaimant(d Deployment, m *Model) *claimant {
+	c := &claimant{Deployment: d}
+	c.own = []claim{{Name{c.Key.String(), m, ""}, c}}
+	for adapter := range strings.SplitSeq(c.Adapters, "\n") {
+		if adapter != "" {
+			c.own = append(c.own, claim{Name{c.Key.String() + ":" + adapter, m, adapter}, c})
+		}
+	}
+	for name := range strings.SplitSeq(c.Names, "\n") {
+		if name != "" {
+			c.claimed = append(c.claimed, claim{Name{name, m, c.adapterOf(name)}, c})
+		}
+	}
+	return c
 }
 
 func (c *claimant) compare(o *claimant) int {
@@ -43,46 +69,45 @@ func (c *claimant) compare(o *claimant) int {
 
 // claims are those on one name.
 type claims struct {
-	owner *claimant // the deployment whose NAMESPACE/NAME it is
+	owner *claim // of the deployment whose NAMESPACE/NAME it is
 	// others claim the name, the oldest first.
-	others []*claimant
+	others []*claim
+
+	winner *claim // the first of others, if there was no owner when it was published
+	listed *claim // in the list of names, or about to be
 }
 
 func (c *claims) find(of *claimant) (at int, found bool) {
-	return slices.BinarySearchFunc(c.others, of, (*claimant).compare)
+	return slices.BinarySearchFunc(c.others, of, func(o *claim, of *claimant) int { return o.by.compare(of) })
 }
 
-func newNames() *names { return &names{named: map[string]*claims{}, of: map[Key]*claimant{}} }
-
-// full returns the names that are a deployment's own.
-func (c *claimant) full() []Name {
-	out := []Name{{c.Key.String(), c.model, ""}}
-	for adapter := range strings.SplitSeq(c.Adapters, "\n") {
-		if adapter != "" {
-			out = append(out, Name{c.Key.String() + ":" + adapter, c.model, adapter})
-		}
+// first returns the claim by which clients find the name; nil without one.
+func (c *claims) first() *claim {
+	if c.owner == nil && len(c.others) > 0 {
+		return c.others[0]
 	}
-	return out
+	return c.owner
+}
+
+func newNames() *names {
+	return &names{named: map[string]*claims{}, of: map[Key]*claimant{}}
 }
 
 // set indexes a deployment, in place of its earlier version.
 func (n *names) set(d Deployment, m *Model) {
 	changed := n.remove(d.Key)
-	c := &claimant{d, m}
+	c := newClaimant(d, m)
 	n.of[d.Key] = c
-	for _, own := range c.full() {
-		n.at(own.Name).owner = c
-		changed = append(changed, own.Name)
+	for i := range c.own {
+		n.at(c.own[i].Name.Name).owner = &c.own[i]
+		changed = append(changed, c.own[i].Name.Name)
 	}
-	for name := range strings.SplitSeq(c.Names, "\n") {
-		if name == "" {
-			continue
-		}
-		on := n.at(name)
+	for i := range c.claimed {
+		on := n.at(c.claimed[i].Name.Name)
 		if at, found := on.find(c); !found {
-			on.others = slices.Insert(on.others, at, c)
+			on.others = slices.Insert(on.others, at, &c.claimed[i])
 		}
-		changed = append(changed, name)
+		changed = append(changed, c.claimed[i].Name.Name)
 	}
 	n.publish(changed)
 }
@@ -97,19 +122,16 @@ func (n *names) remove(key Key) (changed []string) {
 		return nil
 	}
 	delete(n.of, key)
-	for _, own := range c.full() {
-		n.at(own.Name).owner = nil
-		changed = append(changed, own.Name)
+	for _, own := range c.own {
+		n.at(own.Name.Name).owner = nil
+		changed = append(changed, own.Name.Name)
 	}
-	for name := range strings.SplitSeq(c.Names, "\n") {
-		if name == "" {
-			continue
-		}
-		on := n.at(name)
+	for _, claimed := range c.claimed {
+		on := n.at(claimed.Name.Name)
 		if at, found := on.find(c); found {
 			on.others = slices.Delete(on.others, at, at+1)
 		}
-		changed = append(changed, name)
+		changed = append(changed, claimed.Name.Name)
 	}
 	return changed
 }
@@ -127,29 +149,66 @@ func (n *names) at(name string) *claims {
 // publish shows clients what became of names.
 func (n *names) publish(changed []string) {
 	for _, name := range changed {
+		changed = append(changed, n.decide(name)...)
+	}
+	for _, name := range changed {
 		c := n.named[name]
+		if c == nil {
+			continue // it is among them twice
+		}
+		first := c.first()
 		switch {
-		case c == nil: // it is in the list twice
-		case c.owner == nil && len(c.others) == 0:
+		case first == nil:
 			delete(n.named, name)
 			n.found.Delete(name)
-		case !n.public:
-		case c.owner != nil:
-			adapter := strings.TrimPrefix(strings.TrimPrefix(name, c.owner.Key.String()), ":")
-			n.found.Store(name, Name{name, c.owner.model, adapter})
-		default:
-			n.found.Store(name, Name{name, c.others[0].model, c.others[0].adapterOf(name)})
+		case n.public:
+			if was, _ := n.found.Load(name); was != first {
+				n.found.Store(name, first)
+			}
+		}
+		if first != nil && (!n.public || first == c.owner && first.by.won > 0) {
+			first = nil
+		}
+		n.list.set(name, c.listed, first)
+		c.listed = first
+	}
+}
+
+// decide finds out who wins a name that is no deployment's own. It returns names that are
+// listed, or not listed any more, for that.
+func (n *names) decide(name string) (changed []string) {
+	c := n.named[name]
+	if c == nil {
+		return nil
+	}
+	winner := c.first()
+	if winner == c.owner {
+		winner = nil
+	}
+	if winner == c.winner {
+		return nil
+	}
+	count := func(of *claim, more int) {
+		if of == nil {
+			return
+		}
+		had := of.by.won > 0
+		if of.by.won += more; had != (of.by.won > 0) {
+			for _, own := range of.by.own {
+				changed = append(changed, own.Name.Name)
+			}
 		}
 	}
-	n.listed.Store(nil)
+	count(c.winner, -1)
+	count(winner, 1)
+	c.winner = winner
+	return changed
 }
 
 // publishAll shows clients all names.
 func (n *names) publishAll() {
 	n.public = true
-	for name := range n.named {
-		n.publish([]string{name})
-	}
+	n.publish(slices.Collect(maps.Keys(n.named)))
 }
 
 // find returns what a name refers to. It needs no lock.
@@ -158,36 +217,27 @@ func (n *names) find(name string) (Name, bool) {
 	if !ok {
 		return Name{}, false
 	}
-	return v.(Name), true
+	return v.(*claim).Name, true
 }
 
-// list returns the names to list for clients, sorted.
-func (n *names) list() []Name {
-	out := []Name{}
-	if n.public {
-		for _, c := range n.of {
-			out = append(out, n.listOf(c)...)
-		}
-	}
-	slices.SortFunc(out, func(a, b Name) int { return strings.Compare(a.Name, b.Name) })
-	n.listed.Store(&out)
-	return out
-}
+// pageNames is how many names of a list are read at once.
+const pageNames = 32
 
-// listOf returns the names of a deployment to list: those that it has apart from its own, or
-// its own.
-func (n *names) listOf(c *claimant) (out []Name) {
-	for name := range strings.SplitSeq(c.Names, "\n") {
-		on := n.named[name]
-		if on == nil || on.owner != nil || on.others[0].Key != c.Key {
-			continue
-		}
-		if one := (Name{name, c.model, c.adapterOf(name)}); !slices.Contains(out, one) {
-			out = append(out, one)
+// all yields the names to list, sorted. It holds no version of the list while its caller is
+// busy: a client may read a list for as long as it likes, and there may be many versions.
+func (n *names) all(mu *sync.Mutex) iter.Seq[Name] {
+	return func(yield func(Name) bool) {
+		page, last := make([]Name, 0, pageNames), ""
+		for {
+			if page = n.list.after(last, page[:0], mu); len(page) == 0 {
+				return
+			}
+			for _, one := range page {
+				if !yield(one) {
+					return
+				}
+			}
+			last = page[len(page)-1].Name
 		}
 	}
-	if len(out) == 0 {
-		return c.full()
-	}
-	return out
 }

@@ -101,7 +101,7 @@ func TestNamesAreThoseOfAPlainIndex(t *testing.T) {
 				}
 			}
 			var got []meaning
-			for _, n := range table.Names() {
+			for n := range table.Names() {
 				got = append(got, meaning{n.Name, n.Model.Key.String(), n.Adapter})
 			}
 			if d := difference.Diff(listed, got); d != "" {

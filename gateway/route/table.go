@@ -14,6 +14,7 @@ package route
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -159,19 +160,9 @@ func (t *Table) Lookup(name string) (*Model, bool) {
 // Find returns what a name refers to.
 func (t *Table) Find(name string) (Name, bool) { return t.names.find(name) }
 
-// Names returns the names to list for clients, sorted: the names of each model and of its
-// adapters, or NAMESPACE/NAME if it has no other. The first call after a change sorts them.
-func (t *Table) Names() []Name {
-	if listed := t.names.listed.Load(); listed != nil {
-		return *listed
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if listed := t.names.listed.Load(); listed != nil {
-		return *listed
-	}
-	return t.names.list()
-}
+// Names yields the names to list for clients, sorted: the names of each model and of its
+// adapters, or NAMESPACE/NAME if it has no other. Changes of a long list show within a second.
+func (t *Table) Names() iter.Seq[Name] { return t.names.all(&t.mu) }
 
 // SetDeployment adds or changes a deployment.
 func (t *Table) SetDeployment(d Deployment) {
