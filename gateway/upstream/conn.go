@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -27,6 +28,10 @@ const (
 	// maxDials is how many connections are opened for one request: net/http opens another one
 	// for each that the Mac ends without an answer, without a limit.
 	maxDials = 3
+	// maxOpen is how many connections to one MacNode are open, also at addresses that it had
+	// before. A Mac needs one; but it can refuse streams on each without an end, and then
+	// net/http opens another for each request.
+	maxOpen = 8
 	// streamWindow bounds how much of a response a Mac may send ahead of a client that
 	// reads slowly.
 	streamWindow = 128 << 10
@@ -47,6 +52,9 @@ var errNotReached = errors.New("the Mac could not be reached")
 
 // errTurnedAway means that a Mac ends connections and processes no request on them.
 var errTurnedAway = fmt.Errorf("%w: it ended %d connections without an answer", errNotReached, maxDials)
+
+// errCrowded means that a Mac has many connections, and accepts no request on any.
+var errCrowded = fmt.Errorf("%w: %d connections to it are open already", errNotReached, maxOpen)
 
 // NotReached reports whether a request failed because no connection to the Mac could be
 // opened.
@@ -82,45 +90,26 @@ type conn struct {
 
 	failed atomic.Bool  // a connection failed, and no probe has succeeded since
 	probed atomic.Int64 // time of the last probe, in Unix nanoseconds
+
+	running  atomic.Int64 // requests
+	replaced atomic.Bool  // by another one: it closes when its last request ends
 }
 
 // newConn returns a connection that opens with its first request, each time with the
 // current identity. silent is called when the Mac no longer answers pings. before is the
 // connection that it replaces; nil without one.
 func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func(), before *conn) *conn {
-	c := &conn{identity: id, uid: e.MacUID, address: e.Address, opened: &opened{all: map[net.Conn]bool{}}}
+	c := &conn{identity: id, uid: e.MacUID, address: e.Address, opened: newOpened()}
 	if before != nil && before.uid == c.uid {
 		c.opened = before.opened
 	}
 	config := http2Config
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
-	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: -1} // HTTP/2 pings replace it
 	c.Transport = &http.Transport{
 		MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			if n, ok := ctx.Value(dialsKey{}).(*atomic.Int32); ok && n.Add(1) > maxDials {
-				return nil, errTurnedAway
-			}
-			raw, err := dialer.DialContext(ctx, network, address)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %w", errNotReached, err)
-			}
-			if raw, err = c.opened.track(raw); err != nil {
-				return nil, fmt.Errorf("%w: %w", errNotReached, err)
-			}
-			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-			defer cancel()
-			watched := &watchedConn{Conn: raw, lost: func() {
-				c.failed.Store(true)
-				silent()
-			}}
-			watched.received()
-			secure := tls.Client(combineWrites(watched), current().ClientTLS(e.Mac, c.uid))
-			if err := secure.HandshakeContext(ctx); err != nil {
-				return nil, fmt.Errorf("%w: %w", errNotReached, errors.Join(err, secure.Close()))
-			}
-			return secure, nil
+			return c.dial(ctx, network, address, func() *tls.Config { return current().ClientTLS(e.Mac, c.uid) }, silent)
 		},
 		DisableCompression: true,
 		IdleConnTimeout:    5 * time.Minute,
@@ -130,18 +119,107 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 	return c
 }
 
+// dial opens a connection. The Mac has to answer a handshake with a configuration.
+func (c *conn) dial(ctx context.Context, network, address string, config func() *tls.Config, silent func()) (net.Conn, error) {
+	if n, ok := ctx.Value(dialsKey{}).(*atomic.Int32); ok && n.Add(1) > maxDials {
+		return nil, errTurnedAway
+	}
+	if err := c.opened.await(ctx); err != nil {
+		return nil, err
+	}
+	raw, err := (&net.Dialer{Timeout: connectTimeout, KeepAlive: -1}).DialContext(ctx, network, address) // HTTP/2 pings replace KeepAlive
+	if err != nil {
+		c.opened.leave()
+		return nil, fmt.Errorf("%w: %w", errNotReached, err)
+	}
+	if raw, err = c.opened.track(raw); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReached, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	watched := &watchedConn{Conn: raw, lost: func() {
+		c.failed.Store(true)
+		silent()
+	}}
+	watched.received()
+	secure := tls.Client(combineWrites(watched), config())
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReached, errors.Join(err, secure.Close()))
+	}
+	return secure, nil
+}
+
 type dialsKey struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (c *conn) RoundTrip(r *http.Request) (*http.Response, error) {
-	return c.Transport.RoundTrip(r.WithContext(context.WithValue(r.Context(), dialsKey{}, new(atomic.Int32))))
+	c.running.Add(1)
+	resp, err := c.Transport.RoundTrip(r.WithContext(context.WithValue(r.Context(), dialsKey{}, new(atomic.Int32))))
+	if err != nil {
+		c.end()
+		return nil, err
+	}
+	resp.Body = &countedBody{ReadCloser: resp.Body, end: c.end}
+	return resp, nil
+}
+
+// end counts a request that has ended.
+func (c *conn) end() {
+	if c.running.Add(-1) > 0 || !c.replaced.Load() {
+		return
+	}
+	c.CloseIdleConnections()
+	time.AfterFunc(closeTime, c.CloseIdleConnections) // of a request that was cancelled, net/http ends the stream later
+}
+
+// replace closes a connection that is not used for further requests once it is idle.
+func (c *conn) replace() {
+	c.replaced.Store(true)
+	c.CloseIdleConnections()
+}
+
+// countedBody calls a function when it was closed.
+type countedBody struct {
+	io.ReadCloser
+	once sync.Once
+	end  func()
+}
+
+// Close implements io.Closer.
+func (b *countedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.once.Do(b.end)
+	return err
 }
 
 // opened holds the open connections to one MacNode.
 type opened struct {
+	room chan struct{} // has an element for each that is open or being opened
+
 	mu  sync.Mutex        // guards all
 	all map[net.Conn]bool // nil once the MacNode was deleted
 }
+
+func newOpened() *opened {
+	return &opened{room: make(chan struct{}, maxOpen), all: map[net.Conn]bool{}}
+}
+
+// await waits until there is room for another connection, for as long as opening one may take:
+// requests that come at once open one each, and close all but the first. leave ends its use.
+func (o *opened) await(ctx context.Context) error {
+	enough := time.NewTimer(connectTimeout + handshakeTimeout)
+	defer enough.Stop()
+	select {
+	case o.room <- struct{}{}:
+		return nil
+	case <-enough.C:
+		return errCrowded
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errNotReached, ctx.Err())
+	}
+}
+
+func (o *opened) leave() { <-o.room }
 
 // cut closes all open connections, and each one that is opened later.
 func (o *opened) cut() {
@@ -158,24 +236,31 @@ func (o *opened) cut() {
 func (o *opened) track(raw net.Conn) (net.Conn, error) {
 	t := &trackedConn{Conn: raw, of: o}
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.all == nil {
-		return nil, errors.Join(agentapi.ErrReplaced, raw.Close())
+	known := o.all != nil
+	if known {
+		o.all[t] = true
 	}
-	o.all[t] = true
+	o.mu.Unlock()
+	if !known {
+		return nil, errors.Join(agentapi.ErrReplaced, t.Close())
+	}
 	return t, nil
 }
 
 type trackedConn struct {
 	net.Conn
-	of *opened
+	of   *opened
+	once sync.Once
 }
 
 // Close implements net.Conn.
 func (t *trackedConn) Close() error {
-	t.of.mu.Lock()
-	delete(t.of.all, t)
-	t.of.mu.Unlock()
+	t.once.Do(func() {
+		t.of.mu.Lock()
+		delete(t.of.all, t)
+		t.of.mu.Unlock()
+		t.of.leave()
+	})
 	return t.Conn.Close()
 }
 

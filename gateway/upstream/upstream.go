@@ -133,7 +133,7 @@ func (p *Pool) tunnel(mac string) http.RoundTripper {
 func (p *Pool) direct(e route.Endpoint) *conn {
 	c, before := p.current(e)
 	if before != nil { // not under the lock: connections that close call lost
-		before.CloseIdleConnections()
+		before.replace()
 	}
 	return c
 }
