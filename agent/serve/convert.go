@@ -75,7 +75,7 @@ type eventForm interface {
 // identified is a form of responses whose id the gateway may assign.
 type identified interface {
 	form
-	identify(id string)
+	identify(id, proof string)
 }
 
 // piece is a part of an answer's text, with log-probabilities if requested.
@@ -275,7 +275,7 @@ func (f *chatForm) thinks(text string) any {
 	return f.a.Reasoning(text)
 }
 
-func (f *chatForm) identify(id string)                     { f.a.ID = id }
+func (f *chatForm) identify(id, _ string)                  { f.a.ID = id }
 func (f *chatForm) keepAlive(p *openai.PromptProgress) any { return f.a.KeepAlive(p) }
 
 func (f *chatForm) opening() any             { return f.a.Opening() }
@@ -391,7 +391,7 @@ func (f *completionForm) promptLogprobs(p echoed) *openai.CompletionLogprobs {
 	return f.offsets.Prompt(string(p.text), p.ranked)
 }
 
-func (f *completionForm) identify(id string)                     { f.a.ID = id }
+func (f *completionForm) identify(id, _ string)                  { f.a.ID = id }
 func (f *completionForm) keepAlive(p *openai.PromptProgress) any { return f.a.KeepAlive(p) }
 
 func (f *completionForm) finish(reason string) any { return f.a.Finish(reason) }

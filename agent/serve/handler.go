@@ -322,7 +322,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	}
 	a := answer{handler: h, admitted: admitted, form: form, id: req.wire.Id, kept: kept, progress: req.wire.Progress}
 	if f, ok := a.form.(identified); ok && r.Header.Get(agentapi.HeaderResponseID) != "" {
-		f.identify(r.Header.Get(agentapi.HeaderResponseID))
+		f.identify(r.Header.Get(agentapi.HeaderResponseID), r.Header.Get(agentapi.HeaderResponseProof))
 	}
 	if t, named := a.form.(eventForm); named {
 		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })

@@ -70,7 +70,12 @@ func (f *responseForm) over() {
 	}
 }
 
-func (f *responseForm) identify(id string) { f.a.Response.ID = id }
+func (f *responseForm) identify(id, proof string) {
+	f.a.Response.ID = id
+	if responses.IsProof(proof) {
+		f.entry.Proof = proof
+	}
+}
 
 // keepAlive returns nil, not an empty list, if the response has no such event.
 func (f *responseForm) keepAlive(p *openai.PromptProgress) any {
@@ -206,6 +211,9 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	}
 	if what == "input_items" {
 		return items(w, e.Input, query)
+	}
+	if r.Method == http.MethodHead && e.Proof != "" {
+		w.Header().Set(agentapi.HeaderResponseProof, e.Proof)
 	}
 	return front.WriteJSON(w, e.Response)
 }

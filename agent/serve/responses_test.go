@@ -273,3 +273,16 @@ func TestStoredResponsesAreBounded(t *testing.T) {
 	p.kept("GET", first.ID+"/other", 404)
 	p.kept("GET", "nonsense", 404)
 }
+
+// TestTheAgentProvesThatItWasSentAResponse to a gateway that looks for it, and to no one else.
+func TestTheAgentProvesThatItWasSentAResponse(t *testing.T) {
+	p := newPort(t, servetest.Say("a"))
+	sent := responses.NewAnywhere()
+	proof := sent.Proof()
+	read(t, p.do("POST", "/v1/responses", `{"model":"m","input":"hi","stream":true}`, agentapi.HeaderResponseID, sent.ID(), agentapi.HeaderResponseProof, proof))
+	for method, want := range map[string]string{"HEAD": proof, "GET": ""} {
+		if resp := p.do(method, "/v1/responses/"+sent.ID(), ""); resp.StatusCode != 200 || resp.Header.Get(agentapi.HeaderResponseProof) != want {
+			t.Errorf("%s: %d, proof %q, want %q", method, resp.StatusCode, resp.Header.Get(agentapi.HeaderResponseProof), want)
+		}
+	}
+}

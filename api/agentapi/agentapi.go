@@ -81,6 +81,10 @@ const (
 	// the gateway may have sent it to the client already, in an event that kept
 	// the stream open.
 	HeaderResponseID = "X-Metalfleet-Response-Id"
+	// HeaderResponseProof on a request to an agent proves that it was sent the request with
+	// this HeaderResponseID. The agent repeats it on the response to HEAD for the stored
+	// response.
+	HeaderResponseProof = "X-Metalfleet-Response-Proof"
 	// HeaderProgress on a client's request, with the value "true", asks for events
 	// that report the progress of the prompt.
 	HeaderProgress = "X-Metalfleet-Progress"

@@ -35,18 +35,6 @@ func hex16() string {
 	return hex.EncodeToString(b[:])
 }
 
-// NewIDAnywhere generates the id of a response whose client has to be given one
-// before it is known which Mac will store it.
-func NewIDAnywhere() string { return idPrefix + hex16() }
-
-// IsAnywhere reports whether an id is from NewIDAnywhere: any Mac may store the
-// response.
-func IsAnywhere(id string) bool {
-	random, ok := strings.CutPrefix(id, idPrefix)
-	_, err := hex.DecodeString(random)
-	return ok && len(random) == randomText && err == nil
-}
-
 // MacOf returns the Mac that stores a response or an item.
 func MacOf(id string) (mac string, ok bool) {
 	rest, ok := withoutPrefix(id)

@@ -132,6 +132,9 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 		if id := w.keepAlives.place(lease.Mac); id != "" {
 			out.Header[agentapi.HeaderResponseID] = []string{id}
 		}
+		if proof := w.keepAlives.proof(); proof != "" {
+			out.Header[agentapi.HeaderResponseProof] = []string{proof}
+		}
 	}
 	begun, idle := f.boundTry(cancel), w.keepOpen(f.keepAlive, cancel)
 	resp, err := f.macs.To(lease.Endpoint).RoundTrip(out)

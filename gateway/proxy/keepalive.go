@@ -31,6 +31,8 @@ type keepAlives struct {
 	home string
 	// id of the response; empty while unknown, and for APIs without one.
 	id string
+	// anywhere made the id if it names no Mac.
+	anywhere *responses.Anywhere
 	// opened counts the events that the client has received, up to the first output item.
 	opened int
 	// answered is set once the response has begun.
@@ -63,9 +65,18 @@ func (k *keepAlives) place(mac string) string {
 	case k.path == dialect.PathCompletions && k.id == "":
 		k.id = openai.NewID(openai.CompletionIDPrefix)
 	case k.path == dialect.PathResponses && k.opened == 0:
-		k.id = responses.NewID(mac)
+		k.id, k.anywhere = responses.NewID(mac), nil
 	}
 	return k.id
+}
+
+// proof returns what lets the next Mac prove that it was sent the request; empty if the id names
+// a Mac.
+func (k *keepAlives) proof() string {
+	if k.anywhere == nil {
+		return ""
+	}
+	return k.anywhere.Proof()
 }
 
 // displace drops a Mac that did not respond: the id of a response must not name it. If the
@@ -158,7 +169,8 @@ func (k *keepAlives) begin() bool {
 	case k.id == "" && k.home != "":
 		k.id = responses.NewID(k.home)
 	case k.id == "":
-		k.id = responses.NewIDAnywhere()
+		k.anywhere = responses.NewAnywhere()
+		k.id = k.anywhere.ID()
 	}
 	k.answer = responses.NewAnswer(k.id, k.created, r)
 	k.answer.Response.Model = k.model

@@ -225,7 +225,7 @@ const responseBody = `{"model":"m","stream":true,"input":"hi"}`
 // processed, and continues with the agent's own events.
 func TestAResponseIsOneStreamWithTheAgentsEvents(t *testing.T) {
 	w := newWorld(t, queueOf(10, impatient))
-	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
+	m := w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		time.Sleep(30 * time.Millisecond)
 		a := agentResponse(r)
 		written(rw, a.Opening(), a.KeepAlive(nil), a.Text("Par"), a.KeepAlive(nil), a.Text("is"), a.Finish(false, &responses.Usage{}, 0))
@@ -248,6 +248,9 @@ func TestAResponseIsOneStreamWithTheAgentsEvents(t *testing.T) {
 	id := wantOneResponse(t, eventsOf(t, stream.String()), "response.completed")
 	if !responses.IsAnywhere(id) || !strings.Contains(stream.String(), `"text":"Paris"`) {
 		t.Errorf("response %s: %s", id, stream.String())
+	}
+	if proof := (<-m.seen).Header.Get(agentapi.HeaderResponseProof); responses.Proven(id, proof) != 1 {
+		t.Errorf("the Mac cannot prove with %q that it was sent %s", proof, id)
 	}
 }
 
@@ -369,7 +372,8 @@ func TestAResponseThatBeganAndIsRefusedFails(t *testing.T) {
 // A response whose id was sent before its Mac was known is found on any Mac.
 func TestAResponseWhoseIDNamesNoMacIsFound(t *testing.T) {
 	l := newLocked(t, queueOf(10))
-	id := responses.NewIDAnywhere()
+	stored := responses.NewAnywhere()
+	id, proof := stored.ID(), stored.Proof()
 	keeper := func(rw http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == dialect.PathResponses:
@@ -377,6 +381,7 @@ func TestAResponseWhoseIDNamesNoMacIsFound(t *testing.T) {
 		case r.URL.Path != dialect.PathResponses+"/"+id || r.Header.Get(agentapi.HeaderTenant) != "key/team/":
 			_ = openai.WriteError(rw, responses.NotFound(id))
 		default:
+			rw.Header().Set(agentapi.HeaderResponseProof, proof)
 			_, _ = io.WriteString(rw, `"stored"`)
 		}
 	}
@@ -396,7 +401,7 @@ func TestAResponseWhoseIDNamesNoMacIsFound(t *testing.T) {
 	if resp := l.with(other, "GET", dialect.PathResponses+"/"+id, ""); resp.StatusCode != 404 {
 		t.Errorf("another key's: %d", resp.StatusCode)
 	}
-	if resp := l.with(token, "GET", dialect.PathResponses+"/"+responses.NewIDAnywhere(), ""); resp.StatusCode != 404 {
+	if resp := l.with(token, "GET", dialect.PathResponses+"/"+responses.NewAnywhere().ID(), ""); resp.StatusCode != 404 {
 		t.Errorf("one that no Mac stores: %d", resp.StatusCode)
 	}
 	b.kill()

@@ -169,12 +169,20 @@ const (
 	// search.
 	searchAtOnce = 16
 	searchTime   = 3 * time.Second
-	// disputeTime is how long the search continues after one Mac has claimed a response.
+	// disputeTime is how long the search continues after one Mac has proved that it was sent a
+	// response: another one may have been sent it later.
 	disputeTime = 250 * time.Millisecond
 )
 
+// claim is a Mac that proved which of the Macs it was that were sent a request.
+type claim struct {
+	mac  string
+	sent int
+}
+
 // find asks all Macs which one stores a response whose id names none: its client received
-// the id while the request waited for a replica. If several claim it, none is believed.
+// the id while the request waited for a replica. Of several that prove that they were sent the
+// request, the last one stores it.
 func (s *stored) find(ctx context.Context, c caller, id string) (mac string, found bool, err error) {
 	end, err := s.searches.begin(ctx, c.share())
 	switch {
@@ -189,27 +197,31 @@ func (s *stored) find(ctx context.Context, c caller, id string) (mac string, fou
 	var all errgroup.Group
 	all.SetLimit(searchAtOnce)
 	macs := s.table.Macs()
-	claimants := make(chan string, len(macs))
+	claims := make(chan claim, len(macs))
 	for _, m := range macs {
 		all.Go(func() error {
-			has, err := s.claims(asking, m, id)
+			sent, err := s.sent(asking, m, id)
 			if err != nil && pauseToReread(asking) == nil {
-				has, err = s.claims(asking, m, id)
+				sent, err = s.sent(asking, m, id)
 			}
-			if has {
-				claimants <- m.Name
+			if sent > 0 {
+				claims <- claim{m.Name, sent}
 				time.AfterFunc(disputeTime, stop)
 			}
 			return err
 		})
 	}
 	err = all.Wait()
+	close(claims)
+	var last claim
+	for one := range claims {
+		if one.sent > last.sent {
+			last = one
+		}
+	}
 	switch {
-	case len(claimants) == 1:
-		return <-claimants, true, nil
-	case len(claimants) > 1:
-		logOf(ctx).Info("Several Macs claim to store one response; none is believed", "MacNode", <-claimants, "otherMacNode", <-claimants)
-		return "", false, nil
+	case last.sent > 0:
+		return last.mac, true, nil
 	case ctx.Err() != nil:
 		return "", false, dispatch.Ended(ctx)
 	case err != nil:
@@ -218,21 +230,9 @@ func (s *stored) find(ctx context.Context, c caller, id string) (mac string, fou
 	return "", false, nil
 }
 
-// claims asks one Mac whether it stores a response. A Mac that also claims a nonexistent
-// response is not believed.
-func (s *stored) claims(ctx context.Context, m route.Mac, id string) (bool, error) {
-	if has, err := s.stores(ctx, m, id); !has || err != nil {
-		return false, err
-	}
-	lies, err := s.stores(ctx, m, responses.NewIDAnywhere())
-	if lies {
-		logOf(ctx).Info("A Mac claims to store a response that does not exist; it is not believed", "MacNode", m.Name)
-	}
-	return !lies && err == nil, err
-}
-
-// stores asks one Mac whether it stores a response.
-func (s *stored) stores(ctx context.Context, m route.Mac, id string) (bool, error) {
+// sent asks one Mac whether it stores a response, and returns which of the Macs it is that were
+// sent the request, counted from 1; 0 for one that does not prove it.
+func (s *stored) sent(ctx context.Context, m route.Mac, id string) (int, error) {
 	ask := &http.Request{Method: http.MethodHead, URL: &url.URL{Scheme: "https", Host: m.Address, Path: dialect.PathResponses + "/" + id}, Host: m.Address,
 		Header: http.Header{"User-Agent": {userAgent}}}
 	if tenant := tenantOf(ctx); tenant != "" {
@@ -240,7 +240,14 @@ func (s *stored) stores(ctx context.Context, m route.Mac, id string) (bool, erro
 	}
 	resp, err := s.forwarder.macs.To(dispatch.LeaseOf(m).Endpoint).RoundTrip(ask.WithContext(ctx))
 	if err != nil {
-		return false, fmt.Errorf("ask %s for a response: %w", m.Name, err)
+		return 0, fmt.Errorf("ask %s for a response: %w", m.Name, err)
 	}
-	return resp.StatusCode == http.StatusOK, resp.Body.Close()
+	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+		return 0, err
+	}
+	sent := responses.Proven(id, resp.Header.Get(agentapi.HeaderResponseProof))
+	if sent == 0 {
+		logOf(ctx).Info("A Mac claims to store a response and does not prove it; it is not believed", "MacNode", m.Name)
+	}
+	return sent, nil
 }

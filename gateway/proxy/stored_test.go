@@ -2,7 +2,6 @@ package proxy_test
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,7 +63,9 @@ func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 // No other Mac has a stored response: a single lost connection must not hide it.
 func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 	w := newWorld(t)
-	here, anywhere := dialect.PathResponses+"/"+responses.NewID("mac-a"), dialect.PathResponses+"/"+responses.NewIDAnywhere()
+	stored := responses.NewAnywhere()
+	here, anywhere := dialect.PathResponses+"/"+responses.NewID("mac-a"), dialect.PathResponses+"/"+stored.ID()
+	proof := stored.Proof()
 	var fails atomic.Int64
 	m := w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
 		if fails.Add(-1) >= 0 {
@@ -74,6 +75,7 @@ func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 			rw.WriteHeader(http.StatusNotFound)
 			return
 		}
+		rw.Header().Set(agentapi.HeaderResponseProof, proof)
 		say("{}")(rw, r)
 	})
 	for _, c := range []struct {
@@ -84,7 +86,7 @@ func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 	}{
 		{name: "one lost connection", method: "GET", path: here, fails: 1, status: 200, requests: 2},
 		{name: "its items", method: "GET", path: here + "/input_items", fails: 1, status: 200, requests: 2},
-		{name: "the search for its Mac", method: "GET", path: anywhere, fails: 1, status: 200, requests: 4},
+		{name: "the search for its Mac", method: "GET", path: anywhere, fails: 1, status: 200, requests: 3},
 		{name: "two lost connections", method: "GET", path: here, fails: 2, status: 503, requests: 2},
 		{name: "a deletion, which may have been done", method: "DELETE", path: here, fails: 1, status: 503, requests: 1},
 		{name: "a cancellation", method: "POST", path: here + "/cancel", fails: 1, status: 503, requests: 1},
@@ -98,23 +100,28 @@ func TestStoredResponseIsReadAgainAfterALostConnection(t *testing.T) {
 	}
 }
 
-// A compromised Mac claims to store the responses of other Macs.
+// A compromised Mac claims to store the responses of other Macs. It knows which ids exist, for
+// clients ask for them, and it may answer before the Mac that stores one.
 func TestAttackAMacThatClaimsResponses(t *testing.T) {
 	w := newWorld(t)
-	kept, disputed := responses.NewIDAnywhere(), responses.NewIDAnywhere()
-	keeps := func(text string, ids ...string) http.HandlerFunc {
+	kept, tried := responses.NewAnywhere(), responses.NewAnywhere()
+	keeps := func(text string, wait time.Duration, proofs map[string]string) http.HandlerFunc {
 		return func(rw http.ResponseWriter, r *http.Request) {
-			if !slices.Contains(ids, strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/")) {
+			proof, ok := proofs[strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/")]
+			if !ok {
 				rw.WriteHeader(http.StatusNotFound)
 				return
 			}
+			time.Sleep(wait)
+			rw.Header().Set(agentapi.HeaderResponseProof, proof)
 			say(text)(rw, r)
 		}
 	}
-	w.addMac("mac-all", say("forged"))
-	w.addMac("mac-one", keeps("forged", disputed))
-	w.addMac("mac-z", keeps("stored", kept, disputed))
-	for id, want := range map[string]string{kept: "stored", disputed: "", responses.NewIDAnywhere(): ""} {
+	failed := tried.Proof() // of a Mac that did not answer the request, or said so
+	w.addMac("mac-a", keeps("forged", 0, map[string]string{kept.ID(): failed, tried.ID(): failed}))
+	w.addMac("mac-b", keeps("forged", 0, map[string]string{kept.ID(): "", tried.ID(): strings.TrimPrefix(tried.ID(), "resp_")}))
+	w.addMac("mac-z", keeps("stored", 100*time.Millisecond, map[string]string{kept.ID(): kept.Proof(), tried.ID(): tried.Proof()}))
+	for id, want := range map[string]string{kept.ID(): "stored", tried.ID(): "stored", responses.NewAnywhere().ID(): ""} {
 		resp := w.do("GET", dialect.PathResponses+"/"+id, "")
 		if got := read(t, resp); want != "" && got != want || want == "" && resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %d %s, want %q", id, resp.StatusCode, got, want)

@@ -89,7 +89,7 @@ func TestSearchesOfOneAddressHoldUpNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer end()
-	id := responses.NewIDAnywhere()
+	id := responses.NewAnywhere().ID()
 	if _, _, err := s.find(t.Context(), hog, id); err == nil {
 		t.Error("an address has more searches than it may")
 	}

@@ -221,7 +221,7 @@ func TestAttackAMacWhoseDirectWayFails(t *testing.T) {
 		w.proxy.Demand(&r)
 		return len(r.Reached) == 1
 	})
-	if resp := w.do("GET", "/v1/responses/"+responses.NewIDAnywhere(), ""); resp.StatusCode != http.StatusNotFound {
+	if resp := w.do("GET", "/v1/responses/"+responses.NewAnywhere().ID(), ""); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("a search for a response: %s", resp.Status)
 	}
 }

@@ -36,6 +36,8 @@ const sweepEvery = time.Second
 // Entry is one response.
 type Entry struct {
 	Tenant string
+	// Proof that this Mac was sent the request, for a gateway; empty if the id names the Mac.
+	Proof string
 	// Response as a client sees it, and Input, the items that it answers.
 	Response responses.Response
 	Input    []responses.Item
