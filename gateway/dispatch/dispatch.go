@@ -99,7 +99,7 @@ func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 // acquire returns a slot at the current deployment of a request, at once or after a wait,
 // while request and deployment may be tried.
 func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
-	if r.last == nil || r.tries < maxTries && d.queue.mayRetry(r.model) {
+	if r.last == nil || r.tries < maxTries && d.queue.mayRetry(r) {
 		if lease, ok := d.queue.take(r); ok {
 			return lease, nil
 		}
@@ -114,7 +114,8 @@ func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	case !d.queues:
 		return nil, openai.NoEndpoint(r.Name, RetryAfter)
 	case r.tries > 0:
-		r.newRound(time.Now())
+		now := time.Now()
+		r.newRound(now, d.queue.resend(r, now))
 	}
 	return d.wait(ctx, r)
 }

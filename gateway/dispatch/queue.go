@@ -8,6 +8,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
+	"metalfleet.dev/metalfleet/gateway/health"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -44,10 +45,17 @@ type queue struct {
 	waiters  map[*fairqueue.Entry]*waiter
 	looks    map[*route.Model]look
 	arrivals chan struct{} // holds at most one value
+	resent   health.Debts  // bytes of bodies that are sent again, by client
 }
 
+// resentBurst are the bytes of bodies that are sent again for one client at once, and
+// resentPerSecond how many in each second after that: one large body of a client could
+// otherwise be sent thousands of times.
+const resentBurst, resentPerSecond = 64 << 20, 2 << 20
+
 func newQueue(c Config) *queue {
-	return &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, looks: map[*route.Model]look{}, arrivals: make(chan struct{}, 1)}
+	return &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, looks: map[*route.Model]look{}, arrivals: make(chan struct{}, 1),
+		resent: health.Debts{Most: resentBurst, PerSecond: resentPerSecond}}
 }
 
 // lookEvery is how often at most the waiting requests of a model are looked at when nothing has
@@ -279,12 +287,26 @@ func (q *queue) began(m *route.Model) {
 	q.slots.began(m, now)
 }
 
-// mayRetry counts another attempt, or returns false if the retry budget is used up.
-func (q *queue) mayRetry(m *route.Model) bool {
+// mayRetry counts another attempt, or returns false if the retry budget of the model or of the
+// client is used up.
+func (q *queue) mayRetry(r *Request) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	return q.slots.model(m, now).budget.Retry(now)
+	if q.resent.Wait(r.Owner, float64(r.Bytes), now) > 0 || !q.slots.model(r.model, now).budget.Retry(now) {
+		return false
+	}
+	q.resent.Add(r.Owner, float64(r.Bytes), now)
+	return true
+}
+
+// resend counts the first attempt of another round, and returns how long it has to wait.
+func (q *queue) resend(r *Request, now time.Time) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	after := q.resent.Wait(r.Owner, float64(r.Bytes), now)
+	q.resent.Add(r.Owner, float64(r.Bytes), now)
+	return after
 }
 
 // avoid avoids a Mac for a while. It returns false if it was avoided already.

@@ -1,14 +1,17 @@
 package dispatch
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -105,5 +108,38 @@ func TestAttackRequestsForEveryMacAndAdapter(t *testing.T) {
 	busy["mac-3"][0].Release()
 	if first := waiting[3*adapters]; len(first.granted) != 1 || looks > 1 {
 		t.Errorf("the first that waits for a Mac has %d slots there, after %d looks", len(first.granted), looks)
+	}
+}
+
+// TestAttackALargeBodyThatEveryReplicaRefuses: the gateway sends it again for as long as its
+// client waits, but not as often as it can. A small body is tried at once.
+func TestAttackALargeBodyThatEveryReplicaRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		bytes       int64
+		least, most int
+	}{
+		{name: "large", bytes: 16 << 20, least: 20, most: 1 + (resentBurst+300*resentPerSecond)/(16<<20)},
+		{name: "small", bytes: 1 << 10, least: 500, most: 5000},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := New(Config{Queue: fairqueue.Limits{Count: 10, Bytes: 1 << 30, Age: 5 * time.Minute}, KeepAlive: time.Minute, Registry: prometheus.NewRegistry()})
+			r := &Request{Candidates: []*route.Model{newModel("r1", "r2", "r3", "r4", "r5")}, Log: logr.Discard, Owner: "mallory", Bytes: c.bytes, Client: patient{}}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			sent := 0
+			for {
+				lease, err := d.Acquire(ctx, r)
+				if err != nil {
+					break
+				}
+				sent++
+				lease.Release()
+				lease.Failed(&Failure{Reason: ReasonRefused, Err: errModelGone, Refusal: openai.RateLimited(time.Second)})
+			}
+			if sent < c.least || sent > c.most {
+				t.Errorf("the %s body was sent %d times in 5 minutes, want %d to %d", c.name, sent, c.least, c.most)
+			}
+		})
 	}
 }

@@ -256,13 +256,13 @@ func (r *Request) mayWait() bool {
 	return r.refusal == nil || r.refusal.RetryAfter > 0 || r.refusal.Code == agentapi.CodeEngineLost && r.enginesLost < maxEnginesLost
 }
 
-// newRound allows all replicas again, after a backoff.
-func (r *Request) newRound(now time.Time) {
-	after := backoffMin
+// newRound allows all replicas again, after a backoff of at least a duration.
+func (r *Request) newRound(now time.Time, after time.Duration) {
+	least := backoffMin
 	if r.refusal != nil {
-		after = min(max(r.refusal.RetryAfter, backoffMin), backoffMax)
+		least = min(max(r.refusal.RetryAfter, backoffMin), backoffMax)
 	}
-	r.entry.NotBefore = now.Add(after)
+	r.entry.NotBefore = now.Add(max(least, after))
 	r.tries, r.replicas, r.macs = 0, nil, nil
 }
 

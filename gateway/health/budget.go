@@ -1,9 +1,9 @@
 // Package health judges replicas by the outcome of their requests, and bounds how many
 // requests are retried.
 //
-// It owns three decisions: whether a model's request may be retried (Budget), which of its
-// replicas receive no requests for a while (Outliers), and which receive none of one client
-// (Rejections). It is pure; the caller passes the time. Outliers never eject more than half of a
+// It owns four decisions: whether a model's request may be retried (Budget), when one client
+// may cause more work (Debts), which replicas receive no requests for a while (Outliers), and
+// which receive none of one client (Rejections). It is pure; the caller passes the time. Outliers never eject more than half of a
 // model's replicas, nor the only one.
 //
 // Start reading at Budget.Retry, Outliers.Ejected and Rejections.Ended.
