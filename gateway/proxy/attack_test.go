@@ -202,3 +202,23 @@ func TestAttackAClientThatReadsSlowly(t *testing.T) {
 	}
 	<-m.left
 }
+
+// A compromised Mac sends informational responses and never the final one.
+func TestAttackInformationalResponsesWithoutEnd(t *testing.T) {
+	l := newLocked(t)
+	token := l.key("team", keys.Grant{Models: []string{"*"}})
+	ended := make(chan struct{})
+	l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		defer close(ended)
+		for i := 0; r.Context().Err() == nil && i < 100_000; i++ {
+			rw.WriteHeader(http.StatusProcessing)
+		}
+		if r.Context().Err() == nil {
+			say("{}")(rw, r)
+		}
+	})
+	if resp := l.with(token, "POST", chatPath, chatBody); resp.StatusCode == http.StatusOK {
+		t.Error("100,000 informational responses were read")
+	}
+	<-ended
+}

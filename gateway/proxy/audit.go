@@ -19,7 +19,8 @@ const (
 	auditClients = 100
 )
 
-// auditor bounds the lines of the audit log. The zero value is ready for use.
+// auditor bounds the lines about clients of one kind: those of the audit log, or about failed
+// requests. The zero value is ready for use.
 type auditor struct {
 	mu      sync.Mutex // guards the fields after it
 	began   time.Time  // of the period

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
@@ -35,4 +37,20 @@ func TestAttackAFloodOfRefusedRequests(t *testing.T) {
 	l.pass(time.Minute)
 	l.do("GET", "/v1/models", "")
 	l.wantAudit("reason=key_missing", "dropped=0")
+}
+
+// One client causes any number of failures that have a reason for the log.
+func TestAttackAFloodOfFailedRequests(t *testing.T) {
+	l := newLocked(t)
+	token := l.key("team", keys.Grant{Models: []string{"*"}})
+	l.addMac("a", say("{}")).kill()
+	const flood = 300
+	for range flood {
+		if resp := l.with(token, "DELETE", dialect.PathResponses+"/"+responses.NewID("a"), ""); resp.StatusCode != http.StatusServiceUnavailable {
+			t.Fatal(resp.Status)
+		}
+	}
+	if n := strings.Count(l.log.String(), "msg=\"Request failed\""); n < 10 || n > 100 {
+		t.Errorf("%d lines about %d failed requests", n, flood)
+	}
 }

@@ -3,10 +3,12 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
 	"sync/atomic"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/keys"
@@ -26,13 +28,27 @@ type meter struct {
 	allowed int64
 }
 
+const (
+	// maxReports is how many informational responses a Mac may send to a request at once, and
+	// reportEvery how often it may send another one. An agent sends two each second.
+	maxReports  = 16
+	reportEvery = 100 * time.Millisecond
+)
+
+// errReports ends a request whose Mac sends informational responses without an end.
+var errReports = errors.New("the Mac sent too many informational responses")
+
 // following returns a context for a request to an agent, whose reports of tokens so far are
 // counted.
 func (m *meter) following(ctx context.Context) context.Context {
 	if m == nil {
 		return ctx
 	}
+	began, reports := time.Now(), 0
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		if reports++; reports > maxReports+int(time.Since(began)/reportEvery) {
+			return errReports
+		}
 		if n, ok := agentapi.Tokens(http.Header(h)); ok {
 			m.soFar.Store(n.Sum())
 		}

@@ -104,6 +104,8 @@ type Proxy struct {
 	metrics    *metrics
 	prober     *reach.Prober
 	tracer     *tracing.Tracer
+	// failures bounds the lines about failed requests: a client can cause any number.
+	failures auditor
 }
 
 // New returns a front. Close it when no request runs.
@@ -206,7 +208,9 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 	e := openai.AsError(err)
 	if e.Cause != nil && e.Status >= http.StatusInternalServerError {
-		log.Info("Request failed", "status", e.Status, "reason", e.Error())
+		if dropped, ok := p.failures.admit(about.tenant, r.RemoteAddr, time.Now()); ok {
+			log.Info("Request failed", "status", e.Status, "reason", e.Error(), "dropped", dropped)
+		}
 	}
 	if err := w.refuse(e); err != nil {
 		log.V(1).Info("Client disconnected before the error was sent")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,6 +18,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/health"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -32,6 +34,32 @@ type stored struct {
 	// searches bounds the searches for responses whose ids name no Mac, reads all requests
 	// for stored responses: each is a stream to a Mac, where it may wait for memory.
 	searches, reads *turns
+	// missed bounds how many searches of one client may find nothing.
+	missed missed
+}
+
+// missed counts searches that find nothing, by client. The zero value is ready for use.
+type missed struct {
+	mu    sync.Mutex
+	debts health.Debts // guarded by mu
+}
+
+// missedBurst is how many searches of one client may find nothing at once, and missedPerSecond
+// how many in each second after that: each asks every Mac, and whoever invents ids finds nothing.
+const missedBurst, missedPerSecond = 64, 1
+
+// wait returns how long a client has to wait before it may search.
+func (m *missed) wait(client string, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.debts.Most, m.debts.PerSecond = missedBurst, missedPerSecond
+	return m.debts.Wait(client, 1, now)
+}
+
+func (m *missed) add(client string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.debts.Add(client, 1, now)
 }
 
 // storedAt returns the Mac that a request has to be sent to, because it stores the response
@@ -184,6 +212,9 @@ type claim struct {
 // the id while the request waited for a replica. Of several that prove that they were sent the
 // request, the last one stores it.
 func (s *stored) find(ctx context.Context, c caller, id string) (mac string, found bool, err error) {
+	if wait := s.missed.wait(c.share(), time.Now()); wait > 0 {
+		return "", false, openai.RateLimited(wait)
+	}
 	end, err := s.searches.begin(ctx, c.share())
 	switch {
 	case errors.Is(err, errTurns):
@@ -192,6 +223,14 @@ func (s *stored) find(ctx context.Context, c caller, id string) (mac string, fou
 		return "", false, dispatch.Ended(ctx)
 	}
 	defer end()
+	if mac, err = s.search(ctx, id); mac == "" {
+		s.missed.add(c.share(), time.Now())
+	}
+	return mac, mac != "", err
+}
+
+// search is find without its limits. mac is empty if none stores the response.
+func (s *stored) search(ctx context.Context, id string) (mac string, err error) {
 	asking, stop := context.WithTimeout(ctx, searchTime)
 	defer stop()
 	var all errgroup.Group
@@ -221,13 +260,13 @@ func (s *stored) find(ctx context.Context, c caller, id string) (mac string, fou
 	}
 	switch {
 	case last.sent > 0:
-		return last.mac, true, nil
+		return last.mac, nil
 	case ctx.Err() != nil:
-		return "", false, dispatch.Ended(ctx)
+		return "", dispatch.Ended(ctx)
 	case err != nil:
-		return "", false, unreached(id, err)
+		return "", unreached(id, err)
 	}
-	return "", false, nil
+	return "", nil
 }
 
 // sent asks one Mac whether it stores a response, and returns which of the Macs it is that were

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
@@ -96,4 +98,31 @@ func TestSearchesOfOneAddressHoldUpNoOther(t *testing.T) {
 	if _, _, err := s.find(t.Context(), victim, id); err != nil {
 		t.Errorf("another one: %v", err)
 	}
+}
+
+// TestAttackSearchesForInventedResponses: each asks every Mac.
+func TestAttackSearchesForInventedResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stored{searches: newTurns(2, 16), table: route.NewTable()}
+		find := func(address string) error {
+			_, _, err := s.find(t.Context(), caller{address: address}, responses.NewAnywhere().ID())
+			return err
+		}
+		for range missedBurst {
+			if err := find("10.0.0.1:1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var e *openai.Error
+		if err := find("10.0.0.1:1"); !errors.As(err, &e) || e.RetryAfter <= 0 {
+			t.Errorf("one more search: %v", err)
+		}
+		if err := find("10.0.0.2:1"); err != nil {
+			t.Errorf("a search of another client: %v", err)
+		}
+		time.Sleep(time.Second)
+		if err := find("10.0.0.1:1"); err != nil {
+			t.Errorf("a second later: %v", err)
+		}
+	})
 }
