@@ -43,6 +43,7 @@ const (
 	replaced  reason = "replaced" // another one took its place: it had no complete request, or did not read
 	noTotal   reason = "total"    // refused: all others are in use
 	noAddress reason = "address"  // refused: all others of its address are in use
+	longHead  reason = "head"     // closed: a request had too many header lines
 )
 
 // refusals are the responses to refused clients; a replaced connection is just closed.
@@ -51,6 +52,7 @@ var refusals = map[reason]struct {
 	message string
 }{
 	replaced:  {},
+	longHead:  {},
 	noTotal:   {http.StatusServiceUnavailable, "The gateway has no room for another connection."},
 	noAddress: {http.StatusTooManyRequests, "All connections that this address may have are in use."},
 }
@@ -100,7 +102,8 @@ type Conn struct {
 	net.Conn
 	listener *Listener
 	heads    heads
-	once     sync.Once
+	once     sync.Once // of closing
+	headOnce sync.Once // of counting a head that is refused
 	// writing is when the current write began, in nanoseconds since 1970; 0 without one.
 	writing atomic.Int64
 
@@ -225,6 +228,7 @@ func (c *Conn) move(to *list.List) {
 func (c *Conn) Read(p []byte) (int, error) {
 	// net/http reads a single byte while it responds to the request before.
 	if len(p) > 1 && c.heads.tooMany() {
+		c.countHead()
 		refuseHead(c.Conn, c.heads.refusal())
 		_ = c.Close() // net/http would add a response of its own
 		return 0, errHeadLines
@@ -232,6 +236,15 @@ func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
 	return n, err
+}
+
+// countHead counts a connection that is closed for too many header lines.
+func (c *Conn) countHead() {
+	c.headOnce.Do(func() {
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
+		c.listener.ended[longHead]++
+	})
 }
 
 // Write implements net.Conn.

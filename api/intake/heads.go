@@ -157,6 +157,9 @@ func Guard(next http.Handler) http.Handler {
 			w.Header().Set("Connection", "close")
 		}
 		if why != nil {
+			if why.Status == http.StatusRequestHeaderFieldsTooLarge {
+				c.countHead()
+			}
 			_ = dialect.Of(r.URL.Path).WriteError(w, why, "") // the client is gone
 			return
 		}

@@ -47,8 +47,10 @@ func watched(t *testing.T, l *Listener, h http.HandlerFunc) *pipes {
 // and one in which lines continue others.
 func TestAttackManyHeaderLines(t *testing.T) {
 	const most = 200
-	p := watched(t, &Listener{HeadLines: most}, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	l := &Listener{HeadLines: most}
+	p := watched(t, l, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	const get = "GET / HTTP/1.1\nHost: x\n"
+	refused := int64(0)
 	for name, c := range map[string]struct {
 		send string
 		want []int
@@ -83,11 +85,17 @@ func TestAttackManyHeaderLines(t *testing.T) {
 			}
 		}
 		if c.want[len(c.want)-1] == http.StatusRequestHeaderFieldsTooLarge {
+			refused++
 			if n, err := io.Copy(io.Discard, from); n > 0 || errors.Is(err, net.ErrClosed) {
 				t.Errorf("%s: %d bytes follow (%v)", name, n, err)
 			}
 		}
 		_ = conn.Close()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended[longHead] != refused {
+		t.Errorf("%d refused heads are counted, want %d", l.ended[longHead], refused)
 	}
 }
 
