@@ -361,19 +361,35 @@ type figures struct {
 	oldest           time.Duration
 }
 
-// figures returns the counts of every model that exists and that this gateway received a
-// request for.
+// maxIdleModels is how many models of a namespace without a request have counts: those that had
+// one last. Autoscalers need their zeros.
+const maxIdleModels = 500
+
+// figures returns the counts of the models that exist and that this gateway received a request
+// for.
 func (q *queue) figures() map[string]figures {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
 	q.prune(now)
 	out := map[string]figures{}
+	idle := map[string][]route.Key{} // by namespace
 	for key, l := range q.slots.models {
-		if l.of.Gone() && l.inFlight == 0 {
-			continue
+		switch {
+		case l.inFlight > 0:
+			out[key.String()] = figures{running: l.inFlight}
+		case !l.of.Gone():
+			idle[key.Namespace] = append(idle[key.Namespace], key)
 		}
-		out[key.String()] = figures{running: l.inFlight}
+	}
+	for _, keys := range idle {
+		if len(keys) > maxIdleModels {
+			slices.SortFunc(keys, func(a, b route.Key) int { return q.slots.models[b].used.Compare(q.slots.models[a].used) })
+			keys = keys[:maxIdleModels]
+		}
+		for _, key := range keys {
+			out[key.String()] = figures{}
+		}
 	}
 	for _, of := range q.entries.Lengths() {
 		f := out[of.Model]

@@ -328,6 +328,32 @@ func TestAttackDeploymentsThatComeAndGo(t *testing.T) {
 	}
 }
 
+// TestAttackModelsWithoutEndInTheMetrics: a tenant sends one request to each of its models.
+func TestAttackModelsWithoutEndInTheMetrics(t *testing.T) {
+	table := route.NewTable()
+	table.MarkSynced()
+	d := New(Config{Registry: prometheus.NewRegistry()})
+	now := time.Unix(1e9, 0)
+	d.queue.now = func() time.Time { return now }
+	used := func(namespace, name string) {
+		key := route.Key{Namespace: namespace, Name: name}
+		table.SetDeployment(route.Deployment{Key: key, UID: key.String()})
+		model, _ := table.Lookup(key.String())
+		now = now.Add(time.Millisecond)
+		d.queue.began(model)
+	}
+	used("victim", "m")
+	for i := range 2 * maxIdleModels {
+		used("mallory", fmt.Sprint("m", i))
+	}
+	got := d.queue.figures()
+	_, victims := got["victim/m"]
+	_, last := got[fmt.Sprint("mallory/m", 2*maxIdleModels-1)]
+	if len(got) != maxIdleModels+1 || !victims || !last {
+		t.Errorf("%d models have counts, want %d, the only one of the victim: %t, and the last one used: %t", len(got), maxIdleModels+1, victims, last)
+	}
+}
+
 // patient is a client that waits.
 type patient struct{}
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 const (
 	// maxModelLabels is how many models have metric series of their own; the rest share one.
+	// If there are more, each namespace has as many as any other that has more models.
 	maxModelLabels = 500
 	// otherModels is the label of that shared series. It cannot be a deployment.
 	otherModels = "_others"
@@ -24,7 +26,8 @@ type modelMetrics struct {
 	table *route.Table
 
 	mu     sync.Mutex
-	labels map[string]bool
+	labels map[string]map[string]bool // by namespace; guarded by mu
+	count  int                        // of labels; guarded by mu
 
 	requests   *prometheus.CounterVec
 	firstToken *prometheus.HistogramVec
@@ -35,7 +38,7 @@ type modelMetrics struct {
 
 func newModelMetrics(r prometheus.Registerer, t *route.Table) *modelMetrics {
 	of := []string{"model_name"}
-	m := &modelMetrics{table: t, labels: map[string]bool{},
+	m := &modelMetrics{table: t, labels: map[string]map[string]bool{},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "metalfleet_gateway_model_requests_total",
 			Help: "Finished requests, by deployment and class of status: 2xx, 4xx, 5xx; none if the client disconnected before there was one."}, []string{"model_name", "class"}),
 		firstToken: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "metalfleet_gateway_model_time_to_first_token_seconds",
@@ -73,11 +76,10 @@ func (m *modelMetrics) Describe(to chan<- *prometheus.Desc) {
 func (m *modelMetrics) Collect(to chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for label := range m.labels {
-		if d, ok := m.table.Lookup(label); !ok || d.Key.String() != label {
-			delete(m.labels, label)
-			for _, s := range m.series() {
-				s.DeletePartialMatch(prometheus.Labels{"model_name": label})
+	for namespace, labels := range m.labels {
+		for label := range labels {
+			if d, ok := m.table.Lookup(label); !ok || d.Key.String() != label {
+				m.remove(namespace, label)
 			}
 		}
 	}
@@ -105,20 +107,56 @@ func (m *modelMetrics) finished(w *reply) {
 	m.generated.WithLabelValues(label).Add(float64(w.tokens.Generated))
 }
 
+// remove removes the series of a deployment. The caller holds mu.
+func (m *modelMetrics) remove(namespace, label string) {
+	m.count--
+	if delete(m.labels[namespace], label); len(m.labels[namespace]) == 0 {
+		delete(m.labels, namespace)
+	}
+	for _, s := range m.series() {
+		s.DeletePartialMatch(prometheus.Labels{"model_name": label})
+	}
+}
+
 // label returns the label of a deployment. Its series begin at 0 with its first request:
 // rate() and increase() ignore the first value of a series. The caller holds mu.
 func (m *modelMetrics) label(deployment string) string {
+	namespace, _, _ := strings.Cut(deployment, "/")
 	label := deployment
-	if !m.labels[label] && len(m.labels) >= maxModelLabels {
+	switch {
+	case m.labels[namespace][deployment]:
+	case m.count < maxModelLabels || m.makeRoom(len(m.labels[namespace])):
+		if m.labels[namespace] == nil {
+			m.labels[namespace] = map[string]bool{}
+		}
+		m.labels[namespace][deployment] = true
+		m.count++
+	default:
 		label = otherModels
-	}
-	if !m.labels[label] && label != otherModels {
-		m.labels[label] = true
 	}
 	for _, class := range []string{"2xx", "5xx"} {
 		m.requests.WithLabelValues(label, class)
 	}
 	return label
+}
+
+// makeRoom removes the series of a model of the namespace with the most, for a namespace that
+// still has fewer with one more. The caller holds mu.
+func (m *modelMetrics) makeRoom(has int) bool {
+	most := ""
+	for namespace, labels := range m.labels {
+		if len(labels) > len(m.labels[most]) {
+			most = namespace
+		}
+	}
+	if len(m.labels[most]) <= has+1 {
+		return false
+	}
+	for label := range m.labels[most] {
+		m.remove(most, label)
+		return true
+	}
+	return false
 }
 
 // class returns the class of the status of a finished request. A stream that ended with an

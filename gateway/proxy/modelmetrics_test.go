@@ -131,3 +131,30 @@ func TestSeriesOfModelsAreBounded(t *testing.T) {
 		t.Errorf("after the others were deleted: %q", got)
 	}
 }
+
+// TestAttackModelsThatTakeAllSeries: a tenant has 500 models and sends a request to each.
+func TestAttackModelsThatTakeAllSeries(t *testing.T) {
+	w := newWorld(t)
+	ask := func(namespace string, models int) (series int) {
+		for i := range models {
+			key := route.Key{Namespace: namespace, Name: fmt.Sprint("m", i)}
+			w.table.SetDeployment(route.Deployment{Key: key, UID: key.String(), Created: 1})
+			read(t, w.do("POST", chatPath, fmt.Sprintf(`{"model":%q}`, key)))
+		}
+		for _, s := range w.modelSeries() {
+			if strings.HasPrefix(s, "metalfleet_gateway_model_requests_total 5xx "+namespace+"/") {
+				series++
+			}
+		}
+		return series
+	}
+	if n := ask("mallory", 510); n != 500 {
+		t.Errorf("%d models of the first namespace have series", n)
+	}
+	if n := ask("victim", 20); n != 20 {
+		t.Errorf("%d of 20 models of another namespace have series", n)
+	}
+	if n := ask("mallory", 510); n != 480 {
+		t.Errorf("%d models of the first namespace have series after that, want 480", n)
+	}
+}
