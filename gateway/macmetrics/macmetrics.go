@@ -3,7 +3,7 @@
 // tunnel that it has for requests.
 //
 // It owns what a Mac may contribute: series whose names begin with metalfleet_agent_, a
-// bounded number of them, with the label mac that the gateway sets. A Mac that does not
+// bounded number of them, of which few are new, with the label mac that the gateway sets. A Mac that does not
 // answer, or answers with anything else, contributes none, and its
 // metalfleet_gateway_mac_scraped is 0.
 //
@@ -58,7 +58,8 @@ type Handler struct {
 	// To returns the transport to a Mac.
 	To func(route.Mac) http.RoundTripper
 
-	running sync.Mutex // one scrape at a time
+	running sync.Mutex        // one scrape at a time
+	fresh   map[string]*fresh // of each Mac; guarded by running
 
 	mu    sync.Mutex      // guards asked
 	asked map[string]bool // Macs that are being asked
@@ -96,15 +97,22 @@ func (h *Handler) collect(ctx context.Context) map[string]*dto.MetricFamily {
 	macs := h.Macs()
 	answers := make(chan answer, len(macs))
 	go h.askAll(ctx, macs, answers)
-	all, unheard := map[string]*dto.MetricFamily{}, map[string]bool{}
+	all, unheard, known := map[string]*dto.MetricFamily{}, map[string]bool{}, map[string]*fresh{}
 	for _, mac := range macs {
 		unheard[mac.Name] = true
+		if known[mac.Name] = h.fresh[mac.Name]; known[mac.Name] == nil {
+			known[mac.Name] = newFresh(time.Now())
+		}
 	}
+	h.fresh = known
 	for len(unheard) > 0 {
 		select {
 		case a := <-answers:
 			delete(unheard, a.mac)
 			addScraped(all, a.mac, a.err == nil)
+			if a.err == nil {
+				h.fresh[a.mac].admit(a.metrics, time.Now())
+			}
 			for name, list := range a.metrics {
 				for _, m := range list {
 					add(all, name, a.mac, m)

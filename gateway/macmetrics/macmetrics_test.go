@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -157,4 +158,34 @@ func TestAttackAnAnswerOverWhichTheParserPanics(t *testing.T) {
 	if !got[`metalfleet_agent_x{mac="good"} 5`] || !got[`metalfleet_gateway_mac_scraped{mac="evil"} 0`] {
 		t.Error(got)
 	}
+}
+
+// TestAttackOtherSeriesInEachAnswer: Prometheus keeps each series for hours.
+func TestAttackOtherSeriesInEachAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := 0
+		h := handlerOf(map[string]agent{"good": says(200, "metalfleet_agent_x 5\n"), "evil": func(r *http.Request) (*http.Response, error) {
+			answers++
+			var b strings.Builder
+			b.WriteString("metalfleet_agent_same 1\n")
+			for i := range maxSeries - 1 {
+				fmt.Fprintf(&b, "metalfleet_agent_x{n=\"%d-%d\"} 1\n", answers, i)
+			}
+			return says(200, b.String())(r)
+		}})
+		all := map[string]bool{}
+		for range 120 { // an hour
+			got := scrapeOf(t, h)
+			if !got[`metalfleet_agent_x{mac="good"} 5`] || !got[`metalfleet_agent_same{mac="evil"} 1`] || !got[`metalfleet_gateway_mac_scraped{mac="evil"} 1`] {
+				t.Fatal("a series that is in each answer is missing")
+			}
+			for line := range got {
+				all[line] = true
+			}
+			time.Sleep(30 * time.Second)
+		}
+		if most := maxFresh + freshPerHour + 10; len(all) > most {
+			t.Errorf("%d series in an hour, want at most %d", len(all), most)
+		}
+	})
 }
