@@ -328,8 +328,8 @@ func TestAttackDeploymentsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// TestAttackModelsWithoutEndInTheMetrics: a tenant sends one request to each of its models.
-func TestAttackModelsWithoutEndInTheMetrics(t *testing.T) {
+// TestIdleModelsInTheMetricsAreBounded: a tenant sends one request to each of its models.
+func TestIdleModelsInTheMetricsAreBounded(t *testing.T) {
 	table := route.NewTable()
 	table.MarkSynced()
 	d := New(Config{Registry: prometheus.NewRegistry()})

@@ -39,8 +39,8 @@ func TestAttackAFloodOfRefusedRequests(t *testing.T) {
 	l.wantAudit("reason=key_missing", "dropped=0")
 }
 
-// One client causes any number of failures that have a reason for the log.
-func TestAttackAFloodOfFailedRequests(t *testing.T) {
+// TestLinesAboutFailedRequestsAreBounded: one client causes any number of failures that have a reason for the log.
+func TestLinesAboutFailedRequestsAreBounded(t *testing.T) {
 	l := newLocked(t)
 	token := l.key("team", keys.Grant{Models: []string{"*"}})
 	l.addMac("a", say("{}")).kill()

@@ -30,8 +30,9 @@ type meter struct {
 
 const (
 	// maxReports is how many informational responses a Mac may send to a request at once, and
-	// reportEvery how often it may send another one. An agent sends two each second.
-	maxReports  = 16
+	// reportEvery how often it may send another one. An agent sends two each second, but a
+	// connection that stalled brings many.
+	maxReports  = 4 << 10
 	reportEvery = 100 * time.Millisecond
 )
 

@@ -132,8 +132,8 @@ func TestSeriesOfModelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAttackModelsThatTakeAllSeries: a tenant has 500 models and sends a request to each.
-func TestAttackModelsThatTakeAllSeries(t *testing.T) {
+// TestNamespacesShareTheSeriesOfModels: a tenant has 500 models and sends a request to each.
+func TestNamespacesShareTheSeriesOfModels(t *testing.T) {
 	w := newWorld(t)
 	ask := func(namespace string, models int) (series int) {
 		for i := range models {

@@ -45,7 +45,7 @@ type missed struct {
 }
 
 // missedBurst is how many searches of one client may find nothing at once, and missedPerSecond
-// how many in each second after that: each asks every Mac, and whoever invents ids finds nothing.
+// how many in each second after that: each asks every Mac, and a client that invents ids finds nothing.
 const missedBurst, missedPerSecond = 64, 1
 
 // wait returns how long a client has to wait before it may search.

@@ -153,9 +153,8 @@ func TestAttackAMacThatAcceptsOneRequestOnEachConnection(t *testing.T) {
 	}
 }
 
-// TestAttackAMacWhoseAddressFlips while requests run: connections to the address before close
-// when their requests end.
-func TestAttackAMacWhoseAddressFlips(t *testing.T) {
+// TestConnectionsToAnEarlierAddressEndWithTheirRequests: a Mac may flip its address.
+func TestConnectionsToAnEarlierAddressEndWithTheirRequests(t *testing.T) {
 	h := newHostile(t, false)
 	const requests = maxOpen
 	var all sync.WaitGroup
