@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -72,6 +73,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory, Drafts: *drafts && backend.Ahead(), // elsewhere a second token costs what the first does
 		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
 		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, ChatTemplate: cfg.ChatTemplate, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, Log: log,
+		HeapLimit: func(bytes int64) { debug.SetMemoryLimit(bytes) },
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{
 		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(), Sampling: cfg.Sampling,

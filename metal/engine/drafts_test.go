@@ -233,6 +233,7 @@ func TestADraftedAnswerThatIsCancelledReturnsItsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	facts.DraftWeightBytes = 0 // or none is counted: ref uses a head in tests alone
 	terms, err := footprint.Estimate(facts, footprint.Context{Tokens: 256, Sequences: 1, CacheTokens: 256, Backend: "ref"})
 	if m := e.Status().Memory; err != nil || m.KV != terms.KV {
 		t.Errorf("a request with drafts holds %d bytes, %d are estimated (%v)", m.KV, terms.KV, err)

@@ -17,7 +17,7 @@ const (
 	maxInputBytes  = 32 << 20
 	maxInputTokens = 4 << 20
 	// waitingTextBytes are what the tokens of all requests take until they have ended. They are
-	// part of the slack of footprint.EngineLimit, with half as much garbage. The half of them
+	// part of the slack of footprint.EngineLimit, like receivedTextBytes. The half of them
 	// that one tenant gets is enough for a request of maxInputTokens.
 	waitingTextBytes = 40 << 20
 	// tokenBytes is what a token takes, and textBytes what each text takes besides its tokens.

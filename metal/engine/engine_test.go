@@ -621,6 +621,17 @@ func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
 	}
 }
 
+// The process bounds the garbage of its heap by what the engine tells it.
+func TestTheHeapOfAnEngineIsBounded(t *testing.T) {
+	var told []int64
+	const limit = 200 << 20
+	ready(t, engine.Options{LimitBytes: limit, HeapLimit: func(n int64) { told = append(told, n) }}, ref.Options{})
+	if len(told) != 1 || told[0] < 64<<20 || told[0] >= limit {
+		t.Errorf("the heap may take %d bytes", told)
+	}
+	ready(t, engine.Options{HeapLimit: func(n int64) { t.Errorf("without a limit the heap may take %d bytes", n) }}, ref.Options{})
+}
+
 func TestPromptThatDoesNotFitIsRefused(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 1 << 20

@@ -40,6 +40,8 @@ type loadedModel struct {
 	tower       *nn.Tower
 	cache       tensor.Cache
 	cacheTokens int
+	// heap is what the heap of Go may take of the limit, in bytes.
+	heap int64
 	// blockTokens the cache takes at a time. shape is how prompts are divided into
 	// blocks, if there is a prefix cache.
 	blockTokens int
@@ -80,6 +82,9 @@ func (l *loader) load() (*loadedModel, error) {
 		return nil, err
 	}
 	debug.FreeOSMemory() // of headers and weights, before the first step takes its own
+	if l.opts.HeapLimit != nil && l.opts.LimitBytes > 0 {
+		l.opts.HeapLimit(m.heap)
+	}
 	if err := l.canary(m); err != nil {
 		m.release()
 		return nil, fmt.Errorf("warm up: %w", err)
@@ -146,6 +151,9 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 	if p.task = l.opts.Task; p.task == "" {
 		p.task = facts.TaskOf()
 	}
+	if p.task != model.Generate {
+		p.received = share.NewBytes(receivedTextBytes)
+	}
 	if p.task == model.Generate && facts.EncoderLayers > 0 {
 		return nil, fmt.Errorf("an encoder cannot generate text: %w", weights.ErrUnsupported)
 	}
@@ -197,6 +205,7 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 		return fmt.Errorf("weights of %d bytes, %d bytes for the process and %d for the prefix cache do not fit the limit of %d: %w",
 			terms.Weights, terms.Overhead, terms.PrefixCache+terms.CacheQueue, limit, tensor.ErrMemory)
 	}
+	m.heap = terms.Heap(l.opts.LimitBytes)
 	kernels := footprint.KernelsOf(name)
 	kernels.Adapted = adapters > 0
 	known := guard.Model{Weights: p.facts.WeightBytes + adapters, Overhead: terms.Overhead, Estimator: l.opts.estimator}

@@ -4,9 +4,11 @@ import "fmt"
 
 const (
 	// receivedBytes are what the input of all requests takes until it is turned into tokens. They
-	// are part of the slack of footprint.EngineLimit, with half as much garbage. The half of them
-	// that one tenant gets is more than a request body has.
+	// are part of the slack of footprint.EngineLimit. The half of them that one tenant gets is more
+	// than a request body has.
 	receivedBytes = 40 << 20
+	// receivedTextBytes are those of an embedding model or reranker, where tokens wait as well.
+	receivedTextBytes = 20 << 20
 	// messageBytes is what a message, or a part of one, takes besides its texts.
 	messageBytes = 256
 )

@@ -33,11 +33,12 @@ type backend struct {
 	// what its collector leaves takes 4 MB when idle and up to 3 more when asked,
 	// libmlx on a processor 4 more (bench footprint, on vocabularies of 512).
 	// What Metal takes on a Mac is not measured yet: its share is a guess on the
-	// safe side. It and the slack of EngineLimit contain the one long render of a chat
-	// template: one of 30 MB took 47 MiB, several in turn 84 with their garbage
-	// (on the reference back end at GOGC=50). They also contain constraints on output
-	// (grammar.MostBytes): 16 clients that sent the largest schemas at once took 36 MiB.
-	// In an embedding model or reranker they contain instead the tokens of texts that wait.
+	// safe side. It and the slack of EngineLimit contain the texts that are received and wait,
+	// the one long render of a chat template (one of 30 MB took 47 MiB), and constraints on
+	// output (grammar.MostBytes): 16 clients that sent the largest schemas at once took 36 MiB.
+	// In an embedding model or reranker they contain texts that wait, and the tokens of others.
+	// The garbage of all is bounded by Terms.Heap: texts of 16 MB that three clients sent again
+	// and again took 70 MiB in all, 152 without that bound.
 	// tokenBytes is what each token of the vocabulary takes.
 	process, tokenBytes int64
 }

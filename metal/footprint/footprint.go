@@ -89,6 +89,12 @@ func (t Terms) Total() int64 {
 	return t.Weights + t.KV + t.Transient + t.Pooled + t.PrefixCache + t.CacheQueue + t.Images + t.Overhead
 }
 
+// Heap is what of a process's limit the heap of Go may take, in bytes: what arrays are not
+// promised. Without a bound its garbage alone may be as much as the slack of EngineLimit.
+func (t Terms) Heap(limit int64) int64 {
+	return max(0, limit-t.Total()) + t.Overhead + t.CacheQueue + t.Images
+}
+
 // Estimate computes the memory of an engine. It returns an error wrapping
 // model.ErrIncomplete if a dimension is unknown or the sum does not fit 63
 // bits, and an error if the context is invalid or the back end is unknown.

@@ -60,6 +60,21 @@ func TestADraftHeadIsChargedWhereItIsUsed(t *testing.T) {
 	}
 }
 
+// The heap of Go may take the slack, and what is estimated for the process, a queue and images.
+func TestTheHeapMayTakeWhatArraysAreNotPromised(t *testing.T) {
+	for _, b := range Backends() {
+		terms := estimated(t, smollm2, Context{Tokens: 2048, Sequences: 4, CacheTokens: 4096, PrefixCache: GiB, CacheQueue: 64 * MiB, Backend: b})
+		terms.Images = 10 * MiB
+		limit := EngineLimit(terms.Total())
+		if got, want := terms.Heap(limit), limit-terms.Total()+terms.Overhead+terms.CacheQueue+10*MiB; got != want || got < 140*MiB || got > 400*MiB {
+			t.Errorf("on %s: %d MiB of %d, want %d", b, got/MiB, limit/MiB, want/MiB)
+		}
+		if got, want := terms.Heap(1), terms.Overhead+terms.CacheQueue+10*MiB; got != want {
+			t.Errorf("on %s: %d under a limit that is too small, want %d", b, got, want)
+		}
+	}
+}
+
 // Every byte of its budget is reserved on every back end; of the other terms
 // only the pool grows with it.
 func TestPrefixCacheIsATermOfItsOwn(t *testing.T) {
