@@ -70,7 +70,7 @@ type Options struct {
 	// Sequences run at once; 0 means 1. They share CacheTokens of KV; 0 means one whole
 	// context for each. Queue more requests may wait; 0 means defaultQueue.
 	Sequences, CacheTokens, Queue int
-	// HeapLimit, unless nil, is told what the heap of Go may take of LimitBytes once the
+	// HeapLimit, unless nil, receives what the heap of Go may take of LimitBytes once the
 	// model is loaded, in bytes.
 	HeapLimit func(bytes int64)
 	// LimitBytes of the whole process; 0 means no limit.

@@ -621,7 +621,7 @@ func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
 	}
 }
 
-// The process bounds the garbage of its heap by what the engine tells it.
+// The process bounds the garbage of its heap by what the engine reports.
 func TestTheHeapOfAnEngineIsBounded(t *testing.T) {
 	var told []int64
 	const limit = 200 << 20
