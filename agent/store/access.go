@@ -21,7 +21,8 @@ import (
 // credential downloaded them, and with others after the source that they came
 // from grants access. Weights that another source claims to have are downloaded
 // from there, which proves that it has them. The kubelet treats images on a node
-// in the same way (KubeletEnsureSecretPulledImages).
+// in the same way (KubeletEnsureSecretPulledImages). A copy from a peer is no
+// download: the source is asked before it (copies.permitted).
 
 // want is a record with the name of the credential that an assignment has for its
 // source; ref is empty if it has none.
@@ -156,15 +157,21 @@ func (s *Store) probe(ctx context.Context, w want, f model.File) error {
 	if err != nil {
 		return err
 	}
+	return s.readable(ctx, f.Path, url, s.sources.header(ctx, w, url))
+}
+
+// readable requests the first byte of a file at an address, with the authorization that sign adds.
+func (s *Store) readable(ctx context.Context, name, address string, sign func(http.Header) (http.Header, error)) error {
 	header := http.Header{"Range": {"bytes=0-0"}}
-	if sign := s.sources.header(ctx, w, url); sign != nil {
+	if sign != nil {
+		var err error
 		if header, err = sign(header); err != nil {
-			return fmt.Errorf("ask for %s: %w", f.Path, err)
+			return fmt.Errorf("ask for %s: %w", name, err)
 		}
 	}
-	resp, err := s.opt.Fetch.Client.Get(ctx, url, header)
+	resp, err := s.opt.Fetch.Client.Get(ctx, address, header)
 	if err != nil {
-		return fmt.Errorf("ask for %s: %w", f.Path, err)
+		return fmt.Errorf("ask for %s: %w", name, err)
 	}
 	return resp.Body.Close()
 }

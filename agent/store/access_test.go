@@ -45,6 +45,9 @@ func newTenants(t *testing.T) *tenants {
 		if ref == "b" && x.refused.Load() {
 			return "bad", nil
 		}
+		if ref == "deleted" { // its Secret
+			return "", &download.Error{Reason: v1alpha1.ReasonTokenMissing, Transient: true, Status: http.StatusUnauthorized, Message: "waiting for the token"}
+		}
 		return "good", nil
 	}
 	x.sources.fetched = func(_ string, n int) { x.fetched.Add(int64(n)) }

@@ -55,6 +55,7 @@ type copies struct {
 
 	waited time.Duration // for peers, without a slot
 	busy   time.Duration // for peers that turned out to be busy
+	silent bool          // the source could not be asked: it is not asked again
 
 	// The peers to ask and the slot of this turn, and whether it has a file already.
 	peers []Peer
@@ -98,6 +99,9 @@ func (c *copies) copy(ctx context.Context, t download.Target, show func(download
 	if download.Begun(t) {
 		return false, nil
 	}
+	if len(c.peers) > 0 && !c.permitted(ctx, t) {
+		return false, nil // the source says why
+	}
 	began := time.Now()
 	for busy := 0; len(c.peers) > 0; {
 		p := c.peers[0]
@@ -130,6 +134,23 @@ func (c *copies) copy(ctx context.Context, t download.Target, show func(download
 	return false, nil
 }
 
+// askTime is how long a source may take to permit a copy.
+const askTime = 5 * time.Second
+
+// permitted reports whether a file may be copied from a peer, to which another credential may have
+// brought it: its source has to let this one read it. A source that does not answer refuses nothing,
+// because the copies of the site are for that as well.
+func (c *copies) permitted(ctx context.Context, t download.Target) bool {
+	if c.silent || t.Header == nil { // it takes no credentials
+		return true
+	}
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	err := c.readable(asking, t.Name, t.URL, t.Header)
+	c.silent = err != nil && !download.Denied(err) && (download.IsTransient(err) || asking.Err() != nil)
+	return err == nil || c.silent
+}
+
 // failed records the failure of a peer.
 func (c *copies) failed(p Peer, t download.Target, err error) {
 	c.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "peer", p.Mac, "digest", c.rec.Digest, "cause", err.Error())
@@ -142,7 +163,11 @@ func (c *copies) fromSlow(ctx context.Context, t download.Target, show func(down
 	if c.opt.Peers == nil || download.Begun(t) {
 		return false, nil
 	}
-	for _, p := range c.opt.Peers.Slow(c.rec) {
+	slow := c.opt.Peers.Slow(c.rec)
+	if len(slow) == 0 || !c.permitted(ctx, t) {
+		return false, nil
+	}
+	for _, p := range slow {
 		err := c.from(ctx, p, t, show)
 		if err == nil || ctx.Err() != nil || ofThisDisk(err) {
 			return err == nil, err

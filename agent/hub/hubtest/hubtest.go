@@ -60,6 +60,9 @@ func Of(files map[string]File) *Repo {
 	return &Repo{Commits: map[string]map[string]File{id: files}, Refs: map[string]string{"main": id}}
 }
 
+// FirstByte is the range of a request that only asks whether a file may be read.
+const FirstByte = "bytes=0-0"
+
 // Hub serves repositories by name.
 type Hub struct {
 	// PageSize is how many files a page of a tree lists; 0 means 100.
@@ -85,7 +88,8 @@ func (h *Hub) Put(name string, r *Repo) {
 	h.repos[name] = r
 }
 
-// Requests are the methods and paths that were asked for, in their order.
+// Requests are the methods and paths that were asked for, in their order, and after a path the
+// range if it is FirstByte.
 func (h *Hub) Requests() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +106,11 @@ func (h *Hub) Bearing() []string {
 // ServeHTTP answers as the Hub does.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
-	h.requests = append(h.requests, r.Method+" "+r.URL.EscapedPath())
+	request := r.Method + " " + r.URL.EscapedPath()
+	if r.Header.Get("Range") == FirstByte {
+		request += " " + FirstByte
+	}
+	h.requests = append(h.requests, request)
 	if r.Header.Get("Authorization") != "" {
 		h.bearing = append(h.bearing, r.Host+" "+r.Method+" "+r.URL.EscapedPath())
 	}

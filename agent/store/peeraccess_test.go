@@ -1,0 +1,69 @@
+package store
+
+import (
+	"context"
+	"net/http"
+	"path"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// nearby is a Mac of the site that gives what its store gives.
+type nearby struct {
+	*Store
+	given int
+}
+
+func (n *nearby) Of(_ context.Context, rec model.Record, _ time.Duration) []Peer {
+	return []Peer{{Mac: "m1", Get: func(_ context.Context, url string, _ http.Header) (*http.Response, error) {
+		f, err := n.Give(rec.Digest, rec.Source, path.Base(url))
+		if err != nil {
+			return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Status: http.StatusNotFound, Message: err.Error()}
+		}
+		n.given++
+		return with(f), nil
+	}}}
+}
+func (n *nearby) Slow(model.Record) []Peer { return nil }
+func (n *nearby) Failed(string, error)     {}
+
+// TestAttackWeightsOfAPeerWithoutAccessToTheirSource: a tenant whose credential the source refuses
+// gets no copy from a Mac that another tenant's credential brought them to.
+func TestAttackWeightsOfAPeerWithoutAccessToTheirSource(t *testing.T) {
+	first := newTenants(t)
+	first.brought(t)
+	first.refused.Store(true)
+	for ref, reason := range map[string]string{"b": v1alpha1.ReasonTokenRefused, "": v1alpha1.ReasonSourceNotFound, "deleted": v1alpha1.ReasonTokenMissing, "a": ""} {
+		t.Run("credential "+ref, func(t *testing.T) {
+			peers := &nearby{Store: first.Store}
+			second := overDir(t, first.stand, filepath.Join(t.TempDir(), "weights"))
+			second.opt.Peers, second.sources.credential = peers, first.sources.credential
+			p, err := second.Ensure(t.Context(), first.private, ref, nil)
+			if download.Reason(err, "") != reason || (p != "") != (reason == "") || (peers.given > 0) != (reason == "") {
+				t.Errorf("it is given %q, %v, after %d copies of a peer; want reason %q", p, err, peers.given, reason)
+			}
+		})
+	}
+}
+
+// TestCopiesOfPeersWhileTheSourceIsAway: peers are there for that as well, and the source is asked
+// once.
+func TestCopiesOfPeersWhileTheSourceIsAway(t *testing.T) {
+	first := newTenants(t)
+	first.brought(t)
+	peers, asked := &nearby{Store: first.Store}, new(atomic.Int64)
+	second := overDir(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked.Add(1)
+		panic(http.ErrAbortHandler)
+	}), filepath.Join(t.TempDir(), "weights"))
+	second.opt.Peers, second.sources.credential = peers, first.sources.credential
+	if p, err := second.Ensure(t.Context(), first.private, "a", nil); err != nil || p == "" || peers.given != len(first.private.Files) || asked.Load() != 1 {
+		t.Errorf("it is given %q, %v, after %d copies of a peer, and asked the source %d times", p, err, peers.given, asked.Load())
+	}
+}
