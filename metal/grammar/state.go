@@ -472,6 +472,7 @@ func (m *Matcher) do(ctx context.Context, meter *meter, work func() error) error
 	if meter.exceeded == ErrLate {
 		return ErrLate // it must not wait
 	}
+	meter.leaveLane() // what has the heavy place waits for processors
 	if err := m.t.heavy.take(ctx); err != nil {
 		return err
 	}

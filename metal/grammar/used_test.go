@@ -1,11 +1,13 @@
 package grammar
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/share"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // TestAttackGrammarsInUse: those in use cannot be evicted, so that a tenant gets half of
@@ -61,5 +63,44 @@ func TestAttackGrammarsInUse(t *testing.T) {
 	}
 	if c.used.Held() != 0 || c.states.Load() != 0 || c.tenants["hog"].states.Load() != 0 {
 		t.Errorf("%d bytes are in use by no tenant, and %d of states", c.used.Held(), c.states.Load())
+	}
+}
+
+// Masks that need many states at once share the one heavy place and the processors. None waits
+// for one of them with the other in its hands, so that all of them come.
+func TestMasksThatNeedManyStatesAtOnceAllCome(t *testing.T) {
+	_, tokens := vocabularyOf(20_000)
+	c := NewCache(len(tokens), func(id int32) []byte { return tokens[id] }, 48<<20)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
+	defer cancel()
+	masks := func(i int) error {
+		table, release, err := c.Table(ctx, "a", Spec{Kind: EBNF, Source: fmt.Sprintf(`root ::= [a-z ]* "e" [a-z ]{12} # %d`, i)})
+		if err != nil {
+			return err
+		}
+		defer release()
+		m := table.Match(false)
+		for _, text := range []string{"e", "een", " the", "the", "e", "een"} {
+			if ok, err := m.Follow(ctx, []byte(text)); !ok || err != nil {
+				return fmt.Errorf("%q: %v, %w", text, ok, err)
+			}
+			if _, err := m.Mask(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	const n = 8
+	ended := make(chan error, n)
+	for i := range n {
+		go func() { ended <- masks(i) }()
+	}
+	for range n {
+		if err := <-ended; err != nil {
+			t.Errorf("a mask did not come: %v; %d heavy places and %d processors are free", err, c.heavy.Free(), c.processors.Free())
+		}
+	}
+	if c.heavy.Free() != maxHeavy || c.processors.Taken("a") != 0 {
+		t.Errorf("%d heavy places are free, and %d processors taken", c.heavy.Free(), c.processors.Taken("a"))
 	}
 }

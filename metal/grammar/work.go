@@ -148,10 +148,7 @@ func (m *meter) within(work func()) bool {
 // pass gives the place in the lane to the operation whose turn it is, and waits for the
 // next place.
 func (m *meter) pass() error {
-	if m.inLane {
-		m.lane.give()
-		m.inLane = false
-	}
+	m.leaveLane()
 	if err := m.lane.take(m.ctx); err != nil {
 		return err
 	}
@@ -159,12 +156,17 @@ func (m *meter) pass() error {
 	return nil
 }
 
-// done gives back what the meter holds.
-func (m *meter) done() {
+// leaveLane gives the place back, if the meter has one. The next work waits for another.
+func (m *meter) leaveLane() {
 	if m.inLane {
 		m.lane.give()
+		m.inLane, m.next = false, m.left
 	}
-	m.inLane = false
+}
+
+// done gives back what the meter holds.
+func (m *meter) done() {
+	m.leaveLane()
 	m.count(0)
 }
 
