@@ -171,7 +171,7 @@ func (a *Agent) openStore() error {
 	}
 	a.store, err = store.Open(ctx, store.Options{
 		Dir: dir, Root: a.root, Hub: a.hub, Token: a.tokens.require, AtOnce: a.DownloadsAtOnce, Peers: a.peers,
-		Marks: a.DiskMarks, Spared: use.spared, Ahead: use.ahead, Namespace: use.namespace, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
+		Marks: a.DiskMarks, Spared: use.spared, Ahead: use.ahead, Namespaces: use.namespaces, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
 		Fetch: &download.Fetcher{Client: a.client, Limit: a.limit}, Log: a.Log.WithName("store"), Cache: cache,
 	})
 	if err != nil {

@@ -40,25 +40,25 @@ func spared(s journal.State) (func(digest string) bool, bool) {
 	return func(digest string) bool { return wanted[digest] }, true
 }
 
-// namespace returns the namespace of the assignments for a source; the first by
-// name if several namespaces have one for the same source and credential.
-func (u weightUse) namespace(rec model.Record, tokenRef string) string {
-	return namespaceOf(u.journal.Snapshot(), rec, tokenRef)
+// namespaces returns the namespaces of the assignments for a source and credential, by name.
+func (u weightUse) namespaces(rec model.Record, tokenRef string) []string {
+	return namespacesOf(u.journal.Snapshot(), rec, tokenRef)
 }
 
-func namespaceOf(s journal.State, rec model.Record, tokenRef string) (first string) {
+func namespacesOf(s journal.State, rec model.Record, tokenRef string) (names []string) {
 	if s.Desired == nil {
-		return ""
+		return nil
 	}
 	for i := range s.Desired.Assignments {
 		o := &s.Desired.Assignments[i]
 		for _, r := range o.Model.Parts() {
-			if r.Digest == rec.Digest && r.Source == rec.Source && (o.TokenRef == tokenRef || tokenRef == "" && r.Source != o.Model.Source) && (first == "" || o.Namespace < first) {
-				first = o.Namespace
+			if r.Digest == rec.Digest && r.Source == rec.Source && (o.TokenRef == tokenRef || tokenRef == "" && r.Source != o.Model.Source) {
+				names = append(names, o.Namespace)
 			}
 		}
 	}
-	return first
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // ahead reports whether assignments want weights on the disk and no engine for

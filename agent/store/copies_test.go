@@ -86,7 +86,7 @@ func among(t *testing.T, peers Peers, policy download.Policy) *Store {
 	client := download.NewClient(policy)
 	s, err := Open(ctx, Options{
 		Dir: t.TempDir(), Root: root, Peers: peers, Log: logr.Discard(), Fetch: &download.Fetcher{Client: client},
-		Namespace: func(r model.Record, _ string) string { return strings.Split(r.Source, "/")[3] },
+		Namespaces: func(r model.Record, _ string) []string { return strings.Split(r.Source, "/")[3:4] },
 	})
 	if err != nil {
 		t.Fatal(err)

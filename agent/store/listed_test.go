@@ -32,9 +32,9 @@ func TestAttackTinyWeightsHideNoOthers(t *testing.T) {
 	stand := &hubtest.Hub{}
 	stand.Put("org/model", repo)
 	s := overHub(t, stand)
-	s.opt.Namespace = func(r model.Record, _ string) string {
+	s.opt.Namespaces = one(func(r model.Record, _ string) string {
 		return map[bool]string{true: "a", false: "evil"}[r.Digest == victim.Digest]
-	}
+	})
 	mustEnsure(t, s, victim)
 	s.opt.Spared = func() (func(string) bool, bool) { return func(d string) bool { return d != victim.Digest }, true }
 	for i := range maxListed {

@@ -51,6 +51,24 @@ type sharedDownload struct {
 	mu      sync.Mutex
 	latest  v1alpha1.Progress
 	changed chan struct{}
+	// namespaces have wanted it, each once. The list is never changed, but replaced.
+	namespaces []string
+}
+
+// wantedBy returns the namespaces that have wanted the download.
+func (f *sharedDownload) wantedBy() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.namespaces
+}
+
+// want adds namespaces.
+func (f *sharedDownload) want(namespaces []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := slices.Concat(f.namespaces, namespaces)
+	slices.Sort(all)
+	f.namespaces = slices.Compact(all)
 }
 
 // look returns the progress and a channel that closes when it changes.
@@ -71,17 +89,20 @@ func (f *sharedDownload) report(p v1alpha1.Progress) {
 // join joins the download of the record's files, or starts it. It waits for one
 // that is being canceled, so that two never write the same partial file.
 func (s *Store) join(ctx context.Context, w want) (*sharedDownload, error) {
+	namespaces := s.opt.namespaces(w)
 	for {
 		s.mu.Lock()
 		f := s.downloads[downloadKey{w.Digest, w.origin()}]
 		if f == nil {
-			f = s.start(w)
+			f = s.start(w, namespaces)
 			s.mu.Unlock()
 			return f, nil
 		}
 		if f.waiters > 0 {
 			f.waiters++
 			s.mu.Unlock()
+			f.want(namespaces)
+			s.slots.look() // one of them may have a slot for it
 			return f, nil
 		}
 		s.mu.Unlock()
@@ -94,9 +115,9 @@ func (s *Store) join(ctx context.Context, w want) (*sharedDownload, error) {
 }
 
 // start starts a download; the caller holds mu.
-func (s *Store) start(w want) *sharedDownload {
+func (s *Store) start(w want, namespaces []string) *sharedDownload {
 	ctx, cancel := context.WithCancelCause(s.lifetime)
-	f := &sharedDownload{downloadKey: downloadKey{w.Digest, w.origin()}, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
+	f := &sharedDownload{downloadKey: downloadKey{w.Digest, w.origin()}, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1, namespaces: namespaces}
 	s.downloads[f.downloadKey] = f
 	s.running.Add(1)
 	go func() {
@@ -261,7 +282,7 @@ func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string,
 	for {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 		c.ask(ctx)
-		within, turn, err := s.slots.acquire(ctx, s.opt.namespace(rec))
+		within, turn, err := s.slots.acquire(ctx, f.wantedBy)
 		if err != nil {
 			return "", err
 		}
@@ -307,12 +328,20 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 	return path, nil
 }
 
-// namespace is the namespace that a download is for; empty if that is unknown.
-func (o *Options) namespace(rec want) string {
-	if o.Namespace == nil {
-		return ""
+// namespaces are those that a download is for; none if that is unknown.
+func (o *Options) namespaces(rec want) []string {
+	if o.Namespaces == nil {
+		return nil
 	}
-	return o.Namespace(rec.Record, rec.ref)
+	return o.Namespaces(rec.Record, rec.ref)
+}
+
+// namespace is the first of them; empty if that is unknown.
+func (o *Options) namespace(rec want) string {
+	if all := o.namespaces(rec); len(all) > 0 {
+		return all[0]
+	}
+	return ""
 }
 
 // stage prepares the download of missing files, and returns how many bytes are

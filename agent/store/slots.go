@@ -40,7 +40,10 @@ type slots struct {
 
 // turn is a download that waits until begun is closed, and then has a slot until it ends.
 type turn struct {
-	slots     *slots
+	slots *slots
+	// wanted returns the namespaces that want it, by name; none if that is unknown. namespace is
+	// charged for it.
+	wanted    func() []string
 	namespace string
 	begun     chan struct{}
 	yield     context.CancelCauseFunc // nil until it has begun
@@ -59,9 +62,9 @@ func newSlots(most int) *slots {
 
 // acquire waits for a slot, which end returns. The context of the turn ends with errYielded
 // if the download is slow and others wait.
-func (t *slots) acquire(ctx context.Context, namespace string) (within context.Context, w *turn, err error) {
+func (t *slots) acquire(ctx context.Context, wanted func() []string) (within context.Context, w *turn, err error) {
 	within, cancel := context.WithCancelCause(ctx)
-	w = &turn{slots: t, namespace: namespace, begun: make(chan struct{}), yield: cancel, last: t.now()}
+	w = &turn{slots: t, wanted: wanted, begun: make(chan struct{}), yield: cancel, last: t.now()}
 	t.change(func() { t.waiting = append(t.waiting, w) })
 	select {
 	case <-w.begun:
@@ -97,7 +100,7 @@ func (w *turn) gained(n int) {
 	}
 	w.slots.mu.Unlock()
 	if complete {
-		w.slots.change(func() {})
+		w.slots.look()
 	}
 }
 
@@ -134,12 +137,21 @@ func (t *slots) change(what func()) {
 	}
 }
 
-// leaves returns the download that makes room for one of a namespace; nil if none has to.
-func (t *slots) leaves(waits string) (long *turn) {
+// look starts what may run now.
+func (t *slots) look() { t.change(func() {}) }
+
+// used returns how many slots each namespace has.
+func (t *slots) used() map[string]int {
 	used := map[string]int{}
 	for w := range t.running {
 		used[w.namespace]++
 	}
+	return used
+}
+
+// leaves returns the download that makes room for one of a namespace; nil if none has to.
+func (t *slots) leaves(waits string) (long *turn) {
+	used := t.used()
 	for w := range t.running {
 		switch {
 		case w.slow:
@@ -154,17 +166,23 @@ func (t *slots) leaves(waits string) (long *turn) {
 
 // next is the index of the waiting download that may run next; -1 if there is none.
 func (t *slots) next() int {
-	used := map[string]int{}
-	for w := range t.running {
-		used[w.namespace]++
-	}
+	used := t.used()
 	next := -1
 	for i, w := range t.waiting {
+		w.charge(used)
 		if used[w.namespace] < t.share(w.namespace) && (next < 0 || used[w.namespace] < used[t.waiting[next].namespace]) {
 			next = i
 		}
 	}
 	return next
+}
+
+// charge charges a waiting download to the namespace with the fewest slots of those that want it.
+// Otherwise one whose slots are used up would make the others wait with it.
+func (w *turn) charge(used map[string]int) {
+	if all := w.wanted(); len(all) > 0 {
+		w.namespace = slices.MinFunc(all, func(a, b string) int { return used[a] - used[b] })
+	}
 }
 
 // share is how many slots a namespace may use; an unknown one may use all.

@@ -11,6 +11,9 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
+// of is one namespace that wants a download.
+func of(namespace string) func() []string { return func() []string { return []string{namespace} } }
+
 // Sources of several namespaces that send a byte now and then hold all slots only while no
 // other download waits, and continue later.
 func TestAttackSlowSourcesOfSeveralNamespaces(t *testing.T) {
@@ -18,7 +21,7 @@ func TestAttackSlowSourcesOfSeveralNamespaces(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	s.now = func() time.Time { return now }
 	begin := func(namespace string) (context.Context, *turn) {
-		ctx, w, err := s.acquire(t.Context(), namespace)
+		ctx, w, err := s.acquire(t.Context(), of(namespace))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +56,7 @@ func TestAttackSlowSourcesOfSeveralNamespaces(t *testing.T) {
 	}
 	waited := make(chan *turn)
 	go func() {
-		_, w, _ := s.acquire(t.Context(), "team")
+		_, w, _ := s.acquire(t.Context(), of("team"))
 		waited <- w
 	}()
 	for end := time.Now().Add(patience.Of(t)); ended() == 0; time.Sleep(time.Millisecond) {
@@ -79,12 +82,12 @@ func TestADownloadWithAPaceKeepsItsSlot(t *testing.T) {
 		s := newSlots(1)
 		now := time.Unix(1_800_000_000, 0)
 		s.now = func() time.Time { return now }
-		ctx, w, err := s.acquire(t.Context(), "team")
+		ctx, w, err := s.acquire(t.Context(), of("team"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.change(func() {
-			s.waiting = append(s.waiting, &turn{slots: s, namespace: "other", begun: make(chan struct{}), yield: func(error) {}})
+			s.waiting = append(s.waiting, &turn{slots: s, wanted: of("other"), begun: make(chan struct{}), yield: func(error) {}})
 		})
 		for range tc.times {
 			now = now.Add(tc.gap)
@@ -102,12 +105,12 @@ func TestAttackSourcesThatAskForLongWaits(t *testing.T) {
 	s := newSlots(1)
 	now := time.Unix(1_800_000_000, 0)
 	s.now = func() time.Time { return now }
-	ctx, w, err := s.acquire(t.Context(), "evil")
+	ctx, w, err := s.acquire(t.Context(), of("evil"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.change(func() {
-		s.waiting = append(s.waiting, &turn{slots: s, namespace: "team", begun: make(chan struct{}), yield: func(error) {}})
+		s.waiting = append(s.waiting, &turn{slots: s, wanted: of("team"), begun: make(chan struct{}), yield: func(error) {}})
 	})
 	for range 13 {
 		now = now.Add(5 * time.Second)
@@ -127,14 +130,14 @@ func TestAttackSourcesThatAreJustFastEnough(t *testing.T) {
 	var contexts []context.Context
 	var turns []*turn
 	for _, namespace := range []string{"evil-a", "evil-b", "evil-a"} {
-		ctx, w, err := s.acquire(t.Context(), namespace)
+		ctx, w, err := s.acquire(t.Context(), of(namespace))
 		if err != nil {
 			t.Fatal(err)
 		}
 		contexts, turns = append(contexts, ctx), append(turns, w)
 	}
 	wait := func(namespace string) *turn {
-		w := &turn{slots: s, namespace: namespace, begun: make(chan struct{}), yield: func(error) {}}
+		w := &turn{slots: s, wanted: of(namespace), begun: make(chan struct{}), yield: func(error) {}}
 		s.change(func() { s.waiting = append(s.waiting, w) })
 		return w
 	}

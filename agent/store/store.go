@@ -84,9 +84,9 @@ type Options struct {
 	// Ahead reports whether weights are downloaded ahead of use: such a download
 	// must not exceed the high watermark. Nil: none is.
 	Ahead func(digest string) bool
-	// Namespace returns the namespace of the assignments with a record and a
-	// tokenRef; nil if there are none.
-	Namespace func(rec model.Record, tokenRef string) string
+	// Namespaces returns the namespaces of the assignments with a record and a
+	// tokenRef, by name; nil if there are none.
+	Namespaces func(rec model.Record, tokenRef string) []string
 	// Collected is called with the weights that were evicted; may be nil.
 	Collected func(v1alpha1.Collection)
 	// Fetched is called with the bytes that arrive over the network, by the

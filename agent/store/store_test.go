@@ -95,6 +95,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// one returns the only namespace that wants a record; nil for nil.
+func one(of func(model.Record, string) string) func(model.Record, string) []string {
+	if of == nil {
+		return nil
+	}
+	return func(r model.Record, ref string) []string { return []string{of(r, ref)} }
+}
+
 // start opens a store over the world; stop ends it as an agent's shutdown does.
 func (w *world) start() (s *Store, stop func()) {
 	w.t.Helper()
@@ -107,7 +115,7 @@ func (w *world) start() (s *Store, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err = Open(ctx, Options{Dir: w.dir, Root: root, Fetch: &download.Fetcher{Client: client, Backoff: time.Millisecond}, Log: logr.Discard(),
-		Disk: w.disk, Marks: w.marks, Spared: w.spared, Fault: w.fault, Namespace: w.namespace})
+		Disk: w.disk, Marks: w.marks, Spared: w.spared, Fault: w.fault, Namespaces: one(w.namespace)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
