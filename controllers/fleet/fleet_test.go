@@ -159,6 +159,30 @@ func TestAttackSourcesThatFillTheInspections(t *testing.T) {
 	}
 }
 
+// A namespace with many sources names one that another wants, too, and did so first. It waits in
+// the share of the other one.
+func TestAnInspectionThatNamespacesShareIsChargedToTheOneWithTheFewest(t *testing.T) {
+	var all []v1alpha1.ModelDeployment
+	for i, source := range []string{"hf://org/popular", "https://slow/1", "https://slow/2", "https://slow/3"} {
+		d := deployment(fmt.Sprint("hog-", i), source, time.Duration(100-i)*time.Hour)
+		d.Namespace = "hog"
+		all = append(all, d)
+	}
+	for i, source := range []string{"hf://org/own", "hf://org/popular"} {
+		d := deployment(fmt.Sprint("team-", i), source, time.Duration(10-i)*time.Minute)
+		d.Namespace = "team"
+		all = append(all, d)
+	}
+	var got []string
+	for _, in := range Inspections("m", all, []v1alpha1.MacNode{ready("m")}, nil) {
+		got = append(got, in.Namespace+" "+in.Source)
+	}
+	want := []string{"hog https://slow/1", "team hf://org/own", "hog https://slow/2", "team hf://org/popular", "hog https://slow/3"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Deployments with long lists of files do not take the bytes that others need.
 func TestAttackLongSourcesThatFillTheInspections(t *testing.T) {
 	macs := []v1alpha1.MacNode{ready("a"), ready("b")}

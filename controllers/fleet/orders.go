@@ -95,7 +95,8 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that
 // ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
-// deployment first, so that no namespace can use up the bound. In the same way each has a
+// deployment first, so that no namespace can use up the bound. One that several ask for is charged to
+// the one with the fewest. In the same way each has a
 // share of the bytes; what the others leave of theirs is given away afterwards. The rules may be
 // nil.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
@@ -135,7 +136,7 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 	s.keep(deployments, macs)
 	seen, namespaces := map[string]bool{}, map[string]bool{}
 	var asked []sizedInspection
-	for _, d := range byTurns(asking) {
+	for _, d := range byTurns(charged(asking, requests)) {
 		if r := requests[d]; !seen[r.inspection.ID] {
 			seen[r.inspection.ID], namespaces[d.Namespace] = true, true
 			asked = append(asked, sizedInspection{r.inspection, r.bytes})
@@ -146,6 +147,26 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 		lasts = roundTime - time.Duration(s.Now().UnixNano()%int64(roundTime))
 	}
 	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces))), lasts
+}
+
+// charged keeps, of the deployments that ask for the same inspection, those of one namespace: the
+// one that asks for the fewest. Another one with many could make it wait in its own share.
+func charged(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDeployment]*request) []*v1alpha1.ModelDeployment {
+	asks := map[string]map[string]bool{} // ids by namespace
+	for _, d := range asking {
+		if asks[d.Namespace] == nil {
+			asks[d.Namespace] = map[string]bool{}
+		}
+		asks[d.Namespace][requests[d].inspection.ID] = true
+	}
+	to := map[string]string{}
+	for _, d := range asking {
+		id := requests[d].inspection.ID
+		if now, known := to[id]; !known || cmp.Or(cmp.Compare(len(asks[d.Namespace]), len(asks[now])), cmp.Compare(d.Namespace, now)) < 0 {
+			to[id] = d.Namespace
+		}
+	}
+	return slices.DeleteFunc(asking, func(d *v1alpha1.ModelDeployment) bool { return to[requests[d].inspection.ID] != d.Namespace })
 }
 
 // sizedInspection is an inspection with its size as JSON.
