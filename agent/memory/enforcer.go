@@ -41,8 +41,9 @@ const (
 	// from acting.
 	unmeasuredTime = 30 * time.Second
 	// stuckPolls of soft pressure in which no engine can release memory: pausing
-	// does not help.
-	stuckPolls = 10
+	// does not help. After softPolls prompts are let through in any case: an engine whose
+	// requests only wait is not idle either, and an answer may take hours.
+	stuckPolls, softPolls = 10, 60
 )
 
 // Enforcer decides after each poll which engines to trim, abort or evict. It is
@@ -54,12 +55,12 @@ type Enforcer struct {
 	level   v1alpha1.PressureLevel
 	last    Decision // of the last poll that was complete
 	// Consecutive polls: under the mark of the level; over the fixed ceiling;
-	// hard by the dynamic term alone; soft although no engine can release memory.
-	below, over, dip, stuck int
-	gracePoll               int64     // the poll of grace of this emergency; 0: none yet
-	criticalStep            time.Time // the last step against pressure that only the system reports
-	engines                 map[Key]*engineState
-	unmeasured              map[Key]time.Time // since when an engine could not be measured
+	// hard by the dynamic term alone; soft although no engine can release memory; soft.
+	below, over, dip, stuck, soft int
+	gracePoll                     int64     // the poll of grace of this emergency; 0: none yet
+	criticalStep                  time.Time // the last step against pressure that only the system reports
+	engines                       map[Key]*engineState
+	unmeasured                    map[Key]time.Time // since when an engine could not be measured
 }
 
 // engineState is what the Enforcer remembers of one engine between polls, as
@@ -318,17 +319,17 @@ func (e *Enforcer) levelOf(s observation) (v1alpha1.PressureLevel, string) {
 }
 
 // pause reports whether new prompts wait: under any pressure, unless soft
-// pressure lasts and no engine can release memory; they would wait forever.
+// pressure lasts, for less long if no engine can release memory; they would wait forever.
 func (e *Enforcer) pause(s observation) bool {
 	if e.level != v1alpha1.PressureSoft {
-		e.stuck = 0
+		e.stuck, e.soft = 0, 0
 		return e.level != v1alpha1.PressureNormal
 	}
-	if e.stuck >= stuckPolls {
+	if e.stuck >= stuckPolls || e.soft >= softPolls {
 		return false // until the level changes
 	}
-	e.stuck = e.inARow(e.stuck, !e.canFall(s))
-	return e.stuck < stuckPolls
+	e.stuck, e.soft = e.inARow(e.stuck, !e.canFall(s)), e.inARow(e.soft, true)
+	return e.stuck < stuckPolls && e.soft < softPolls
 }
 
 // canFall reports whether an engine runs, ends, loads or was just acted on.

@@ -178,6 +178,23 @@ func TestUnrelievableSoftPressureDoesNotPauseForever(t *testing.T) {
 	}
 }
 
+// Requests that wait for their prompts, or an answer without end, keep an engine from being idle.
+func TestSoftPressureThatLastsLetsPromptsThrough(t *testing.T) {
+	waiting := with(pinned(91), func(e *EngineReading) { e.Holds, e.Requests = 1, 1 })
+	p := newPolls()
+	for poll := 1; p.see(0, waiting).PausePrefill; poll++ {
+		if poll > 2*softPolls {
+			t.Fatalf("prompts still wait after %d polls, with a request that waits", poll)
+		}
+	}
+	if d := p.see(0, waiting); d.PausePrefill || d.Level != v1alpha1.PressureSoft {
+		t.Errorf("the next prompt waits again: %+v", d)
+	}
+	if !p.see(0, pinned(96)).PausePrefill {
+		t.Error("hard pressure does not pause")
+	}
+}
+
 // All idle engines, then requests of engines over their limit, then loads.
 func TestHardPressureEscalates(t *testing.T) {
 	over := func(e *EngineReading) { e.Limit = e.Gauge() - gib }

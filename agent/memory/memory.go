@@ -52,7 +52,7 @@
 // An engine over its own limit is handled alone, at every level: its pool, its
 // requests, the engine, one step per poll, and SIGKILL if it grows while it is to
 // end. No other is evicted for what it holds over its limit. Prompts no longer wait after 10 polls
-// of soft pressure if no engine runs or can be evicted that would end it.
+// of soft pressure if no engine runs or can be evicted that would end it, and after 60 in any case.
 //
 // System signals: critical memory pressure is at least soft pressure and delays
 // loads; if no figure shows how much is missing, one step is taken every 10 s. A
