@@ -84,7 +84,7 @@ func (d *decision) asks(mac string) bool {
 
 // of reports whether the decision is about the Mac in a slot.
 func (d *decision) of(slot int) bool {
-	return slot/64 < len(d.members) && d.members[slot/64]>>(slot%64)&1 == 1
+	return has(d.members, slot)
 }
 
 // holds reports whether a decision of an epoch is still right in a round.
@@ -102,7 +102,7 @@ func (s *Inspectors) decide(d *v1alpha1.ModelDeployment, l *listing, rules *v1al
 		return r, nil
 	}
 	if in := scopeOf(l, rules, d.Namespace); in != r.within || in == (scope{}) {
-		members := make([]uint64, 0, (len(r.verdicts)+63)/64)
+		members := make([]uint64, 0, len(r.judged))
 		for _, c := range s.judge(d, r, l.under(rules, d.Namespace)) {
 			if !c.ready {
 				continue

@@ -31,6 +31,7 @@ type Inspectors struct {
 	mu       sync.Mutex
 	macs     map[string]*macEntry   // by name
 	states   uint64                 // the number of states that were numbered
+	current  []uint64               // the last state of each slot
 	tenants  map[string]*requestsOf // by namespace
 	bytes    int                    // of all tenants
 	subjects map[string]*subject    // by inspection
@@ -98,8 +99,10 @@ type request struct {
 	inspection v1alpha1.Inspection
 	// bytes of the inspection as JSON, and in memory with the verdicts.
 	bytes, memory int
-	// verdicts by slot: twice the state of the Mac that was judged, plus one if it is admitted.
-	verdicts []uint64
+	// judged are the Macs that were judged in their current state, and admits those of them that
+	// are admitted, as bits by slot. All verdicts on all deployments are to be kept: to judge those
+	// of a namespace again for each Mac takes seconds.
+	judged, admits []uint64
 	// members are the ready Macs that it admits, as bits by slot, within a scope; decision is
 	// the last one for them.
 	members  []uint64
@@ -118,15 +121,23 @@ func newRequest(d *v1alpha1.ModelDeployment, slots int) *request {
 		r.local = strings.HasPrefix(m.Source, FileScheme)
 		r.inspection = v1alpha1.Inspection{ID: InspectionID(d), Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d), Adapters: d.Spec.Adapters}
 		r.bytes = jsonBytes(r.inspection)
-		r.verdicts = make([]uint64, slots)
+		r.judged, r.admits = make([]uint64, words(slots)), make([]uint64, words(slots))
 	}
-	r.memory = 1024 + r.bytes + perSlot*slots
+	r.memory = 1024 + r.bytes + perWord*words(slots)
 	return r
 }
 
-// perSlot is how many bytes a request takes for each Mac: a verdict, and its bit among the
+// perWord is how many bytes a request takes for 64 Macs: their verdicts, and their bits among the
 // members and in a decision.
-const perSlot = 9
+const perWord = 4 * 8
+
+// words of bits for this many slots.
+func words(slots int) int { return (slots + 63) / 64 }
+
+// has reports whether the bit of a slot is set.
+func has(bits []uint64, slot int) bool {
+	return slot/64 < len(bits) && bits[slot/64]>>(slot%64)&1 == 1
+}
 
 // request returns that of a deployment. Inspectors must be locked.
 func (s *Inspectors) request(d *v1alpha1.ModelDeployment) *request {
@@ -174,8 +185,12 @@ func (s *Inspectors) makeRoom() {
 
 // widen makes room for the verdicts of more Macs.
 func (s *Inspectors) widen(d *v1alpha1.ModelDeployment, r *request, slots int) {
-	more := perSlot * (slots - len(r.verdicts))
-	r.verdicts = append(r.verdicts, make([]uint64, slots-len(r.verdicts))...)
+	n := words(slots) - len(r.judged)
+	if n <= 0 {
+		return
+	}
+	r.judged, r.admits = append(r.judged, make([]uint64, n)...), append(r.admits, make([]uint64, n)...)
+	more := perWord * n
 	r.memory += more
 	if s.keeps(d, r) {
 		s.tenants[d.Namespace].bytes += more
@@ -303,7 +318,23 @@ func (s *Inspectors) entry(mac *v1alpha1.MacNode) *macEntry {
 	}
 	s.states++
 	e.state, e.uid, e.chip, e.labels, e.taints = s.states, mac.UID, mac.Status.Chip, mac.Labels, mac.Spec.Taints
+	s.unjudge(e)
 	return e
+}
+
+// unjudge drops the verdicts on a Mac that is in another state. Inspectors must be locked.
+func (s *Inspectors) unjudge(e *macEntry) {
+	for len(s.current) <= e.slot {
+		s.current = append(s.current, 0)
+	}
+	s.current[e.slot] = e.state
+	for _, t := range s.tenants {
+		for _, r := range t.requests {
+			if has(r.judged, e.slot) {
+				r.judged[e.slot/64] &^= 1 << (e.slot % 64)
+			}
+		}
+	}
 }
 
 // noteReports ends the decisions about sources on which a Mac reports another result.
@@ -393,21 +424,32 @@ func (s *Inspectors) judge(d *v1alpha1.ModelDeployment, r *request, macs []candi
 		if c.leaving {
 			continue
 		}
-		if c.slot >= len(r.verdicts) { // Macs have joined
-			s.widen(d, r, c.slot+1)
-		}
-		if r.verdicts[c.slot]>>1 != c.state {
+		latest := c.slot < len(s.current) && s.current[c.slot] == c.state // else the list is older
+		admitted := has(r.admits, c.slot)
+		if !latest || !has(r.judged, c.slot) {
 			if placement == nil {
 				placement = NewEligibility(d.Spec.Placement)
 			}
-			r.verdicts[c.slot] = c.state << 1
-			if _, ok := placement.Of(c.mac); ok {
-				r.verdicts[c.slot]++
+			_, admitted = placement.Of(c.mac)
+			if latest {
+				s.keepVerdict(d, r, c.slot, admitted)
 			}
 		}
-		if r.verdicts[c.slot]&1 == 1 {
+		if admitted {
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// keepVerdict notes whether the Mac in a slot is admitted in its current state. Inspectors must be
+// locked.
+func (s *Inspectors) keepVerdict(d *v1alpha1.ModelDeployment, r *request, slot int, admitted bool) {
+	s.widen(d, r, slot+1) // Macs may have joined
+	word, bit := slot/64, uint64(1)<<(slot%64)
+	r.judged[word] |= bit
+	r.admits[word] &^= bit
+	if admitted {
+		r.admits[word] |= bit
+	}
 }

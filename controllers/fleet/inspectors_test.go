@@ -159,6 +159,24 @@ func TestWhatIsKeptIsRight(t *testing.T) {
 	}
 }
 
+// What is decided about each of as many deployments as a namespace may have is kept, in a fleet of a
+// thousand Macs: each of the others would be judged again for each Mac, whose orders others wait for.
+func TestTheRequestsOfAllDeploymentsOfANamespaceAreKept(t *testing.T) {
+	macs := make([]v1alpha1.MacNode, 1000)
+	for i := range macs {
+		macs[i] = ready(fmt.Sprint("mac-", i))
+	}
+	deployments := make([]v1alpha1.ModelDeployment, SpecsRoom.Namespace/leastBytes)
+	for i := range deployments {
+		deployments[i] = valued("many", i, 0)
+	}
+	var s Inspectors
+	s.Inspections("mac-7", deployments, macs, nil)
+	if n := s.kept()["many"]; n != len(deployments) {
+		t.Errorf("the requests of %d deployments are kept, of %d", n, len(deployments))
+	}
+}
+
 // TestAttackANamespaceFillsTheRequests: it loses its own, and no other namespace does.
 func TestAttackANamespaceFillsTheRequests(t *testing.T) {
 	deployments := []v1alpha1.ModelDeployment{valued("quiet", 0, 0), valued("quiet", 1, 32)}
