@@ -47,8 +47,8 @@ type NoRoomError struct {
 	// Victims are idle engines whose eviction frees enough: unload them and ask
 	// again. Pending is true if engines that are already ending free enough, or
 	// an engine returned its pool just now: ask again and unload none. Busy are
-	// engines in use whose end frees what idle ones do not, once the load has
-	// waited for it.
+	// engines in use, or with a drain that lasts, whose end frees what idle ones
+	// do not, once the load has waited for it.
 	Victims []Key
 	Busy    []Key
 	Pending bool
@@ -182,11 +182,16 @@ func (l *Ledger) growth(but Key, engines []EngineReading) (sum int64) {
 	return sum
 }
 
-// findRoom looks for engines whose end frees the deficit: those that are ending,
-// then idle ones, then those in use.
+// findRoom looks for engines whose end frees the deficit: those that end soon,
+// then idle ones, then those in use. A drain that lasts is waited for if nothing
+// else helps.
 func (e *NoRoomError) findRoom(w Want, r Reading, deficit int64, size func(EngineReading) int64) {
+	late := int64(0)
 	for _, other := range r.Engines {
-		if other.Stopping {
+		switch {
+		case other.Lasting:
+			late += size(other)
+		case other.Stopping:
 			deficit -= size(other)
 		}
 	}
@@ -200,4 +205,5 @@ func (e *NoRoomError) findRoom(w Want, r Reading, deficit int64, size func(Engin
 		return
 	}
 	e.Busy = busyVictims(w, r, deficit-sum, size)
+	e.Pending = len(e.Busy) == 0 && sum+late >= deficit
 }

@@ -18,9 +18,10 @@ const (
 
 // mayEnd reports whether an engine in use may be ended for the load: any OnDemand
 // one for an always-resident replica, and for an OnDemand model one of another
-// namespace that has served for busyTenure. A load is bounded by itself.
+// namespace that has served for busyTenure. A load is bounded by itself. A drain
+// that lasts is shortened in the same cases.
 func (w Want) mayEnd(e EngineReading, now time.Time) bool {
-	if w.Waits < busyWait || !e.OnDemand || e.Stopping || e.Idle() || e.Priority > w.Priority || e.Key == w.Key {
+	if w.Waits < busyWait || !e.OnDemand || e.Stopping && !e.Lasting || e.Idle() || e.Priority > w.Priority || e.Key == w.Key {
 		return false
 	}
 	return w.Always || e.Namespace != w.Namespace && !e.Loading && now.Sub(e.ReadySince) >= busyTenure

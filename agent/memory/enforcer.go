@@ -182,8 +182,9 @@ type observation struct {
 	// soft and hard compare: without the pool for an engine that may still return
 	// it.
 	raw, net, use int64
-	// pending is held by engines that are ending and not stuck.
-	pending int64
+	// pending is held by engines that are ending and not stuck, and soon by those of
+	// them whose drain does not last. An emergency ends every drain.
+	pending, soon int64
 	// unsettled: a pool was returned just now, and footprints still fall.
 	unsettled bool
 }
@@ -196,6 +197,9 @@ func (e *Enforcer) observe(r Reading) observation {
 		s.use += e.compared(g)
 		if g.Stopping && !g.Stuck {
 			s.pending += g.Gauge()
+			if !g.Lasting {
+				s.soon += g.Gauge()
+			}
 		}
 		s.unsettled = s.unsettled || unsettled(g, r.Now)
 	}

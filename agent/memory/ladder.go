@@ -199,15 +199,15 @@ func (e *Enforcer) abort(g EngineReading, d *actions, because string) {
 }
 
 // evict takes idle engines until the use is below the soft mark by the
-// hysteresis. Engines that are ending count first, then prompt caches. Soft
+// hysteresis. Engines that end soon count first, then prompt caches. Soft
 // pressure keeps one OnDemand engine, and asks for caches only in place of an
 // engine.
 func (e *Enforcer) evict(s observation, d *actions, reason v1alpha1.ReclaimReason) {
-	left := s.use
+	left := s.use - s.soon
 	if reason == v1alpha1.ReclaimEmergency {
-		left = s.raw
+		left = s.raw - s.pending
 	}
-	deficit := left - s.pending - d.freed - e.offenders(s, d) - aim(s.c.Soft, s.c.Bytes)
+	deficit := left - d.freed - e.offenders(s, d) - aim(s.c.Soft, s.c.Bytes)
 	if deficit <= 0 && e.systemShort(s, d) {
 		deficit = 1 // no figure shows how much is missing: take one step and look again
 		e.criticalStep = s.Now
@@ -236,7 +236,7 @@ func (e *Enforcer) offenders(s observation, d *actions) (sum int64) {
 // systemShort reports whether the system reports critical pressure that no figure
 // explains, and the last step against it has had time to show.
 func (e *Enforcer) systemShort(s observation, d *actions) bool {
-	return e.level == v1alpha1.PressureSoft && s.use <= s.c.Soft && s.pending+d.freed == 0 && s.systemCritical() &&
+	return e.level == v1alpha1.PressureSoft && s.use <= s.c.Soft && s.soon+d.freed == 0 && s.systemCritical() &&
 		(e.criticalStep.IsZero() || s.Now.Sub(e.criticalStep) >= criticalPause)
 }
 
@@ -269,7 +269,7 @@ func (s observation) systemCritical() bool { return s.Host.Pressure == probe.Cri
 // limit, or else cancels a load. A dip of the dynamic term aborts no request, and
 // cancels a load only if it lasts.
 func (e *Enforcer) cancelWork(s observation, d *actions) {
-	left := s.use - s.pending - d.freed - d.cached
+	left := s.use - s.soon - d.freed - d.cached
 	fixed := left > footprint.HardMark(s.c.Fixed)
 	if left <= s.c.Hard {
 		return
@@ -396,7 +396,7 @@ func (e *Enforcer) headroom(s observation, d *actions) {
 		if g.HeadroomWanted <= 0 || g.Stopping {
 			continue
 		}
-		left := s.c.Hard - s.net + s.pending + d.freed
+		left := s.c.Hard - s.net + s.soon + d.freed
 		e.take(s, d, g.HeadroomWanted-max(0, left), g.Priority, len(s.Engines), v1alpha1.ReclaimHeadroom,
 			fmt.Sprintf("a prompt of replica %s needs %s more", g.Key.UID, formatBytes(g.HeadroomWanted)), g.Key)
 	}

@@ -37,6 +37,9 @@ type EngineReading struct {
 	// Loading is true until the engine is ready, Stopping once it was asked to
 	// end.
 	Loading, Stopping bool
+	// Lasting: it is Stopping, but its requests may go on for longer than a load
+	// waits. Its bytes are not expected soon.
+	Lasting bool
 	// Stuck: it was killed some time ago and has not ended. Its bytes are not
 	// expected back.
 	Stuck bool

@@ -22,10 +22,10 @@ func Victim(engines []EngineReading, deficit int64, forPriority int32, protect .
 }
 
 // CanMakeRoom reports whether an idle engine could go for another one, or one
-// is going already.
+// ends soon.
 func CanMakeRoom(engines []EngineReading, forPriority int32, protect ...Key) bool {
 	for _, e := range engines {
-		if e.Stopping && !slices.Contains(protect, e.Key) {
+		if e.Stopping && !e.Lasting && !slices.Contains(protect, e.Key) {
 			return true
 		}
 	}

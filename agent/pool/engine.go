@@ -82,6 +82,9 @@ type stopping struct {
 	rung     rung
 	answered bool
 	killed   time.Time // when SIGKILL was sent; zero: it was not
+	// until then its requests may go on; sooner is closed when that was shortened.
+	until  time.Time
+	sooner chan struct{}
 	// returned is closed when the call of Shutdown has returned.
 	returned chan struct{}
 	// hurry ends running requests at once, with a typed error.
@@ -130,6 +133,12 @@ func (g *engine) alive() bool { return g.state != Starting && g.state != Exited 
 // registry.mu.
 func (g *engine) leaving() bool {
 	return g.state == Draining || g.state == Stopping || g.state == Exited
+}
+
+// lasts reports whether its requests may go on for longer than those of an engine
+// that is ended for another model; the caller holds registry.mu.
+func (g *engine) lasts(now time.Time) bool {
+	return g.state == Draining && g.stop != nil && g.stop.until.Sub(now) > longestYield
 }
 
 // yielding reports whether its requests finish because another model needs its

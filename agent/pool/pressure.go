@@ -14,6 +14,9 @@ type unloader interface {
 	// unload begins to end the engine of an entry, if only (checked under the
 	// lock; nil: always) allows it, and reports whether it did.
 	unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine) bool) bool
+	// hasten shortens the drain of an engine that is being unloaded, and reports
+	// whether it lasted.
+	hasten(e *entry) bool
 	// kill ends an engine that is being unloaded by SIGKILL, at once.
 	kill(e *entry)
 }

@@ -109,11 +109,11 @@ func (r *registry) alone(g *engine) bool {
 	return true
 }
 
-// leaving returns an engine other than the given one that is draining or
-// stopping; nil if there is none. The caller holds mu.
+// leaving returns an engine other than the given one that ends soon; nil if there
+// is none. The caller holds mu.
 func (r *registry) leaving(other *engine) *engine {
 	for _, e := range r.entries {
-		if g := e.engine; g != nil && g != other && (g.state == Draining || g.state == Stopping) {
+		if g := e.engine; g != nil && g != other && (g.state == Draining || g.state == Stopping) && !g.lasts(time.Now()) {
 			return g
 		}
 	}

@@ -32,6 +32,8 @@ func (s *stubEngines) unload(e *entry, reason v1alpha1.ReclaimReason, only func(
 	return true
 }
 
+func (s *stubEngines) hasten(*entry) bool { return false }
+
 func (s *stubEngines) kill(e *entry) { s.asked = append(s.asked, "kill "+e.key.UID) }
 
 // stubRoom admits unless short is set.

@@ -80,12 +80,13 @@ func (p *pressure) evictFor(e *entry, victims []memory.Key) bool {
 }
 
 // endFor ends, for e, OnDemand engines in use: their requests may finish until
-// the deadline of the drain. What they hold is claimed for e.
+// the deadline of the drain, which is shortened for those that drain already. What
+// they hold is claimed for e.
 func (p *pressure) endFor(e *entry, victims []memory.Key) (began bool) {
 	for _, k := range victims {
 		var other *entry
 		p.read(func() { other = p.entries[k] })
-		if other == nil || !p.engines.unload(other, v1alpha1.ReclaimMadeRoom, func(*engine) bool { return other.onDemand() }) {
+		if other == nil || !p.engines.unload(other, v1alpha1.ReclaimMadeRoom, func(*engine) bool { return other.onDemand() }) && !p.engines.hasten(other) {
 			continue
 		}
 		began = true

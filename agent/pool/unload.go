@@ -25,11 +25,12 @@ func (lc *lifecycle) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*
 		if e.assignment.ReplicaUID != "" {
 			g.record.DrainSeconds = e.assignment.DrainSeconds // it may have been changed since the start
 		}
-		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil, returned: make(chan struct{})}
+		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil, returned: make(chan struct{}), sooner: make(chan struct{})}
 		g.stop.patience, g.stop.kill = context.WithCancel(lc.life)
 		if old := g.record.Stop; old != nil { // an earlier agent began it
 			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, earlier(old.Since, time.Now()), old.Footprint
 		}
+		g.stop.until = g.stop.since.Add(g.drainTime())
 		g.state, e.state = Draining, Draining
 	})
 	if g == nil {
@@ -87,19 +88,43 @@ func (lc *lifecycle) drain(g *engine) bool {
 	idle := make(chan struct{})
 	var deadline time.Time
 	lc.read(func() {
-		deadline = g.stop.since.Add(g.drainTime())
+		deadline = g.stop.until
 		g.idle = idle
 		g.checkIdle()
 	})
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
-	case <-g.stop.patience.Done():
-	case <-g.proc.Done():
+	sooner := g.stop.sooner
+	for {
+		select {
+		case <-sooner:
+			sooner = nil
+			lc.read(func() { deadline = g.stop.until })
+			timer.Reset(time.Until(deadline))
+			continue
+		case <-idle:
+		case <-timer.C:
+		case <-g.stop.patience.Done():
+		case <-g.proc.Done():
+		}
+		return !lc.over(g)
 	}
-	return !lc.over(g)
+}
+
+// hasten gives the requests of an engine that drains no longer than those of one
+// that is ended for another model. It reports whether they had longer.
+func (lc *lifecycle) hasten(e *entry) (yes bool) {
+	lc.change(func() {
+		g, now := e.engine, time.Now()
+		if yes = g != nil && g.lasts(now); yes {
+			g.stop.until = now.Add(longestYield)
+			close(g.stop.sooner)
+		}
+	})
+	if yes {
+		lc.Log.Info("Shortened a drain because another model waits for the memory", "ModelReplica", e.key.UID)
+	}
+	return yes
 }
 
 // stopEngine escalates from Shutdown to SIGTERM and SIGKILL, each with time in
