@@ -36,7 +36,7 @@ func TestALoadDoesNotWaitForADrainThatLasts(t *testing.T) {
 		busy    []Key
 		pending bool
 	}{
-		"an idle one goes":                       {want: small, engines: []EngineReading{drains, engine("idle", 40, 1)}, victims: []Key{{"idle", 1}}},
+		"an idle one is evicted":                 {want: small, engines: []EngineReading{drains, engine("idle", 40, 1)}, victims: []Key{{"idle", 1}}},
 		"it waits if nothing else can":           {engines: []EngineReading{drains}, pending: true},
 		"and together with an idle one":          {want: func(w *Want) { w.Bytes = 80 * gib }, engines: []EngineReading{with(drains, always), engine("idle", 40, 1)}, pending: true},
 		"later the drain is shortened":           {want: func(w *Want) { w.Waits = busyWait }, engines: []EngineReading{drains}, busy: []Key{{"drains", 1}}},
