@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"runtime"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/vision"
 )
@@ -120,5 +121,38 @@ func TestAttackCodesOfALosslessWebP(t *testing.T) {
 	}
 	if _, _, err := vision.Size(bytes.Clone(manyCodes(52, 2600, 0)), vision.DefaultLimits()); err == nil {
 		t.Error("codes that take more than the largest image are accepted")
+	}
+}
+
+// TestAttackManyPlanesOfAWebP: only the codes of what is decoded are read, the first transparent
+// plane and the first image. Those of each plane have half a million tiles in ten bytes.
+func TestAttackManyPlanesOfAWebP(t *testing.T) {
+	const side, planes = 2880, 2000
+	w := &bitWriter{}
+	w.write(1, 6) // a transform by tiles of 4 x 4 pixels
+	w.write(0, 1) // no cache of colors
+	for range 5 {
+		w.write(1, 4) // of one symbol each
+	}
+	w.write(0, 37)
+	for name, plane := range map[string][]byte{
+		"ALPH": append([]byte{1}, w.out...),
+		"VP8L": append(binary.LittleEndian.AppendUint32([]byte{0x2f}, (side-1)|(side-1)<<14), w.out...),
+	} {
+		body := []byte("WEBP")
+		add := func(name string, data []byte) {
+			body = append(binary.LittleEndian.AppendUint32(append(body, name...), uint32(len(data))), data...)
+			body = append(body, make([]byte, len(data)%2)...)
+		}
+		add("VP8X", []byte{16, 0, 0, 0, (side - 1) & 255, (side - 1) >> 8, 0, (side - 1) & 255, (side - 1) >> 8, 0})
+		for range planes {
+			add(name, plane)
+		}
+		data := append(binary.LittleEndian.AppendUint32([]byte("RIFF"), uint32(len(body))), body...)
+		began := time.Now()
+		_, _, err := vision.Size(data, vision.DefaultLimits())
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("the size of %d bytes with %d planes %s took %v: %v", len(data), planes, name, took, err)
+		}
 	}
 }

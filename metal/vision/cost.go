@@ -48,7 +48,7 @@ func pngBytes(data []byte) float64 {
 func webpBytes(data []byte) float64 {
 	const planes, lossless = 1.5, 4 + 2 + 1
 	n := 0.0
-	for c := range chunks(data[12:], binary.LittleEndian, 0, 0) {
+	for c := range decodedChunks(data) {
 		switch c.name {
 		case "VP8 ":
 			n += planes
@@ -68,7 +68,7 @@ func codeBytes(f Format, data []byte, width, height int) (n float64) {
 		return 0
 	}
 	const header = 5 // of a lossless image; an alpha plane has one byte, with its compression
-	for c := range chunks(data[12:], binary.LittleEndian, 0, 0) {
+	for c := range decodedChunks(data) {
 		switch {
 		case c.name == "VP8 ":
 			n += float64(len(c.data))
@@ -81,10 +81,24 @@ func codeBytes(f Format, data []byte, width, height int) (n float64) {
 	return n
 }
 
+// decodedChunks lists the chunks that package webp decodes: those up to the pixels, and of them one
+// alpha plane, because it refuses an image that has a second one before it decodes that.
+func decodedChunks(data []byte) func(yield func(chunk) bool) {
+	return func(yield func(chunk) bool) {
+		alpha := false
+		for c := range chunks(data[12:], binary.LittleEndian, 0, 0) {
+			if c.name == "ALPH" && alpha || !yield(c) || c.name == "VP8 " || c.name == "VP8L" {
+				return
+			}
+			alpha = alpha || c.name == "ALPH"
+		}
+	}
+}
+
 // partitionsEnd reports whether a WebP has all of its lossy image. Package webp makes room for
 // partitions before it reads them, up to 128 MiB, and fails if they are not there.
 func partitionsEnd(data []byte) bool {
-	for c := range chunks(data[12:], binary.LittleEndian, 0, 0) {
+	for c := range decodedChunks(data) {
 		if c.name == "VP8 " && c.cut {
 			return false
 		}
