@@ -48,3 +48,31 @@ func TestALongPieceEndsWhenItIsStopped(t *testing.T) {
 		})
 	}
 }
+
+// TestALongPieceOfUnigramsIsReadInParts: no part ends inside a character, and none is read once the
+// text has more tokens than the limit.
+func TestALongPieceOfUnigramsIsReadInParts(t *testing.T) {
+	v := newVocabulary(3)
+	for _, text := range []string{"[UNK]", "\u3042", "\u3042\u3042"} {
+		if err := v.add(text, kindNormal, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := newUnigram(v, []float64{-9, -2, -1}, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	piece := strings.Repeat("\u3042", maxPart) // three bytes each
+	var text strings.Builder
+	w := m.newWorker(false, new(bounds)).(*unigramWorker)
+	for _, id := range w.encode(nil, piece) {
+		text.WriteString(v.text(id))
+	}
+	if text.String() != piece || len(w.best) > maxPart+1 {
+		t.Errorf("%d bytes of %d, in parts of %d", text.Len(), len(piece), len(w.best)-1)
+	}
+	b := &bounds{EncodeOptions: EncodeOptions{Limit: 10}}
+	if ids := m.newWorker(false, b).encode(nil, piece); !errors.Is(b.err, ErrTooMany) || len(ids) > maxPart {
+		t.Errorf("%d ids with a limit of 10: %v", len(ids), b.err)
+	}
+}

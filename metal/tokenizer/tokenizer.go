@@ -19,7 +19,7 @@
 // differences: a special token that is normalized is left out like any other
 // when special tokens are skipped, text of control tokens is never read as such
 // unless asked for, a piece of over 65,536 symbols that any merge may join is
-// merged in parts, and (?i) matches single characters only, not ss for a sharp
+// merged in parts, one of over 65,536 bytes of unigrams is read in parts, and (?i) matches single characters only, not ss for a sharp
 // s. GGUF is read as the tokenizer.json of the same model, which llama.cpp's own
 // test vocabularies agree with.
 //

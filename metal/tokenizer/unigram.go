@@ -56,7 +56,22 @@ type arrival struct {
 	id    int32
 }
 
+// encode reads a piece in parts of maxPart bytes: a text without separators is one piece, and each
+// byte of a part takes 16 bytes.
 func (w *unigramWorker) encode(ids []int32, piece string) []int32 {
+	for len(piece) > maxPart && w.bounds.err == nil {
+		end := maxPart
+		for end > 0 && !utf8.RuneStart(piece[end]) {
+			end--
+		}
+		ids = w.encodePart(ids, piece[:end])
+		w.bounds.check(len(ids))
+		piece = piece[end:]
+	}
+	return w.encodePart(ids, piece)
+}
+
+func (w *unigramWorker) encodePart(ids []int32, piece string) []int32 {
 	if w.search(piece); w.bounds.err != nil {
 		return ids
 	}
@@ -80,8 +95,7 @@ func (w *unigramWorker) encode(ids []int32, piece string) []int32 {
 	return append(ids, w.ids...)
 }
 
-// search fills best for each place of the piece, unless it is stopped: a text without
-// separators is one piece.
+// search fills best for each place of the piece, unless it is stopped.
 func (w *unigramWorker) search(piece string) {
 	w.best = slices.Grow(w.best[:0], len(piece)+1)[:len(piece)+1]
 	for i := range w.best {
