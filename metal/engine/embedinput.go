@@ -157,6 +157,16 @@ func (all texts) allBytes() int {
 	return n
 }
 
+// long reports whether the texts take much memory while they are turned into tokens, together or
+// one of them.
+func (all texts) long() bool {
+	longest := all.once
+	for i := range all.count {
+		longest = max(longest, all.bytes(i)+all.each)
+	}
+	return longest > longTextBytes || all.allBytes()+all.once > longBytes
+}
+
 // received is what the texts take until they are tokens.
 func (all texts) received() int64 {
 	n := int64(all.common)
@@ -199,9 +209,9 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all tex
 		return nil, refusal
 	}
 	defer release()
-	turn := &longTurn{turns: p.long, tenant: tenant}
-	defer turn.give()
-	if all.allBytes() > longBytes && turn.take(ctx) != nil {
+	turns := p.textTurns(tenant)
+	defer turns.give()
+	if turns.take(ctx, all.long()) != nil {
 		return nil, cancelled()
 	}
 	e := &embedding{tenant: tenant, account: p.texts, ctx: ctx, ended: make(chan *Refusal, 1)}

@@ -34,9 +34,12 @@ const (
 	// longBytes is the length from which texts are turned into tokens one after another:
 	// together they would take more memory than the engine reserved. A value of JSON counts
 	// as valueBytes, which it takes at least while a template is rendered.
-	longBytes  = 1 << 20
-	valueBytes = 150
-	retryAfter = time.Second
+	longBytes = 1 << 20
+	// longTextBytes is the length of one text of embeddings and rerankings from which it is
+	// long: normalized it may be eight times as long, in several copies.
+	longTextBytes = 128 << 10
+	valueBytes    = 150
+	retryAfter    = time.Second
 	// grammarBytes bounds the compiled grammars that are kept for later requests, with the
 	// vocabulary.
 	grammarBytes = 48 << 20
@@ -67,8 +70,8 @@ type inputProcessor struct {
 	tools *share.Bytes
 	// unread is the output of all requests that was not sent.
 	unread *share.Bytes
-	// renders bounds the conversations that are rendered at once. One whose text gets long
-	// gives its place back and waits for its turn in long.
+	// renders bounds the requests that turn short text into tokens at once. A conversation whose
+	// text gets long gives its place back and waits for its turn in long.
 	renders *share.Turns
 	// images of prompts; nil if the model has no image input.
 	images *imageProcessor
@@ -290,9 +293,9 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 	if r.Tokens != nil {
 		return p.checkTokens(r.Tokens)
 	}
-	turn := &longTurn{turns: p.long, tenant: r.Tenant}
-	defer turn.give()
-	if r.bytes() > longBytes && turn.take(ctx) != nil {
+	turns := p.textTurns(r.Tenant)
+	defer turns.give()
+	if turns.take(ctx, r.bytes() > longBytes) != nil {
 		return nil, cancelled()
 	}
 	var written string
@@ -300,7 +303,7 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 	if r.Prompt != nil {
 		written = *r.Prompt
 	} else {
-		rendered, refusal := p.render(ctx, r, turn)
+		rendered, refusal := p.render(ctx, r, turns)
 		if refusal != nil {
 			return nil, refusal
 		}

@@ -7,12 +7,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/share"
 )
 
-// renderPlaces is how many conversations are rendered at once: each may make longBytes
-// before it ends, to wait for its turn among the long ones.
+// renderPlaces is how many requests turn short text into tokens at once: each conversation may make
+// longBytes before it ends, to wait for its turn among the long ones.
 const renderPlaces = 8
 
 // longTurn is a request's turn among those that take much memory while their text is
-// turned into tokens.
+// turned into tokens, or its place among the others.
 type longTurn struct {
 	turns  *share.Turns
 	tenant string
@@ -40,16 +40,44 @@ func (l *longTurn) give() {
 // errLong ends a render whose text gets long.
 var errLong = errors.New("the text of the conversation is long")
 
+// textTurns are what a request needs to turn its text into tokens: the turn of a long one, or the
+// place of a short one. It has one of them until it has the tokens.
+type textTurns struct{ long, place longTurn }
+
+func (p *inputProcessor) textTurns(tenant string) *textTurns {
+	return &textTurns{longTurn{turns: p.long, tenant: tenant}, longTurn{turns: p.renders, tenant: tenant}}
+}
+
+// take waits for the turn, or for the place if the text is short. The error is that of ctx.
+func (t *textTurns) take(ctx context.Context, long bool) error {
+	if t.long.has {
+		return nil
+	}
+	if !long {
+		return t.place.take(ctx)
+	}
+	t.place.give()
+	return t.long.take(ctx)
+}
+
+// give ends both.
+func (t *textTurns) give() {
+	t.place.give()
+	t.long.give()
+}
+
 // render applies the chat template. A template that makes a long text of a short request starts
-// again with the turn once it has made longBytes: no request keeps a place among the renders, or
-// a part of its text, while it waits for the turn.
-func (p *inputProcessor) render(ctx context.Context, r Request, turn *longTurn) (rendered string, refusal *Refusal) {
+// again with the turn once it has made longBytes: no request keeps its place among the short ones,
+// or a part of its text, while it waits for the turn.
+func (p *inputProcessor) render(ctx context.Context, r Request, turns *textTurns) (rendered string, refusal *Refusal) {
 	err := errLong
-	if !turn.has {
-		rendered, err = p.renderShort(ctx, r)
+	if !turns.long.has {
+		if err = turns.take(ctx, false); err == nil {
+			rendered, err = p.text.RenderInTurn(ctx, *r.Chat, longBytes, func(context.Context) error { return errLong })
+		}
 	}
 	if errors.Is(err, errLong) {
-		if err = turn.take(ctx); err == nil {
+		if err = turns.take(ctx, true); err == nil {
 			rendered, err = p.text.Render(ctx, *r.Chat)
 		}
 	}
@@ -60,15 +88,6 @@ func (p *inputProcessor) render(ctx context.Context, r Request, turn *longTurn) 
 		return "", invalid("messages", "%v", err)
 	}
 	return rendered, nil
-}
-
-// renderShort returns errLong for a text that gets long. It never waits with a place.
-func (p *inputProcessor) renderShort(ctx context.Context, r Request) (string, error) {
-	if err := p.renders.Take(ctx, r.Tenant); err != nil {
-		return "", err
-	}
-	defer p.renders.Give(r.Tenant)
-	return p.text.RenderInTurn(ctx, *r.Chat, longBytes, func(context.Context) error { return errLong })
 }
 
 func cancelled() *Refusal {
