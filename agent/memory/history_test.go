@@ -47,6 +47,7 @@ func anyReading(random *rand.Rand, now time.Time) Reading {
 			e.Stuck = e.Stopping && random.IntN(4) == 0
 			e.Limit += int64(random.IntN(5)-3) * gib
 			e.OnDemand, e.BusyKnown, e.Loading, e.Stopping = random.IntN(2) == 0, random.IntN(8) > 0, random.IntN(8) == 0, random.IntN(8) == 0
+			e.Lasting = e.Stopping && random.IntN(2) == 0
 			e.Holds, e.Requests = int64(random.IntN(3)/2), int64(random.IntN(3)/2)
 			e.FootprintKnown = random.IntN(60) > 0
 			e.HeadroomWanted = int64(random.IntN(6)/5) * 20 * gib
