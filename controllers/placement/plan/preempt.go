@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -14,6 +17,8 @@ type eviction struct {
 	mac     int
 	victims []*v1alpha1.ModelReplica
 	bytes   int64
+	// late: it is not enough without drains that their owners made long.
+	late bool
 	// swap: a replica of another revision of the same deployment, kin, is evicted.
 	swap bool
 	kin  *v1alpha1.ModelReplica
@@ -79,7 +84,8 @@ func (v *view) order(best *eviction) Decision {
 // enough of a lower priority drains already, and false if all of them would not be enough.
 func (v *view) evict(i int) (eviction, bool) {
 	st, need := v.s.macs[i], v.r.Spec.ReservedBytes
-	free := st.capacity - (st.promise.Always - st.leaving) - st.claimed
+	late := v.late(st)
+	free := st.capacity - (st.promise.Always - st.leaving) - st.claimed - late
 	lower := v.lower[:0] // called for every Mac: the slice is reused
 	drains, swaps := false, false
 	var kin, left *v1alpha1.ModelReplica
@@ -109,6 +115,9 @@ func (v *view) evict(i int) (eviction, bool) {
 	if swaps {
 		e.lead = v.lead(i)
 	}
+	if e.late = free < need; e.late {
+		free += late
+	}
 	if free < need || !drains && len(lower) == 0 {
 		return e, false
 	}
@@ -122,6 +131,29 @@ func (v *view) evict(i int) (eviction, bool) {
 		e.bytes += b.Spec.ReservedBytes
 	}
 	return e, true
+}
+
+// longDrain is how long the drain of a replica may still last to be counted as room that comes.
+const longDrain = v1alpha1.DefaultDrainSeconds * time.Second
+
+// late returns the bytes of replicas of other deployments on a Mac whose drain may last for long.
+// Their owners choose how long, and those of a lower priority must not keep the replica waiting
+// where others can make room. One that was preempted counts as room that comes: no second victim
+// is chosen for the same replica.
+func (v *view) late(st *state) (bytes int64) {
+	if !v.r.Spec.Priority.Preempts() || st.leaving == 0 {
+		return 0
+	}
+	for _, b := range st.bound {
+		if b.DeletionTimestamp.IsZero() || b.Spec.Residency.OnDemand() || b.Spec.DeploymentRef.UID == v.r.Spec.DeploymentRef.UID {
+			continue
+		}
+		ends := b.DeletionTimestamp.Add(time.Duration(b.Spec.DrainSeconds) * time.Second)
+		if ends.Sub(v.s.now) > longDrain && !meta.IsStatusConditionFalse(b.Status.Conditions, v1alpha1.ConditionPlaced) {
+			bytes += b.Spec.ReservedBytes
+		}
+	}
+	return bytes
 }
 
 // swapsWith reports whether another replica is of another revision of the same deployment
@@ -146,12 +178,23 @@ func missed(a, b *v1alpha1.ModelReplica) int {
 	}
 }
 
-// compare prefers no victims, then the lowest priority, then the Mac that is nearest to
+// compare prefers what needs no long drain, then no victims, then the lowest priority, then the Mac that is nearest to
 // having the weights, then the fewest victims, then the fewest that serve, then the fewest
 // bytes, then the first name.
 func (e *eviction) compare(other *eviction) int {
-	return cmp.Or(cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()), cmp.Compare(e.lead, other.lead),
+	return cmp.Or(compareBool(e.late, other.late), cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()), cmp.Compare(e.lead, other.lead),
 		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.serving(), other.serving()), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
+}
+
+// compareBool orders false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // serving counts the victims that serve.

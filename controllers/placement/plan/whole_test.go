@@ -50,6 +50,14 @@ func revision(name string) func(*v1alpha1.ModelReplica) {
 
 func leaving(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
 
+func drainsFor(seconds int32) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) { r.Spec.DrainSeconds = seconds }
+}
+
+func preempted(r *v1alpha1.ModelReplica) {
+	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPreempted})
+}
+
 func spreadOver(key string, skew int32, action corev1.UnsatisfiableConstraintAction) func(*v1alpha1.ModelReplica) {
 	return func(r *v1alpha1.ModelReplica) {
 		r.Spec.Placement.TopologySpreadConstraints = append(r.Spec.Placement.TopologySpreadConstraints, v1alpha1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: action})
@@ -342,6 +350,14 @@ func TestPreemption(t *testing.T) {
 		"none if all are not enough": {existing: replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a"), priority(9)), replica("u", 9*gib, on("b"), priority(9))},
 			replica: replica("r", 6*gib, priority(5)), awaits: "", victims: "", reason: v1alpha1.ReasonNoRoom},
 		"who drains already is enough": {existing: replicas{replica("s", 9*gib, on("a"), leaving), replica("t", 9*gib, on("b"))},
+			replica: replica("r", 9*gib, priority(5)), awaits: "a", victims: "", reason: v1alpha1.ReasonPreempting},
+		"who drains for long is not waited for": {existing: replicas{replica("s", 9*gib, on("a"), leaving, drainsFor(3600)), replica("t", 9*gib, on("b"))},
+			replica: replica("r", 9*gib, priority(5)), awaits: "b", victims: "t", reason: v1alpha1.ReasonPreempting},
+		"nor on the same Mac": {existing: replicas{replica("s", 5*gib, on("a"), leaving, drainsFor(3600)), replica("t", 5*gib, on("a")), replica("u", 9*gib, on("b"), priority(9))},
+			replica: replica("r", 5*gib, priority(5)), awaits: "a", victims: "t", reason: v1alpha1.ReasonPreempting},
+		"unless no other can make room": {existing: replicas{replica("s", 9*gib, on("a"), leaving, drainsFor(3600)), replica("t", 9*gib, on("b"), priority(9))},
+			replica: replica("r", 9*gib, priority(5)), awaits: "a", victims: "", reason: v1alpha1.ReasonPreempting},
+		"or it was preempted already": {existing: replicas{replica("s", 9*gib, on("a"), leaving, drainsFor(3600), preempted), replica("t", 9*gib, on("b"))},
 			replica: replica("r", 9*gib, priority(5)), awaits: "a", victims: "", reason: v1alpha1.ReasonPreempting},
 		"models on demand block no other": {existing: replicas{replica("s", 9*gib, on("a"), onDemand), replica("t", 9*gib, on("b"), onDemand)},
 			replica: replica("r", 9*gib, priority(5)), awaits: "", victims: "", reason: v1alpha1.ReasonPlaced},
