@@ -130,6 +130,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			_ = old.Close() // its client is gone or will notice
 		}
 		if why == "" || why == replaced {
+			conn.boundUnread()
 			return conn, nil
 		}
 		if l.Silent {
@@ -279,6 +280,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 // connection is not closed in favour of another one while its client reads.
 func Arrived(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
+		c.receives(servingBytes)
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
 		c.move(&c.address.serving)
@@ -287,6 +289,7 @@ func Arrived(ctx context.Context) {
 
 // ended returns the connection to those that wait for a request.
 func (c *Conn) ended() {
+	c.receives(receiveBytes)
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.disown()
