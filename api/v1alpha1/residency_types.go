@@ -23,8 +23,8 @@ type ResidencySpec struct {
 	// - Always: the model is loaded at once, its memory is reserved, and it is
 	//   never evicted.
 	// - OnDemand: the first request loads the model. It shares memory with
-	//   other OnDemand models and is unloaded when it is idle or the memory is
-	//   needed, after a minute also while it is in use.
+	//   other OnDemand models and is unloaded when idle or, even in use, when
+	//   others wait a minute for memory.
 	// +optional
 	// +kubebuilder:default=Always
 	Policy ResidencyPolicy `json:"policy,omitempty"`

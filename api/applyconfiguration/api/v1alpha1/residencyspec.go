@@ -16,8 +16,8 @@ type ResidencySpecApplyConfiguration struct {
 	// - Always: the model is loaded at once, its memory is reserved, and it is
 	// never evicted.
 	// - OnDemand: the first request loads the model. It shares memory with
-	// other OnDemand models and is unloaded when it is idle or the memory is
-	// needed, after a minute also while it is in use.
+	// other OnDemand models and is unloaded when idle or, even in use, when
+	// others wait a minute for memory.
 	Policy *apiv1alpha1.ResidencyPolicy `json:"policy,omitempty"`
 	// idleSeconds is how long, in seconds, an OnDemand model stays in memory
 	// without a request. With 0, it stays until the memory is needed. Default:
