@@ -104,18 +104,6 @@ func TestAttackAnEngineWithImpossibleFigures(t *testing.T) {
 	}
 }
 
-// An engine that floods its agent with statuses keeps it as busy as a few others.
-func TestAFloodOfStatusesIsTakenSlowly(t *testing.T) {
-	play(t, func(s *stage) {
-		s.follow(s.model("flood", enginetest.Script{HoldBytes: gib, Flood: 100_000}))
-		s.after(10 * time.Second)
-		s.want("flood", "Serving True/Serving")
-		if a := s.report("flood").Activity; a == nil || a.PromptTokensTotal > statusBurst+11*statusRate {
-			t.Errorf("after 10 s: %+v", a)
-		}
-	})
-}
-
 // TestAnEngineThatIsNotStartedKeepsAShortMessage, also where nothing of an engine made it.
 func TestAnEngineThatIsNotStartedKeepsAShortMessage(t *testing.T) {
 	why := journal.Refusal{Reason: "r", Message: strings.Repeat("x", 1<<20)}

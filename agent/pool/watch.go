@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/excerpt"
@@ -53,9 +51,8 @@ func (lc *lifecycle) follow(ctx context.Context, e *entry, g *engine) {
 	}
 	lc.change(func() { lc.backend = excerpt.Of(h.GetBackend(), maxBackend) })
 	lc.tasks.Go(func() { lc.leaseDisk(ctx, e, g) }) // not waited for: a slow disk must not delay the end of a process
-	pace := rate.NewLimiter(statusRate, statusBurst)
 	for {
-		lc.watch(ctx, e, g, pace)
+		lc.watch(ctx, e, g)
 		select {
 		case <-ctx.Done():
 			return
@@ -89,19 +86,15 @@ const exitGrace = time.Second
 // watchAgain is the pause before a broken status stream is opened again.
 const watchAgain = 100 * time.Millisecond
 
-// An engine sends a status each Poll and when something changes. Of one that sends
-// more, statusRate a second are taken after statusBurst: each may cause a poll.
-const statusRate, statusBurst = 20, 100
-
-// watch follows one status stream to its end, at that pace.
-func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine, pace *rate.Limiter) {
+// watch follows one status stream to its end.
+func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine) {
 	stream, err := g.client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: uint32(lc.Timing.Poll.Milliseconds())})
 	if err != nil {
 		return
 	}
 	for {
 		s, err := stream.Recv()
-		if err != nil || pace.Wait(ctx) != nil {
+		if err != nil {
 			return
 		}
 		lc.observe(e, g, s)
