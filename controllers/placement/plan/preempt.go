@@ -17,8 +17,8 @@ type eviction struct {
 	mac     int
 	victims []*v1alpha1.ModelReplica
 	bytes   int64
-	// late: it is not enough without drains that their owners made long.
-	late bool
+	// late is 1 if it is not enough without drains that their owners made long, else 0.
+	late int
 	// swap: a replica of another revision of the same deployment, kin, is evicted.
 	swap bool
 	kin  *v1alpha1.ModelReplica
@@ -115,7 +115,8 @@ func (v *view) evict(i int) (eviction, bool) {
 	if swaps {
 		e.lead = v.lead(i)
 	}
-	if e.late = free < need; e.late {
+	if free < need {
+		e.late = 1
 		free += late
 	}
 	if free < need || !drains && len(lower) == 0 {
@@ -182,19 +183,8 @@ func missed(a, b *v1alpha1.ModelReplica) int {
 // having the weights, then the fewest victims, then the fewest that serve, then the fewest
 // bytes, then the first name.
 func (e *eviction) compare(other *eviction) int {
-	return cmp.Or(compareBool(e.late, other.late), cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()), cmp.Compare(e.lead, other.lead),
+	return cmp.Or(cmp.Compare(e.late, other.late), cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()), cmp.Compare(e.lead, other.lead),
 		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.serving(), other.serving()), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
-}
-
-// compareBool orders false before true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // serving counts the victims that serve.
