@@ -72,7 +72,7 @@ func TestALongDrainLastsWhileNobodyWaits(t *testing.T) {
 		s.follow(busy)
 		h := s.acquire("busy")
 		s.follow(toDrain(busy), s.model("always", enginetest.Script{HoldBytes: 20 * gib}, of("team")))
-		s.after(12 * time.Hour)
+		s.after(2 * time.Hour)
 		s.wantResident("always busy")
 		h.Release()
 		s.after(time.Second)
