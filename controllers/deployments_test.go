@@ -105,3 +105,7 @@ func (ds *deployments) watchReplica(name string) func() *v1alpha1.ModelReplica {
 		}
 	}
 }
+
+func onDemand(s *v1alpha1.ModelDeploymentSpec) {
+	s.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](60), EvictionPriority: 2}
+}

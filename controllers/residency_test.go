@@ -1,3 +1,5 @@
+//go:build !race
+
 package controllers_test
 
 import (
@@ -16,10 +18,6 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
-
-func onDemand(s *v1alpha1.ModelDeploymentSpec) {
-	s.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](60), EvictionPriority: 2}
-}
 
 // summary waits for the columns of a replica and its deployment.
 func summary(w *world, name, progress, memory, freed string) {
