@@ -53,7 +53,7 @@ func edge(t *testing.T, test func(t *testing.T, dial func() net.Conn)) {
 		o := Options{Log: logr.Discard(), Front: p}
 		s := newServers(o, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
 		ended := make(chan error, 1)
-		go func() { ended <- s.front.Serve(o.bounded(prometheus.NewRegistry())) }()
+		go func() { ended <- s.front.Serve(o.bounded(prometheus.NewRegistry(), nil)) }()
 		test(t, p.dial)
 		if err := s.front.Close(); err != nil {
 			t.Error(err)

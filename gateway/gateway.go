@@ -150,7 +150,7 @@ func Run(ctx context.Context, o Options) error {
 		return o.closeListeners(err)
 	}
 	o.Metrics = listener
-	o.Front = o.bounded(registry)
+	o.Front = o.bounded(registry, front.Bodies())
 	s := newServers(o, front, figures, front.MacLogs(), draining, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
@@ -169,9 +169,10 @@ func figuresOf(own prometheus.Gatherer, front *proxy.Proxy) http.Handler {
 // Limits of a request's headers. Each line takes memory besides its bytes.
 const maxHeaderBytes, maxHeaderLines = 64 << 10, 200
 
-// bounded wraps the clients' listener with its connection limits.
-func (o Options) bounded(metrics prometheus.Registerer) net.Listener {
-	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress, HeadLines: maxHeaderLines}
+// bounded wraps the clients' listener with its connection limits. Headers count against the
+// memory of bodies.
+func (o Options) bounded(metrics prometheus.Registerer, bodies *intake.Bodies) net.Listener {
+	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress, HeadLines: maxHeaderLines, HeadBytes: maxHeaderBytes, Bodies: bodies}
 	metrics.MustRegister(l)
 	return l
 }

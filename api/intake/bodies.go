@@ -27,8 +27,9 @@ const (
 // errCrowded is the cause of refusing a body for which there is no memory.
 var errCrowded = errors.New("the bodies of other requests use all available memory")
 
-// Bodies bounds the memory of the request bodies of all clients. It counts the buffers, not
-// the lengths that were announced or have arrived. An owner with several bodies, complete
+// Bodies bounds the memory of the request bodies of all clients, and of their heads on a
+// Listener with Bodies. It counts the buffers, not the lengths that were announced or have
+// arrived. An owner with several bodies, complete
 // ones included, gets at most as much memory as stays free for others: half of it, if it is
 // the only one.
 type Bodies struct {
@@ -50,7 +51,7 @@ type owner struct {
 	arriving list.List
 }
 
-// body is one request body and its buffer.
+// body is one request body and its buffer, or a head.
 type body struct {
 	room  *Bodies
 	owner *owner
@@ -87,12 +88,7 @@ func (b *Bodies) Hold(owner string, n int64) (release func(), err error) {
 		return func() {}, nil
 	}
 	held := b.begin(owner, func() {})
-	b.mu.Lock()
-	if held.at != nil { // it is complete: others do not interrupt it
-		held.owner.arriving.Remove(held.at)
-		held.at = nil
-	}
-	b.mu.Unlock()
+	held.arrived() // others do not interrupt it
 	if !held.grow(n) {
 		held.end()
 		b.countCrowded()
@@ -117,6 +113,13 @@ func (b *Bodies) countCrowded() {
 func (b *Bodies) begin(name string, interrupt func()) *body {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	out := &body{room: b, owner: b.join(name), interrupt: interrupt}
+	out.at = out.owner.arriving.PushBack(out)
+	return out
+}
+
+// join adds a body to those of an owner; the lock is held.
+func (b *Bodies) join(name string) *owner {
 	if b.owners == nil {
 		b.owners = map[string]*owner{}
 	}
@@ -126,9 +129,49 @@ func (b *Bodies) begin(name string, interrupt func()) *body {
 		b.owners[name] = o
 	}
 	o.bodies++
-	out := &body{room: b, owner: o, interrupt: interrupt}
-	out.at = o.arriving.PushBack(out)
-	return out
+	return o
+}
+
+// leave removes the body from those of its owner, and its memory; the lock is held.
+func (b *body) leave() {
+	b.stay()
+	b.count(-b.bytes)
+	if b.owner.bodies--; b.owner.bodies == 0 {
+		delete(b.room.owners, b.owner.name)
+	}
+	b.owner = nil
+}
+
+// stay makes others not interrupt the body any more; the lock is held.
+func (b *body) stay() {
+	if b.at != nil {
+		b.owner.arriving.Remove(b.at)
+		b.at = nil
+	}
+}
+
+// arrived marks the body as complete.
+func (b *body) arrived() {
+	b.room.mu.Lock()
+	defer b.room.mu.Unlock()
+	b.stay()
+}
+
+// move counts the body against another owner. It returns false if that has no memory left.
+func (b *body) move(to string) bool {
+	r := b.room
+	r.mu.Lock()
+	if b.owner.name == to {
+		r.mu.Unlock()
+		return true
+	}
+	bytes, arriving := b.bytes, b.at != nil
+	b.leave()
+	if b.owner = r.join(to); arriving {
+		b.at = b.owner.arriving.PushBack(b)
+	}
+	r.mu.Unlock()
+	return b.grow(bytes)
 }
 
 // read reads into a buffer that doubles when it is full.
@@ -170,8 +213,7 @@ func (b *body) complete(data []byte) ([]byte, error) {
 	if b.crowded {
 		return nil, errCrowded
 	}
-	b.owner.arriving.Remove(b.at)
-	b.at = nil
+	b.stay()
 	b.count(int64(cap(data)) - b.bytes)
 	return data, nil
 }
@@ -252,14 +294,6 @@ func (b *body) end() (crowded bool) {
 	if b.owner == nil {
 		return b.crowded
 	}
-	if b.at != nil {
-		b.owner.arriving.Remove(b.at)
-		b.at = nil
-	}
-	b.count(-b.bytes)
-	if b.owner.bodies--; b.owner.bodies == 0 {
-		delete(r.owners, b.owner.name)
-	}
-	b.owner = nil
+	b.leave()
 	return b.crowded
 }

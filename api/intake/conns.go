@@ -21,9 +21,13 @@ type Listener struct {
 	net.Listener
 	// Total and PerAddress are the limits; 0 means none.
 	Total, PerAddress int
-	// HeadLines is the maximum number of header lines of a request; 0 is no limit. One with
-	// more is refused with 431. It is for connections without TLS.
-	HeadLines int
+	// HeadLines is the maximum number of header lines of a request, and HeadBytes of bytes of
+	// its head; 0 is no limit. One with more is refused with 431. They are for connections
+	// without TLS.
+	HeadLines, HeadBytes int
+	// Bodies counts the memory of heads, against the address or what Own names; nil counts
+	// none. It is for connections without TLS.
+	Bodies *Bodies
 	// Silent closes refused connections without a response, which clients of TLS could not
 	// read.
 	Silent bool
@@ -43,7 +47,7 @@ const (
 	replaced  reason = "replaced" // another one took its place: it had no complete request, or did not read
 	noTotal   reason = "total"    // refused: all others are in use
 	noAddress reason = "address"  // refused: all others of its address are in use
-	longHead  reason = "head"     // closed: a request had too many header lines
+	longHead  reason = "head"     // closed: a request had too many header lines, or bytes of them
 )
 
 // refusals are the responses to refused clients; a replaced connection is just closed.
@@ -102,6 +106,7 @@ type Conn struct {
 	net.Conn
 	listener *Listener
 	heads    heads
+	room     headRoom
 	once     sync.Once // of closing
 	headOnce sync.Once // of counting a head that is refused
 	// writing is when the current write began, in nanoseconds since 1970; 0 without one.
@@ -124,7 +129,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines}}
+		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
 		if old != nil {
 			_ = old.Close() // its client is gone or will notice
@@ -236,10 +241,15 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
+	if !c.room.grow(c.address.name, c.heads.memory(), func() { _ = c.Conn.Close() }) {
+		refuseHead(c.Conn, openai.Overloaded(retry))
+		_ = c.Close()
+		return 0, errNoHeadRoom
+	}
 	return n, err
 }
 
-// countHead counts a connection that is closed for too many header lines.
+// countHead counts a connection that is closed for too many or too long header lines.
 func (c *Conn) countHead() {
 	c.headOnce.Do(func() {
 		c.listener.mu.Lock()
@@ -261,6 +271,7 @@ func (c *Conn) Close() (err error) {
 		c.listener.mu.Lock()
 		c.listener.leave(c)
 		c.listener.mu.Unlock()
+		c.room.release(true)
 		err = c.Conn.Close()
 	})
 	return err
@@ -281,6 +292,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 func Arrived(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
 		c.receives(servingBytes)
+		c.room.arrived()
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
 		c.move(&c.address.serving)
@@ -290,6 +302,7 @@ func Arrived(ctx context.Context) {
 // ended returns the connection to those that wait for a request.
 func (c *Conn) ended() {
 	c.receives(receiveBytes)
+	c.room.release(false)
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.disown()

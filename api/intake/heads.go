@@ -16,11 +16,12 @@ import (
 // heads parses the request heads on one connection as they pass, up to the first one with a
 // Transfer-Encoding: net/http removes the Content-Length of such a request, so that a
 // handler cannot reject it, although a proxy in front may have read it differently (request
-// smuggling). It also stops at a head with too many lines: net/http keeps each of them,
-// however short, in about 90 bytes.
+// smuggling). It also stops at a head that is too long or has too many lines: net/http keeps
+// each of them, however short, in about 90 bytes.
 type heads struct {
-	// max is the number of header lines of a request, without the first line; 0 is no limit.
-	max int
+	// max is the number of header lines of a request, without the first line, and maxBytes
+	// the length of a head; 0 is no limit.
+	max, maxBytes int
 
 	mu sync.Mutex // guards the fields after it
 	// line is the beginning of the current line; cut is true if the rest was dropped.
@@ -39,8 +40,8 @@ type heads struct {
 	sized, odd, encoding bool
 	// twice is true if the encoded one has a length as well.
 	twice bool
-	// lines of the current head; over is the number of the first head with too many.
-	lines, over int
+	// bytes and lines of the current head; over is the number of the first head with too many.
+	bytes, lines, over int
 	// begun counts the requests that reached a handler, where one is now if serving is true.
 	begun   int
 	serving bool
@@ -62,7 +63,10 @@ func (h *heads) see(p []byte) {
 		part, rest, whole := bytes.Cut(p, []byte("\n"))
 		n := min(len(part), lineBytes-len(h.line))
 		h.line, h.cut = append(h.line, part[:n]...), h.cut || n < len(part)
-		if p = rest; whole {
+		h.bytes += len(p) - len(rest)
+		if p = rest; h.maxBytes > 0 && h.bytes > h.maxBytes {
+			h.over, h.line = h.seen+1, nil
+		} else if whole {
 			h.ended()
 		}
 	}
@@ -80,7 +84,7 @@ func (h *heads) ended() {
 		}
 		return
 	}
-	h.within = false
+	h.within, h.bytes = false, 0
 	if h.seen++; h.encoding || h.odd { // the end of the body is unknown
 		h.encoded, h.twice, h.line = h.seen, h.encoding && h.sized, nil
 		return
@@ -128,9 +132,20 @@ func (h *heads) begin() (encoded bool, why *openai.Error) {
 	return h.encoded > 0 && h.begun >= h.encoded, why
 }
 
+// memory returns about how much memory the head that is being read takes, in bytes.
+func (h *heads) memory() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return headFactor*int64(h.bytes) + headLine*int64(h.lines)
+}
+
 func (h *heads) refusal() *openai.Error {
+	limits := fmt.Sprintf("%d header lines", h.max)
+	if h.maxBytes > 0 {
+		limits += fmt.Sprintf(" or %d bytes of headers", h.maxBytes)
+	}
 	return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: openai.TypeInvalidRequest,
-		Message: fmt.Sprintf("The request has more than %d header lines. Send fewer.", h.max)}
+		Message: fmt.Sprintf("The request has more than %s. Send fewer.", limits)}
 }
 
 // end is called when the handler returns.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,7 +48,7 @@ func watched(t *testing.T, l *Listener, h http.HandlerFunc) *pipes {
 // and one in which lines continue others.
 func TestAttackManyHeaderLines(t *testing.T) {
 	const most = 200
-	l := &Listener{HeadLines: most}
+	l := &Listener{HeadLines: most, HeadBytes: 64 << 10}
 	p := watched(t, l, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	const get = "GET / HTTP/1.1\nHost: x\n"
 	refused := int64(0)
@@ -60,6 +61,7 @@ func TestAttackManyHeaderLines(t *testing.T) {
 		"one more, with CR":                  {send: strings.ReplaceAll(get+lines(most)+"\n", "\n", "\r\n"), want: []int{431}},
 		"one more, and no end":               {send: get + lines(most), want: []int{431}},
 		"64 KiB without an end":              {send: get + lines(13_000), want: []int{431}},
+		"66 KiB in one line":                 {send: get + "a: " + strings.Repeat("b", 66<<10) + "\n\n", want: []int{431}},
 		"continued lines":                    {send: get + "a: b\n" + strings.Repeat(" c\n", 10_000), want: []int{431}},
 		"one line of one name":               {send: get + strings.Repeat("a:\n", most) + "\n", want: []int{431}},
 		"as many as allowed, twice":          {send: strings.Repeat(get+lines(most-1)+"\n", 2), want: []int{200, 200}},
@@ -158,4 +160,53 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// TestLongHeadsCountAsBodies: a head counts from its first bytes until its request has ended,
+// against its address and then its tenant. One for which there is no memory is refused, and
+// one that is not complete gives way to another address.
+func TestLongHeadsCountAsBodies(t *testing.T) {
+	long := "GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + strings.Repeat("x", 30<<10)
+	bodies := &Bodies{Max: 100 << 10}
+	holds := make(chan error)
+	l := &Listener{HeadLines: 200, HeadBytes: 64 << 10, Bodies: bodies}
+	p := watched(t, l, func(_ http.ResponseWriter, r *http.Request) {
+		holds <- Own(r.Context(), "tenant")
+		<-holds
+	})
+	send := func(address, text string) net.Conn {
+		conn := p.dial(address)
+		_ = conn.SetDeadline(time.Now().Add(patience.Of(t)))
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Error(err)
+		}
+		return conn
+	}
+	shares := func() (out []string) {
+		bodies.mu.Lock()
+		defer bodies.mu.Unlock()
+		for name, o := range bodies.owners {
+			out = append(out, fmt.Sprint(name, " ", o.bytes>>10))
+		}
+		return out
+	}
+	incomplete := send("10.0.0.1", long)
+	defer incomplete.Close()
+	eventually(t, "a part of a head counts", func() bool { return slices.Equal(shares(), []string{"10.0.0.1 60"}) })
+	served := send("10.0.0.2", long+"\r\n\r\n")
+	defer served.Close()
+	if err := <-holds; err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadAll(incomplete); err != nil {
+		t.Errorf("the connection that gave way: %v", err)
+	}
+	eventually(t, "the tenant's head counts alone, but for its last 4 KiB", func() bool { return slices.Equal(shares(), []string{"tenant 56"}) })
+	third := p.dial("10.0.0.3")
+	defer third.Close()
+	if status := answer(t, third, long+"\r\n\r\n"); status != http.StatusServiceUnavailable {
+		t.Errorf("a head without room has status %d", status)
+	}
+	holds <- nil
+	eventually(t, "nothing counts after the request", func() bool { return bodies.Held() == 0 })
 }

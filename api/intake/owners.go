@@ -6,14 +6,19 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// Own counts the request of a context against its owner, a tenant, until it ends. A tenant has
+// Own counts the request of a context, and the memory of its head, against its owner, a
+// tenant, until it ends. A tenant has
 // as many addresses as it likes, and complete requests give way to no other: with several
 // requests it gets at most as many connections as stay free for others, which is half of them
-// if it is the only one. Beyond that it returns the error of too many requests.
+// if it is the only one. Beyond that it returns the error of too many requests, or of an
+// overloaded server if its heads take too much memory.
 func Own(ctx context.Context, owner string) error {
 	c, ok := ctx.Value(connKey{}).(*Conn)
 	if !ok {
 		return nil
+	}
+	if err := c.room.own(owner); err != nil {
+		return err
 	}
 	l := c.listener
 	l.mu.Lock()

@@ -61,6 +61,9 @@ const (
 // one that has just started learns of CRDs and roles a moment later.
 const settleTimeout = 5 * time.Second
 
+// heapShare is the share of a container's memory limit for the heap.
+const heapShare = 0.85
+
 // errLeadLost means that the manager ended unasked. Its goroutines may still be ending, so
 // only a new process image may start again.
 var errLeadLost = errors.New("leadership was lost")
@@ -206,7 +209,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	if err != nil {
 		return err
 	}
-	heap.Keep(ctx)
+	heap.Keep(ctx, heapShare)
 	if err := prepare(ctx, log, config, s.namespace); err != nil {
 		return err
 	}

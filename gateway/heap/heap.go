@@ -43,11 +43,12 @@ const (
 )
 
 // Keep collects the heap at Floor or at twice the live heap, whichever is more, and once
-// more when the program falls quiet. It takes effect with the next collection and lasts
-// until ctx ends.
-func Keep(ctx context.Context) {
+// more when the program falls quiet. Within a container it collects at the share of the
+// container's limit too: the rest is for what the kernel holds, of connections above all. It
+// takes effect with the next collection and lasts until ctx ends.
+func Keep(ctx context.Context, share float64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		if limit := limitOf(cgroupLimit); limit > 0 {
+		if limit := limitOf(cgroupLimit, share); limit > 0 {
 			debug.SetMemoryLimit(limit)
 		}
 	}
@@ -57,16 +58,12 @@ func Keep(ctx context.Context) {
 	}
 }
 
-const (
-	// cgroupLimit is the file with the memory limit of a Linux container.
-	cgroupLimit = "/sys/fs/cgroup/memory.max"
-	// limitShare is the share of it that the collector may use.
-	limitShare = 0.85
-)
+// cgroupLimit is the file with the memory limit of a Linux container.
+const cgroupLimit = "/sys/fs/cgroup/memory.max"
 
-// limitOf returns the collector's limit from the file of a container's limit; 0 if there is
-// none.
-func limitOf(file string) int64 {
+// limitOf returns the collector's limit, a share of that in the file of a container's limit; 0
+// if there is none.
+func limitOf(file string, share float64) int64 {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0
@@ -75,7 +72,7 @@ func limitOf(file string) int64 {
 	if err != nil || n <= 0 { // "max" means no limit
 		return 0
 	}
-	return int64(limitShare * float64(n))
+	return int64(share * float64(n))
 }
 
 // giveBack collects when the program is quiet, and returns free memory to the system.

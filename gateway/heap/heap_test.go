@@ -38,7 +38,7 @@ func keep(t *testing.T) {
 		runtime.GC()
 		time.Sleep(10 * time.Millisecond) // a finalizer may be about to run
 	})
-	Keep(ctx)
+	Keep(ctx, 0.85)
 }
 
 // collected waits for a GC percent to be set within some collections.
@@ -125,11 +125,11 @@ func TestTheLimitOfAContainerIsRead(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := limitOf(file); got != want {
+		if got := limitOf(file, 0.85); got != want {
 			t.Errorf("%q limits the collector to %d bytes, want %d", text, got, want)
 		}
 	}
-	if got := limitOf(filepath.Join(t.TempDir(), "none")); got != 0 {
+	if got := limitOf(filepath.Join(t.TempDir(), "none"), 0.85); got != 0 {
 		t.Errorf("without a file the limit is %d bytes", got)
 	}
 }

@@ -135,6 +135,9 @@ func New(c Config) *Proxy {
 	return p
 }
 
+// Bodies bounds the memory of the requests of all clients.
+func (p *Proxy) Bodies() *intake.Bodies { return p.limits.bodies }
+
 // Tunnels returns the connections that Macs opened; nil if none are accepted.
 func (p *Proxy) Tunnels() *tunnel.Hub { return p.macs.Tunnels() }
 
