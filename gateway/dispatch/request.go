@@ -197,7 +197,7 @@ func (r *Request) passOn(now time.Time) {
 func (r *Request) sendTo(m *route.Model, rest []*route.Model, now time.Time) {
 	r.model, r.rest = m, rest
 	r.tries, r.last, r.refusal, r.replicas = 0, nil, nil, nil
-	r.entry = &fairqueue.Entry{Model: m.Key.String(), Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
+	r.entry = &fairqueue.Entry{Model: m.Key.String(), Tenant: r.Tenant, Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
 	if len(rest) > 0 {
 		if end := now.Add(r.patience); r.Deadline.IsZero() || end.Before(r.Deadline) {
 			r.entry.Deadline = end

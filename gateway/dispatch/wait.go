@@ -150,7 +150,7 @@ func (r *Request) notServed(at Place, why error) error {
 		return openai.Suspended(r.Name)
 	case errors.Is(why, fairqueue.ErrShare) && r.Key != "":
 		e := openai.RateLimited(after)
-		e.Message = fmt.Sprintf("Too many requests of the API key '%s' are already waiting. Try again in %s.", r.Key, InSeconds(after))
+		e.Message = fmt.Sprintf("Too many requests of the API key '%s' or its tenant are already waiting. Try again in %s.", r.Key, InSeconds(after))
 		return e
 	case gone:
 		return openai.ModelNotFound(r.Name)

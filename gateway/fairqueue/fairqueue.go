@@ -6,13 +6,14 @@
 // the time. It rejects requests beyond its limits (count, bytes, age) and those that could
 // not be served before their deadline.
 //
-// The queue is fair between flows; a flow is one API key at one model. The flow whose
-// client has the fewest requests running is served first; of those with as many, flows take
+// The queue is fair between flows; a flow is one tenant at one model. The flow whose
+// tenant has the fewest requests running is served first; of those with as many, flows take
 // turns, one request each (start-time fair queueing), regardless of how many of their
-// requests wait. Within a flow, requests are served in order of arrival. All models share the
-// queue's capacity, and the shares are per key: when the queue is full, the key with the
-// largest share loses its newest request, unless the newcomer's key would then have as
-// large a share.
+// requests wait. Within a flow, keys take turns, and requests of a key are served in order of
+// arrival. All models share the queue's capacity, and the shares are per tenant: when the
+// queue is full, the tenant with the largest share loses the newest request of its key that
+// waits with the most, unless the newcomer's tenant would then have as large a share. Then the
+// newcomer takes the place of one of its own tenant, if a key of that waits with more.
 //
 // Start reading at Queue.Enter and Queue.Next; eta.go has positions and expected times.
 package fairqueue
@@ -35,9 +36,10 @@ type Limits struct {
 }
 
 var (
-	// ErrFull means that other keys use the whole queue.
+	// ErrFull means that other tenants use the whole queue.
 	ErrFull = errors.New("the queue is full")
-	// ErrShare means that the key already has as large a share of the queue as any other.
+	// ErrShare means that the tenant already has as large a share of the queue as any other,
+	// and the key as large a part of it.
 	ErrShare = errors.New("the client's share of the queue is used up")
 	// ErrLate means that a request was not served before its deadline, or could not be.
 	ErrLate = errors.New("not served in time")
@@ -46,8 +48,9 @@ var (
 // Entry is one request in the queue. It may leave and enter again, and then keeps its place
 // in its flow and its deadline.
 type Entry struct {
-	// Model and Key name its flow; Key is empty if no keys are required.
-	Model, Key string
+	// Model and Tenant name its flow. Key is one of the tenant's; both are empty if no keys
+	// are required. Without a tenant the key is one.
+	Model, Tenant, Key string
 	// Bytes of its body.
 	Bytes int64
 	// Deadline of the client; zero is none. Enter moves it to the end of the request's
@@ -56,21 +59,30 @@ type Entry struct {
 	// NotBefore is the earliest time of the next attempt.
 	NotBefore time.Time
 
-	number  uint64 // in order of arrival; 0 before it first entered
+	number uint64 // in order of arrival; 0 before it first entered
+	// turn of its key among those of its tenant. It is given when it first enters.
+	turn    uint64
 	arrived time.Time
 	flow    *flow // nil outside the queue
 	shared  bool  // it is at this place of its holder's share
 	at      int
 }
 
+// owner returns the tenant of the entry.
+func (e *Entry) owner() string { return cmp.Or(e.Tenant, e.Key) }
+
+// compare orders the entries of a tenant as they are served.
+func (e *Entry) compare(o *Entry) int {
+	return cmp.Or(cmp.Compare(e.turn, o.turn), cmp.Compare(e.number, o.number))
+}
+
 // Waits reports whether the entry is in the queue.
 func (e *Entry) Waits() bool { return e.flow != nil }
 
-// flow is the queue of one key at one model.
+// flow is the queue of one tenant at one model.
 type flow struct {
 	queue   *modelQueue
-	key     string
-	entries []*Entry // by number
+	entries []*Entry // in the order of Entry.compare
 	// tag is the turn of its first entry; order decides between flows with the same tag.
 	tag, order uint64
 }
@@ -105,7 +117,7 @@ func New(l Limits) *Queue {
 func (q *Queue) Enter(e *Entry, now time.Time) (left []*Entry, err error) {
 	if e.number == 0 {
 		q.numbers++
-		e.number, e.arrived = q.numbers, now
+		e.number, e.arrived, e.turn = q.numbers, now, q.shares.turn(e)
 		if end := now.Add(q.limits.Age); e.Deadline.IsZero() || end.Before(e.Deadline) {
 			e.Deadline = end
 		}
@@ -118,7 +130,7 @@ func (q *Queue) Enter(e *Entry, now time.Time) (left []*Entry, err error) {
 		return nil, err
 	}
 	m := q.modelQueue(e.Model, now)
-	m.flow(e.Key).add(e)
+	m.flow(e.owner()).add(e)
 	q.shares.add(e)
 	q.count++
 	q.bytes += e.Bytes
@@ -146,16 +158,22 @@ func (q *Queue) displace(e *Entry) (victims []*Entry, err error) {
 		if bytes > q.limits.Bytes {
 			by = byBytes
 		}
-		most := q.shares.largest(by)
-		switch {
+		v, mine := (*Entry)(nil), q.shares.of[holderOf(e)]
+		switch most := q.shares.largest(by); {
 		case most == nil:
 			err = ErrFull
-		case most.size(by) < own[by] || most.holder == holderOf(e):
-			err = ErrShare
-		case most.size(by) == own[by]:
+		case most != mine && most.size(by) > own[by]:
+			v = most.entries[0]
+		case mine != nil && mine.entries[0].turn > e.turn:
+			v = mine.entries[0]
+			own[byCount]--
+			own[byBytes] -= v.Bytes
+		case most != mine && most.size(by) == own[by]:
 			err = ErrFull
 		default:
-			v := most.entries[0]
+			err = ErrShare
+		}
+		if v != nil {
 			victims = append(victims, v)
 			q.shares.remove(v)
 			count--
@@ -180,7 +198,7 @@ func (f *flow) add(e *Entry) {
 
 // place returns where an entry is among those of its flow, or belongs.
 func (f *flow) place(e *Entry) int {
-	at, _ := slices.BinarySearchFunc(f.entries, e.number, func(o *Entry, n uint64) int { return cmp.Compare(o.number, n) })
+	at, _ := slices.BinarySearchFunc(f.entries, e, (*Entry).compare)
 	return at
 }
 
@@ -202,17 +220,17 @@ func (q *Queue) modelQueue(model string, now time.Time) *modelQueue {
 	return m
 }
 
-// flow returns the flow of a key. A new flow starts at the current turn: it gets no credit
+// flow returns the flow of a tenant. A new flow starts at the current turn: it gets no credit
 // for turns that it did not use.
-func (m *modelQueue) flow(key string) *flow {
-	f := m.flows[key]
+func (m *modelQueue) flow(owner string) *flow {
+	f := m.flows[owner]
 	if f == nil {
 		order := uint64(0)
 		for _, o := range m.flows {
 			order = max(order, o.order+1)
 		}
-		f = &flow{queue: m, key: key, order: order}
-		m.flows[key] = f
+		f = &flow{queue: m, order: order}
+		m.flows[owner] = f
 	}
 	if len(f.entries) == 0 {
 		f.tag = max(f.tag, m.clock)
@@ -236,6 +254,7 @@ func (q *Queue) Next(model string, now time.Time, runs func(*Entry) int, can fun
 			}
 			m.clock = f.tag
 			f.tag++
+			q.shares.served(e)
 			m.pace.served(now)
 			q.Leave(e)
 			return e
@@ -278,9 +297,9 @@ func (q *Queue) Leave(e *Entry) {
 	m.count--
 	q.count--
 	q.bytes -= e.Bytes
-	for key, o := range m.flows { // later tags are kept while other flows wait
+	for owner, o := range m.flows { // later tags are kept while other flows wait
 		if len(o.entries) == 0 && (m.count == 0 || o.tag <= m.clock) {
-			delete(m.flows, key)
+			delete(m.flows, owner)
 		}
 	}
 }
@@ -306,8 +325,10 @@ func (q *Queue) Oldest(model string) (at time.Time, any bool) {
 func (m *modelQueue) oldest() time.Time {
 	var at time.Time
 	for _, f := range m.flows {
-		if len(f.entries) > 0 && (at.IsZero() || f.entries[0].arrived.Before(at)) {
-			at = f.entries[0].arrived
+		for _, e := range f.entries {
+			if at.IsZero() || e.arrived.Before(at) {
+				at = e.arrived
+			}
 		}
 	}
 	return at

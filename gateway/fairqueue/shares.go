@@ -2,13 +2,13 @@ package fairqueue
 
 import "container/heap"
 
-// holder is what a share belongs to: a key across all models, or a model if no keys are
+// holder is what a share belongs to: a tenant across all models, or a model if no keys are
 // required.
-type holder struct{ key, model string }
+type holder struct{ tenant, model string }
 
 func holderOf(e *Entry) holder {
-	if e.Key != "" {
-		return holder{key: e.Key}
+	if t := e.owner(); t != "" {
+		return holder{tenant: t}
 	}
 	return holder{model: e.Model}
 }
@@ -16,9 +16,19 @@ func holderOf(e *Entry) holder {
 // share is the part of the queue that a holder uses.
 type share struct {
 	holder  holder
-	entries newestFirst
-	bytes   int64
-	at      [measures]int // its place in each order of shares
+	entries lastFirst
+	// keys that wait, each with the turn of its last entry; clock is the turn of the entry
+	// that was served last.
+	keys  map[string]*waiting
+	clock uint64
+	bytes int64
+	at    [measures]int // its place in each order of shares
+}
+
+// waiting is a key with entries.
+type waiting struct {
+	entries int
+	turn    uint64
 }
 
 // What a share is measured by.
@@ -39,6 +49,7 @@ func (s *share) size(by int) int64 {
 // comes, so that no operation takes longer than the logarithm of what waits.
 type shares struct {
 	of     map[holder]*share
+	clock  uint64 // the latest of all shares
 	orders [measures]order
 }
 
@@ -67,14 +78,41 @@ func (s *shares) sizes(h holder) (out [measures]int64) {
 	return out
 }
 
+// turn returns the turn of a new entry: the next one of its key, if that waits already, or of
+// its tenant.
+func (s *shares) turn(e *Entry) uint64 {
+	one := s.of[holderOf(e)]
+	if one == nil {
+		return s.clock + 1
+	}
+	if k := one.keys[e.Key]; k != nil {
+		return max(k.turn, one.clock) + 1
+	}
+	return one.clock + 1
+}
+
+// served records the turn of an entry that is served and still in its share.
+func (s *shares) served(e *Entry) {
+	one := s.of[holderOf(e)]
+	one.clock = max(one.clock, e.turn)
+	s.clock = max(s.clock, e.turn)
+}
+
 func (s *shares) add(e *Entry) {
 	h := holderOf(e)
 	one := s.of[h]
 	if one == nil {
-		one = &share{holder: h}
+		one = &share{holder: h, keys: map[string]*waiting{}, clock: s.clock}
 		s.of[h] = one
 	}
 	heap.Push(&one.entries, e)
+	k := one.keys[e.Key]
+	if k == nil {
+		k = &waiting{}
+		one.keys[e.Key] = k
+	}
+	k.entries++
+	k.turn = max(k.turn, e.turn)
 	one.bytes += e.Bytes
 	for by := range s.orders {
 		if len(one.entries) == 1 {
@@ -92,6 +130,11 @@ func (s *shares) remove(e *Entry) {
 	}
 	one := s.of[holderOf(e)]
 	heap.Remove(&one.entries, e.at)
+	if k := one.keys[e.Key]; k.entries > 1 {
+		k.entries--
+	} else {
+		delete(one.keys, e.Key)
+	}
 	one.bytes -= e.Bytes
 	for by := range s.orders {
 		if len(one.entries) == 0 {
@@ -105,30 +148,30 @@ func (s *shares) remove(e *Entry) {
 	}
 }
 
-// newestFirst is a heap of entries.
-type newestFirst []*Entry
+// lastFirst is a heap of the entries of a tenant.
+type lastFirst []*Entry
 
 // Len implements heap.Interface.
-func (n newestFirst) Len() int { return len(n) }
+func (n lastFirst) Len() int { return len(n) }
 
 // Less implements heap.Interface.
-func (n newestFirst) Less(i, j int) bool { return n[i].number > n[j].number }
+func (n lastFirst) Less(i, j int) bool { return n[i].compare(n[j]) > 0 }
 
 // Swap implements heap.Interface.
-func (n newestFirst) Swap(i, j int) {
+func (n lastFirst) Swap(i, j int) {
 	n[i], n[j] = n[j], n[i]
 	n[i].at, n[j].at = i, j
 }
 
 // Push implements heap.Interface.
-func (n *newestFirst) Push(x any) {
+func (n *lastFirst) Push(x any) {
 	e := x.(*Entry)
 	e.at, e.shared = len(*n), true
 	*n = append(*n, e)
 }
 
 // Pop implements heap.Interface.
-func (n *newestFirst) Pop() any {
+func (n *lastFirst) Pop() any {
 	last := len(*n) - 1
 	e := (*n)[last]
 	(*n)[last] = nil
