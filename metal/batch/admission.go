@@ -27,7 +27,7 @@ func (s *Scheduler) Admit() []ID {
 		r.tenant.running++
 		// Blocks for all known tokens are taken now, so that a prefill never
 		// waits for memory.
-		r.blocks, r.overtaken, r.running, r.empty, r.admitted = s.blocksFor(r.known), 0, true, true, r.known
+		r.blocks, r.overtaken, r.running, r.empty, r.turn = s.blocksFor(r.known), 0, true, true, 0
 		s.freeBlocks -= r.blocks
 		s.running = insert(s.running, r)
 	}

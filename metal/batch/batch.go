@@ -18,7 +18,7 @@
 // A tenant uses all sequences while no other waits. For a tenant that waits and
 // runs none, one that runs several gives way (Yield), before it has computed
 // anything or after it has generated enough that the work of computing it again is
-// small. After a longer turn the only request of a tenant gives way, too.
+// small, or was idle for as long. After a longer turn the only request of a tenant gives way, too.
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
 // prompts with fewer remaining tokens or of a higher priority may take half of each
@@ -115,8 +115,9 @@ type request struct {
 	// are in the KV cache. The request is done at maxTokens, unless that is 0.
 	known, computed, maxTokens int
 	blocks                     int
-	// admitted is what was known when the request last began to run.
-	admitted int
+	// turn counts the tokens that were generated since the request last began to run, and
+	// those that Idle counts.
+	turn int
 	// whole are runs of the prompt that no row may divide.
 	whole []Span
 	// maxChunk of a row of the prompt.
@@ -359,7 +360,16 @@ func (s *Scheduler) Grow(id ID) error {
 		return fmt.Errorf("request %d has %d tokens: %w", id, r.known, ErrTooLong)
 	}
 	r.known++
+	r.turn++
 	return nil
+}
+
+// Idle counts tokens towards the turn of a running request that generates none: it gives way
+// to another tenant as if it had generated them.
+func (s *Scheduler) Idle(id ID, tokens int) {
+	if r := s.all[id]; r != nil && r.running {
+		r.turn += tokens
+	}
 }
 
 // Remove ends a running or waiting request; unknown IDs are ignored.

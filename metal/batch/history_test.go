@@ -190,7 +190,7 @@ func (h *history) runs() map[string]int {
 func (h *history) yield() error {
 	had := map[ID]int{} // tokens that were generated since a request was admitted
 	for _, r := range h.s.running {
-		had[r.id] = r.known - r.admitted
+		had[r.id] = r.turn
 	}
 	before, gave := h.runs(), h.s.Yield()
 	for _, id := range gave {

@@ -117,7 +117,7 @@ func (s *Scheduler) victim(running []*request, priority int, patient bool) int {
 	best := -1
 	for i, r := range running {
 		only := count[r.tenant] < 2
-		if r.priority > priority && !patient || r.done() || (only || r.computed > 0) && r.known-r.admitted < s.turn(r, only, patient) {
+		if r.priority > priority && !patient || r.done() || (only || r.computed > 0) && r.turn < s.turn(r, only, patient) {
 			continue
 		}
 		if best < 0 || givesWayBefore(r, running[best], count) {

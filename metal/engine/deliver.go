@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
 	"metalfleet.dev/metalfleet/metal/engine/output"
@@ -57,7 +58,7 @@ func (l *loop) deliverPrompt(s *sequence, p promptLogprobs) bool {
 
 // park has a row leave the step: its logits wait for the mask, and the others do not.
 func (l *loop) park(s *sequence, logits []float32) {
-	s.parked = slices.Clone(logits)
+	s.parked, s.parkedAt = slices.Clone(logits), time.Now()
 	if !slices.Contains(l.parked, s) {
 		l.parked = append(l.parked, s)
 	}

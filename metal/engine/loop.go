@@ -11,9 +11,13 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// turnTokens is how many tokens a request generates at least before it gives way to another
-// tenant.
-const turnTokens = 64
+const (
+	// turnTokens is how many tokens a request generates at least before it gives way to another
+	// tenant.
+	turnTokens = 64
+	// parkedToken is the time without a mask that counts as one of them.
+	parkedToken = 20 * time.Millisecond
+)
 
 // loop is the scheduler loop of a model that generates text. The engine's own goroutine
 // alone uses it.
@@ -183,14 +187,16 @@ func (l *loop) sampleParked() {
 	var ready []*sequence
 	var rows [][]float32
 	for _, s := range parked {
-		switch {
-		case l.byID[s.id] != s || s.parked == nil || l.sched.InKV(s.id) != len(s.tokens):
+		if l.byID[s.id] != s || s.parked == nil || l.sched.InKV(s.id) != len(s.tokens) {
 			s.parked = nil // a row that is computed again is sampled then
-		case s.constraint.Pending():
-			l.parked = append(l.parked, s)
-		default:
-			ready, rows = append(ready, s), append(rows, s.parked)
+			continue
 		}
+		l.idle(s)
+		if s.constraint.Pending() {
+			l.parked = append(l.parked, s)
+			continue
+		}
+		ready, rows = append(ready, s), append(rows, s.parked)
 	}
 	for i, t := range l.runner.samplers.sampleRows(ready, rows) {
 		if errors.Is(t.err, constraint.ErrPending) {
@@ -199,6 +205,13 @@ func (l *loop) sampleParked() {
 		}
 		l.accept(ready[i], t, false)
 	}
+}
+
+// idle counts the time for which a row has waited for its mask as a part of its turn.
+func (l *loop) idle(s *sequence) {
+	tokens := time.Since(s.parkedAt) / parkedToken
+	s.parkedAt = s.parkedAt.Add(tokens * parkedToken)
+	l.sched.Idle(s.id, int(tokens))
 }
 
 // reap ends requests whose clients have cancelled them.
@@ -232,9 +245,14 @@ func (l *loop) preemptAll(ids []batch.ID) {
 	}
 }
 
-// wait waits for something to do.
+// wait waits for something to do. Requests that wait look again whether one whose mask is late
+// gives way.
 func (l *loop) wait() {
 	l.blocks.prepare()
+	if len(l.parked) > 0 && l.sched.Waiting() > 0 {
+		again := time.AfterFunc(parkedToken, l.admission.notify)
+		defer again.Stop()
+	}
 	<-l.admission.wake
 }
 

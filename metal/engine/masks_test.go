@@ -39,17 +39,28 @@ func heldToSlow(tokens int) engine.Request {
 // step.
 func stalled(t *testing.T, e *engine.Engine, closed *atomic.Bool, gate chan struct{}) (s *engine.Stream, release func()) {
 	t.Helper()
+	all, release := stalledAll(t, e, closed, gate, 1)
+	return all[0], release
+}
+
+// stalledAll is stalled for several requests.
+func stalledAll(t *testing.T, e *engine.Engine, closed *atomic.Bool, gate chan struct{}, n int) (all []*engine.Stream, release func()) {
+	t.Helper()
 	closed.Store(true)
-	s, err := e.Generate(t.Context(), heldToSlow(30))
-	if err != nil {
-		t.Fatal(err)
+	for range n {
+		s, err := e.Generate(t.Context(), heldToSlow(30))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
 	}
+	var err error
 	if release, err = engine.StallConstraint(e, slow.Spec, strings.Repeat("zyxwvutsrq", 20)); err != nil {
 		t.Fatal(err)
 	}
 	closed.Store(false)
 	close(gate)
-	return s, release
+	return all, release
 }
 
 func TestAttackALateMaskMakesItsOwnRowWait(t *testing.T) {
@@ -89,6 +100,25 @@ func TestARequestWhoseMaskIsLateIsCancelledAtOnce(t *testing.T) {
 	release()
 	if got := ask(t, e, heldToSlow(5)); got.finished.Err != nil {
 		t.Errorf("the next one ended with %+v", got.finished)
+	}
+}
+
+// Requests that generate nothing because their masks are late do not keep all sequences from
+// another tenant, and continue when their masks are there.
+func TestAttackLateMasksOfOneTenantGiveWayToAnother(t *testing.T) {
+	e, closed, gate := gated(t)
+	want := ask(t, e, heldToSlow(30))
+	late, release := stalledAll(t, e, closed, gate, 3)
+	facts, _ := e.Facts()
+	waitFor(t, "all sequences wait for masks", func() bool { return engine.ParkedBytes(e) == 3*4*facts.VocabularySize })
+	if other := ask(t, e, engine.Request{Prompt: prompt("Hello"), Tenant: "other", MaxTokens: 10}); other.finished.Err != nil {
+		t.Errorf("the other tenant's request ended with %+v", other.finished)
+	}
+	release()
+	for _, s := range late {
+		if got := collect(t, s); got.finished.Err != nil || !slices.Equal(got.tokens, want.tokens) {
+			t.Errorf("a late row ended with %+v and %q, want %q", got.finished, got.text, want.text)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"sync/atomic"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
@@ -41,7 +42,9 @@ type sequence struct {
 	constraint      *constraint.State
 	constraintParam string
 	// parked are the logits of a row that left its step because its mask was late.
-	parked []float32
+	// What of that time has not counted as a part of its turn began at parkedAt.
+	parked   []float32
+	parkedAt time.Time
 	// asked is true if the agent was asked for room, weighed if the guard let the prompt
 	// begin.
 	asked, weighed bool
