@@ -7,10 +7,11 @@ import (
 
 // ProposeChunks proposes prefill chunks for the next plan with at most this
 // many tokens in total, the head first. The caller may shorten or drop
-// chunks. The slice is valid until the next call.
-func (s *Scheduler) ProposeChunks(tokens int) []Row {
+// chunks. The slice is valid until the next call. The prompts of held requests wait; if the
+// head is one, another is first meanwhile.
+func (s *Scheduler) ProposeChunks(tokens int, held ...ID) []Row {
 	s.chunks = s.chunks[:0]
-	head := s.prefill()
+	head := s.prefill(held)
 	if s.paused || head == nil {
 		return nil
 	}
@@ -39,9 +40,9 @@ func (s *Scheduler) ProposeChunks(tokens int) []Row {
 	return s.chunks
 }
 
-// prefill returns the head, nil if no request is in prefill, and sets s.prompts to
-// the other requests in prefill, those that may overtake it first.
-func (s *Scheduler) prefill() *request {
+// prefill returns the head, or another prompt while that is held, nil if there is none, and
+// sets s.prompts to the other requests in prefill, those that may overtake it first.
+func (s *Scheduler) prefill(held []ID) *request {
 	s.prompts = s.prompts[:0]
 	for _, r := range s.running {
 		if r.prefills() {
@@ -53,16 +54,29 @@ func (s *Scheduler) prefill() *request {
 		return nil
 	}
 	if !slices.Contains(s.prompts, s.head) {
-		s.head = slices.MinFunc(s.prompts, func(a, b *request) int {
-			return cmp.Or(cmp.Compare(s.prefilled(a.tenant), s.prefilled(b.tenant)), cmp.Compare(a.arrival, b.arrival))
-		})
+		s.head = s.nextPrompt()
 		s.headStart = s.prefilled(s.head.tenant)
 	}
-	s.prompts = slices.DeleteFunc(s.prompts, func(r *request) bool { return r == s.head })
+	head := s.head
+	s.prompts = slices.DeleteFunc(s.prompts, func(r *request) bool { return slices.Contains(held, r.id) })
+	if len(s.prompts) == 0 {
+		return nil
+	}
+	if slices.Contains(held, head.id) {
+		head = s.nextPrompt()
+	}
+	s.prompts = slices.DeleteFunc(s.prompts, func(r *request) bool { return r == head })
 	slices.SortFunc(s.prompts, func(a, b *request) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.left(), b.left()), cmp.Compare(a.arrival, b.arrival))
 	})
-	return s.head
+	return head
+}
+
+// nextPrompt returns the oldest prompt of the tenant that has had the fewest prefill tokens.
+func (s *Scheduler) nextPrompt() *request {
+	return slices.MinFunc(s.prompts, func(a, b *request) int {
+		return cmp.Or(cmp.Compare(s.prefilled(a.tenant), s.prefilled(b.tenant)), cmp.Compare(a.arrival, b.arrival))
+	})
 }
 
 // mayOvertake reports whether a prompt may share the steps of the head.

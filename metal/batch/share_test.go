@@ -240,3 +240,20 @@ func TestAttackTenantsThatHoldTheCache(t *testing.T) {
 		}
 	}
 }
+
+// While the head is held, the others advance by the same rules, and it stays the head.
+func TestAHeldPromptLetsOthersPass(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 400, CacheTokens: 4000, BlockTokens: 16, Sequences: 3, Queue: 50, Turn: 1 << 20})
+	submit(t, s, Request{ID: 1, Prompt: 300, Tenant: "a"}, Request{ID: 2, Prompt: 200, Tenant: "a"}, Request{ID: 11, Prompt: 300, Tenant: "b"})
+	s.Admit()
+	run(t, s, s.Plan(s.ProposeChunks(10)...))
+	firstOf := func(held ...ID) ID {
+		if chunks := s.ProposeChunks(20, held...); len(chunks) > 0 {
+			return chunks[0].ID
+		}
+		return 0
+	}
+	if got := []ID{firstOf(1), firstOf(1, 2, 11), firstOf()}; !slices.Equal(got, []ID{11, 0, 1}) {
+		t.Errorf("%v are first, want 11 of the other tenant, none, and the head", got)
+	}
+}

@@ -51,7 +51,7 @@ func (s *Scheduler) Work() Work {
 			w.DecodeContext += r.computed
 		}
 	}
-	if head := s.prefill(); head != nil && !s.paused {
+	if head := s.prefill(nil); head != nil && !s.paused {
 		w.Head = head.id
 		w.Prompts = append(w.Prompts, Span{head.computed, head.known})
 		for _, r := range s.prompts {

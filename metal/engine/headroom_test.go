@@ -143,3 +143,39 @@ func TestPromptWaitingForHeadroomDelaysNoStream(t *testing.T) {
 	streaming.Cancel()
 	collect(t, streaming)
 }
+
+// A prompt for which the agent is asked to make room does not delay the short prompt of
+// another tenant.
+func TestPromptWaitingForHeadroomDelaysNoOtherPrompt(t *testing.T) {
+	b := &believed{}
+	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 3}, b), ref.Options{})
+	publish := publisher(e)
+	limits := guard.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20, CanMakeRoom: true}
+	publish(limits)
+	var calls atomic.Int64
+	b.called = func(p footprint.Prefill) { // the long prompt is dear from its second estimate on
+		b.cost.Store(0)
+		if p.New > 100 && calls.Add(1) > 1 {
+			b.cost.Store(2 << 20)
+		}
+	}
+	long := make([]int32, 120)
+	for i := range long {
+		long[i] = 30
+	}
+	waiting, err := e.Generate(t.Context(), engine.Request{Tokens: long, Sampling: draws(2), MaxTokens: 2, Tenant: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := asked(t, e, 1)
+	began := time.Now()
+	other := ask(t, e, engine.Request{Tokens: []int32{30, 31}, Sampling: draws(2), MaxTokens: 2, Tenant: "b"})
+	if took := time.Since(began); other.finished.Err != nil || took > guard.HeadroomPatience/2 {
+		t.Errorf("the other tenant's request took %v (%v)", took, other.finished.Err)
+	}
+	limits.Headroom, limits.HeadroomAnswered = 1<<30, g.HeadroomRequest
+	publish(limits)
+	if a := collect(t, waiting); a.finished.Err != nil {
+		t.Errorf("after room was made: %v", a.finished.Err)
+	}
+}

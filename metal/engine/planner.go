@@ -45,8 +45,12 @@ type refused struct {
 // then the caller ends it and asks again.
 func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 	p.admit()
+	if p.awaitsHeadroom() {
+		chunks, needed = p.others()
+		return chunks, needed, nil
+	}
 	chunks = p.blocks.cut(p.sched.ProposeChunks(p.budget()))
-	if len(chunks) == 0 || p.awaitsHeadroom(chunks[0].ID) {
+	if len(chunks) == 0 {
 		return nil, 0, nil
 	}
 	first := p.byID[chunks[0].ID]
@@ -55,7 +59,11 @@ func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 		return nil, 0, &refused{first, exceeded}
 	}
 	if v.Tokens == 0 {
-		return nil, 0, nil // it waits for room, and younger prompts wait with it
+		if p.awaitsHeadroom() {
+			chunks, needed = p.others()
+			return chunks, needed, nil
+		}
+		return nil, 0, nil
 	}
 	if v.Tokens < int64(chunks[0].Length) {
 		chunks[0] = p.sched.Shorten(chunks[0], int(v.Tokens))
@@ -92,18 +100,23 @@ func (p *planner) admit() {
 // budget is how many prompt tokens the next step may take.
 func (p *planner) budget() int { return p.pace.Tokens(p.sched.Work(), p.chunk) }
 
-// awaitsHeadroom reports whether the prompt waits for the agent's answer.
-func (p *planner) awaitsHeadroom(id batch.ID) bool {
+// awaitsHeadroom reports whether a prompt waits for the agent's answer.
+func (p *planner) awaitsHeadroom() bool {
 	w := p.waiting
 	if w == nil {
 		return false
 	}
-	if w.id == id && !p.guard.Answered(w.request) && time.Now().Before(w.deadline) {
+	if p.byID[w.id] != nil && !p.guard.Answered(w.request) && time.Now().Before(w.deadline) {
 		return true
 	}
 	w.timer.Stop()
 	p.waiting = nil
 	return false
+}
+
+// others returns the chunks of the prompts that fit while one waits for the agent's answer.
+func (p *planner) others() ([]batch.Row, int64) {
+	return p.fitMore(p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.waiting.id)), 0)
 }
 
 // chunkOf is a proposed row as the guard sees it.
