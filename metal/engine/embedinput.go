@@ -221,21 +221,25 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all tex
 			e.release()
 		}
 	}()
-	if refusal := p.read(ctx, e, all); refusal != nil {
+	if refusal := p.read(ctx, e, all, &turns.long); refusal != nil {
 		return nil, refusal
 	}
 	complete = true
 	return e, nil
 }
 
-// read tokenizes texts into the inputs of e.
-func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts) *Refusal {
+// read tokenizes texts into the inputs of e. Other tenants may have the turn between two texts,
+// of which each takes little memory besides its tokens once it is read.
+func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts, turn *longTurn) *Refusal {
 	if !e.hold(int64(all.count) * textBytes) {
 		return all.noRoom(e, int64(all.count)*textBytes)
 	}
 	e.inputs = make([]embed.Tokenized, 0, all.count)
 	tokens := 0
 	for i := range all.count {
+		if i > 0 && turn.yield(ctx) != nil {
+			return cancelled()
+		}
 		expected := int64(p.mostTokens(all, i)) * tokenBytes
 		if !e.hold(expected) {
 			return all.noRoom(e, expected)

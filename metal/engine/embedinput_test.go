@@ -191,6 +191,36 @@ func TestTextsFitInTheSlackOfTheLimit(t *testing.T) {
 	}
 }
 
+// TestAttackALongListGivesWayBetweenItsTexts: another tenant waits for one text of it.
+func TestAttackALongListGivesWayBetweenItsTexts(t *testing.T) {
+	p := readerInput(t, "qwen3 embed")
+	synctest.Test(t, func(t *testing.T) {
+		p.long = share.NewTurns(1)
+		long := p.written(t, 300, longBytes/256)
+		read, input := 0, long.input
+		long.input = func(ctx context.Context, i int) (embed.Tokenized, error) {
+			read++
+			if i == 0 { // while another waits
+				go func() {
+					if err := p.long.Take(ctx, "b"); err != nil || read > 1 {
+						t.Errorf("another tenant has the turn after %d of %d texts (%v)", read, long.count, err)
+					}
+					p.long.Give("b")
+				}()
+				synctest.Wait()
+			}
+			return input(ctx, i)
+		}
+		if _, refusal := p.embeddingOf(t.Context(), "a", long); refusal != nil {
+			t.Error(refusal)
+		}
+		synctest.Wait()
+		if p.long.Free() != 1 || read != long.count {
+			t.Errorf("%d turns are free after %d of %d texts", p.long.Free(), read, long.count)
+		}
+	})
+}
+
 // TestAttackLongListsTakeTurns: texts that are long together wait for the turn of long ones,
 // short texts do not.
 func TestAttackLongListsTakeTurns(t *testing.T) {

@@ -29,6 +29,17 @@ func (l *longTurn) take(ctx context.Context) error {
 	return err
 }
 
+// yield lets the request of another tenant that waits for the turn have it first, between two
+// parts of the work. The error is that of ctx.
+func (l *longTurn) yield(ctx context.Context) error {
+	if !l.has {
+		return nil
+	}
+	err := l.turns.Yield(ctx, l.tenant)
+	l.has = err == nil
+	return err
+}
+
 // give ends the turn, if the request has it.
 func (l *longTurn) give() {
 	if l.has {

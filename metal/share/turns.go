@@ -76,6 +76,21 @@ func (t *Turns) leave(tenant string, mine chan struct{}) bool {
 	return false
 }
 
+// Yield gives a tenant's place to another tenant that waits, and then waits for one again; a
+// place is kept if none waits. After an error, which is that of ctx, the tenant has none.
+func (t *Turns) Yield(ctx context.Context, tenant string) error {
+	t.mu.Lock()
+	others := slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.tenant != tenant })
+	if others {
+		t.giveLocked(tenant)
+	}
+	t.mu.Unlock()
+	if !others {
+		return nil
+	}
+	return t.Take(ctx, tenant)
+}
+
 // Give gives a tenant's place back.
 func (t *Turns) Give(tenant string) {
 	t.mu.Lock()
