@@ -42,8 +42,13 @@ type trieNode struct {
 	end   int32 // the first node after the subtree
 }
 
-// maxTokenBytes is the longest token that is used under a constraint.
-const maxTokenBytes = 512
+const (
+	// maxTokenBytes is the longest token that is used under a constraint.
+	maxTokenBytes = 512
+	// maxVocabularyBytes bounds the tokens that are used under a constraint together: each byte
+	// may take a node. The largest vocabularies have 2 to 3 MB.
+	maxVocabularyBytes = 4 << 20
+)
 
 // spelt is a token and its bytes.
 type spelt struct {
@@ -52,14 +57,16 @@ type spelt struct {
 }
 
 // NewVocabulary sorts the tokens with ids less than size. spell returns the
-// bytes of a token; a token without bytes is never allowed by a constraint.
+// bytes of a token; a token without bytes is never allowed by a constraint, nor is one of
+// the longest if all together have too many bytes.
 func NewVocabulary(size int, spell func(id int32) []byte) *Vocabulary {
 	v := &Vocabulary{size: size}
 	bounds := []int{2, 4, 8, 16, maxTokenBytes}
 	groups := make([][]spelt, len(bounds)+1)
+	longest := longestUsed(size, spell)
 	for id := range int32(size) {
 		text := spell(id)
-		if len(text) == 0 || len(text) > maxTokenBytes {
+		if len(text) == 0 || len(text) > longest {
 			continue
 		}
 		at := len(bounds)
@@ -81,6 +88,24 @@ func NewVocabulary(size int, spell func(id int32) []byte) *Vocabulary {
 		v.safe = append(v.safe, g)
 	}
 	return v
+}
+
+// longestUsed returns the length up to which all tokens together have at most
+// maxVocabularyBytes.
+func longestUsed(size int, spell func(id int32) []byte) int {
+	var tokens [maxTokenBytes + 1]int
+	for id := range int32(size) {
+		if n := len(spell(id)); n <= maxTokenBytes {
+			tokens[n]++
+		}
+	}
+	all := 0
+	for n := range tokens {
+		if all += n * tokens[n]; all > maxVocabularyBytes {
+			return n - 1
+		}
+	}
+	return maxTokenBytes
 }
 
 // newTrie sorts tokens.

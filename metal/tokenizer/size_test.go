@@ -23,3 +23,21 @@ func TestATokenizerOfFarMoreTokensThanItsModelIsRefused(t *testing.T) {
 		t.Errorf("40,000 tokens for a model of 32,000: %v", err)
 	}
 }
+
+// The text of all tokens is bounded by their number too.
+func TestATokenizerOfLongTokensIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		bytes   int
+		refused bool
+	}{{bytes: 60}, {bytes: 300, refused: true}} {
+		var vocab strings.Builder
+		for i := range 10_000 {
+			vocab.WriteString(`,"` + strconv.Itoa(10_000+i) + strings.Repeat("e", c.bytes-5) + `":` + strconv.Itoa(i+1))
+		}
+		f := write(t, map[string]string{"tokenizer.json": `{"version":"1.0","model":{"type":"BPE","vocab":{"a":0` + vocab.String() + `},"merges":[]}}`})
+		_, err := FromModel(f, 10_000)
+		if c.refused != errors.Is(err, ErrInvalid) || c.refused && !strings.Contains(err.Error(), "bytes in total") || !c.refused && err != nil {
+			t.Errorf("10,000 tokens of %d bytes: %v", c.bytes, err)
+		}
+	}
+}

@@ -34,15 +34,18 @@ type vocabulary struct {
 	slots   []int32 // open addressing; id+1, 0 is free
 	seed    maphash.Seed
 	hidden  []bool // tokens that cannot be found by their text
+	most    int    // bytes of all tokens
 }
 
 // maxVocabulary bounds the number of tokens, maxTokenBytes the bytes of one, which
-// is copied whenever it is shown, and maxVocabularyBytes those of all, so that
-// hostile metadata costs bounded memory.
+// is copied whenever it is shown. All of them have fewVocabularyBytes and bytesPerToken for
+// each at most, so that hostile metadata costs no more memory than a model's tokens promise:
+// those of large vocabularies have 6 to 10 bytes on average.
 const (
 	maxVocabulary      = 1 << 20
 	maxTokenBytes      = 1 << 14
-	maxVocabularyBytes = 1 << 27
+	fewVocabularyBytes = 1 << 20
+	bytesPerToken      = 32
 )
 
 func newVocabulary(size int) *vocabulary {
@@ -50,7 +53,7 @@ func newVocabulary(size int) *vocabulary {
 	for slots < size*2 {
 		slots *= 2
 	}
-	return &vocabulary{offsets: make([]uint32, 1, size+1), kinds: make([]kind, 0, size), hidden: make([]bool, 0, size), slots: make([]int32, slots), seed: maphash.MakeSeed()}
+	return &vocabulary{most: fewVocabularyBytes + bytesPerToken*size, offsets: make([]uint32, 1, size+1), kinds: make([]kind, 0, size), hidden: make([]bool, 0, size), slots: make([]int32, slots), seed: maphash.MakeSeed()}
 }
 
 // add appends a token. A searchable token that no lower id stands for already
@@ -60,8 +63,8 @@ func (v *vocabulary) add(text string, k kind, searchable bool) error {
 	if len(text) > maxTokenBytes {
 		return fmt.Errorf("token %d has %d bytes, more than %d: %w", id, len(text), maxTokenBytes, ErrInvalid)
 	}
-	if v.blob.Len()+len(text) > maxVocabularyBytes {
-		return fmt.Errorf("the tokens up to %d have more than %d bytes in total: %w", id, maxVocabularyBytes, ErrInvalid)
+	if v.blob.Len()+len(text) > v.most {
+		return fmt.Errorf("the tokens up to %d have more than %d bytes in total: %w", id, v.most, ErrInvalid)
 	}
 	v.blob.WriteString(text)
 	v.offsets = append(v.offsets, uint32(v.blob.Len()))
