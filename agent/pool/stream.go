@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"metalfleet.dev/metalfleet/metal/excerpt"
@@ -129,6 +131,10 @@ func (s *Stream) explain(err error) error {
 	}
 	if over := s.over(); over != nil {
 		return over
+	}
+	if grpcstatus.Code(err) == codes.ResourceExhausted { // of gRPC, which did not take the message
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL,
+			Message: "the engine's answer is larger than the agent takes in one message: " + grpcstatus.Convert(err).Message()})
 	}
 	return fmt.Errorf("%w: %w", ErrEngineLost, excerpt.Error(err))
 }

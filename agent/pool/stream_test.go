@@ -83,6 +83,9 @@ func TestAttackAnswersOfManyBytes(t *testing.T) {
 			if (err != nil) != tc.refused {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
+			if r := wire.RefusalOf(err); err != nil && (r.GetCode() != wire.Code_CODE_INTERNAL || errors.Is(err, ErrEngineLost)) {
+				t.Errorf("%s, %s: %v, want a refusal of this answer and no lost engine", name, what, err)
+			}
 		}
 	}
 }
