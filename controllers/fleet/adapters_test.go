@@ -107,7 +107,7 @@ func TestMacsVouchForAdaptersToo(t *testing.T) {
 		r := *record.DeepCopy()
 		change(&r)
 		m := &v1alpha1.MacNode{}
-		m.Status.Inspections = []v1alpha1.InspectionStatus{{State: v1alpha1.InspectionResolved, Model: &r}}
+		m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "id", State: v1alpha1.InspectionResolved, Model: &r}}
 		for _, digest := range weights {
 			m.Status.Weights = append(m.Status.Weights, v1alpha1.StoredWeights{Digest: digest})
 		}
@@ -126,7 +126,7 @@ func TestMacsVouchForAdaptersToo(t *testing.T) {
 		"it has the model":  {mac(none, "sha256:m"), false},
 		"it has everything": {mac(none, "sha256:m", "sha256:a"), true},
 	} {
-		if got := VouchesItself(c.mac, &record); got != c.vouches {
+		if got := VouchesItself(c.mac, &record, "id"); got != c.vouches {
 			t.Errorf("%s: vouches %v", name, got)
 		}
 	}

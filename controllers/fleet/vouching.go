@@ -19,8 +19,8 @@ import (
 const vouchersNeeded = 2
 
 // Vouched reports whether every Mac may act on a record: enough Macs vouched for it when it
-// was accepted, or report the same now.
-func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
+// was accepted, or report the same now of the inspection with that id.
+func Vouched(m *model.Record, inspection string, macs []*v1alpha1.MacNode) bool {
 	if strings.HasPrefix(m.Source, FileScheme) {
 		return false // each Mac has files of its own
 	}
@@ -29,7 +29,7 @@ func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
 	}
 	n := 0
 	for _, mac := range macs {
-		if StateOf(mac) == MacReady && (slices.Contains(m.VouchedBy, mac.Name) || reported(mac, m)) {
+		if StateOf(mac) == MacReady && (slices.Contains(m.VouchedBy, mac.Name) || reported(mac, m, inspection)) {
 			n++
 		}
 	}
@@ -38,15 +38,17 @@ func Vouched(m *model.Record, macs []*v1alpha1.MacNode) bool {
 
 // VouchesItself reports whether a Mac may act on a record on its own: it found the record
 // itself, or holds the weights.
-func VouchesItself(mac *v1alpha1.MacNode, m *model.Record) bool {
-	return holdsSource(mac, m) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
+func VouchesItself(mac *v1alpha1.MacNode, m *model.Record, inspection string) bool {
+	return holdsSource(mac, m, inspection) || !strings.HasPrefix(m.Source, FileScheme) && slices.Contains(m.VouchedBy, mac.Name)
 }
 
 // reported reports whether a Mac currently reports these contents of a record's source and
-// of those of its adapters. A later commit with the same files is the same.
-func reported(mac *v1alpha1.MacNode, m *model.Record) bool {
+// of those of its adapters, of the inspection with that id: another one may have used the
+// credential of another tenant. A later commit with the same files is the same. A file:// source
+// has no credential.
+func reported(mac *v1alpha1.MacNode, m *model.Record, inspection string) bool {
 	return slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
-		return r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source &&
+		return (r.ID == inspection && inspection != "" || strings.HasPrefix(m.Source, FileScheme)) && r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source &&
 			!slices.ContainsFunc(m.Adapters, func(a model.Adapter) bool { return !slices.ContainsFunc(r.Model.Adapters, a.SameFiles) })
 	})
 }

@@ -201,6 +201,10 @@ func TestAWordCountsForItsMac(t *testing.T) {
 	a, b, c := ready("a"), ready("b"), ready("c")
 	b.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(&d, later)}
 	c.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(&d, fleettest.Model("hf://org/model", "other", 1<<30))}
+	other := d.DeepCopy()
+	other.Namespace, other.Spec.Model.SecretRef = "other", &v1alpha1.SecretReference{Name: "gated"}
+	x := ready("x")
+	x.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(other, found)}
 	holds := ready("holds")
 	holds.Status.Weights = []v1alpha1.StoredWeights{{Digest: found.Digest}}
 	for name, tc := range map[string]struct {
@@ -209,20 +213,21 @@ func TestAWordCountsForItsMac(t *testing.T) {
 		all    bool
 		alone  []string // those that may act on their own report
 	}{
-		"two vouched":                    {record: by("x", "y"), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
-		"a preview":                      {record: by(model.VoucherPreview), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
-		"one vouched":                    {record: by("a"), macs: []*v1alpha1.MacNode{&a, &c}, alone: []string{"a"}},
-		"a second one finds the same":    {record: by("a"), macs: []*v1alpha1.MacNode{&a, &b, &c}, all: true, alone: []string{"a", "b"}},
-		"one that is gone, and a second": {record: by("x"), macs: []*v1alpha1.MacNode{&a, &b, &c}, alone: []string{"b"}},
-		"no one vouched":                 {record: by(), macs: []*v1alpha1.MacNode{&a, &c, &holds}, alone: []string{"holds"}},
+		"two vouched":                 {record: by("x", "y"), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
+		"a preview":                   {record: by(model.VoucherPreview), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
+		"one vouched":                 {record: by("a"), macs: []*v1alpha1.MacNode{&a, &c}, alone: []string{"a"}},
+		"a second one finds the same": {record: by("a"), macs: []*v1alpha1.MacNode{&a, &b, &c}, all: true, alone: []string{"a", "b"}},
+		"a second one finds it for another tenant": {record: by("a"), macs: []*v1alpha1.MacNode{&a, &x, &c}, alone: []string{"a"}},
+		"one that is gone, and a second":           {record: by("x"), macs: []*v1alpha1.MacNode{&a, &b, &c}, alone: []string{"b"}},
+		"no one vouched":                           {record: by(), macs: []*v1alpha1.MacNode{&a, &c, &holds}, alone: []string{"holds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Vouched(&tc.record, tc.macs); got != tc.all {
+			if got := Vouched(&tc.record, InspectionID(&d), tc.macs); got != tc.all {
 				t.Errorf("counts for every Mac: %v, want %v", got, tc.all)
 			}
 			var alone []string
 			for _, m := range tc.macs {
-				if VouchesItself(m, &tc.record) {
+				if VouchesItself(m, &tc.record, InspectionID(&d)) {
 					alone = append(alone, m.Name)
 				}
 			}

@@ -185,7 +185,19 @@ func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.Model
 	case err != nil:
 		return nil, nil, fmt.Errorf("read the NamespaceRules: %w", err)
 	}
-	return plan.NewSnapshot(macs.Items, replicas.Items, r.Clock.Now()).Under(plan.NewRules(rules, r.RequireRules)), replicas.Items, nil
+	snapshot := plan.NewSnapshot(macs.Items, replicas.Items, r.Clock.Now()).Under(plan.NewRules(rules, r.RequireRules))
+	return snapshot.Asking(func(replica *v1alpha1.ModelReplica) string { return r.inspection(ctx, replica) }), replicas.Items, nil
+}
+
+// inspection returns the id of the inspection that a replica's deployment asks for; empty if
+// the deployment is gone.
+func (r *Reconciler) inspection(ctx context.Context, replica *v1alpha1.ModelReplica) string {
+	var d v1alpha1.ModelDeployment // of the cache: read only
+	key := client.ObjectKey{Namespace: replica.Namespace, Name: replica.Spec.DeploymentRef.Name}
+	if err := r.Client.Get(ctx, key, &d, client.UnsafeDisableDeepCopy); err != nil || string(d.UID) != replica.Spec.DeploymentRef.UID {
+		return ""
+	}
+	return fleet.InspectionID(&d)
 }
 
 // open returns the replicas that need a decision: a Mac, or the condition that they have

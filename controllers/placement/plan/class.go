@@ -74,9 +74,13 @@ func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
 		return c
 	}
 	c := &class{of: r, fixed: make([]fixed, len(s.macs))}
-	asks, vouched := fleet.NewEligibility(r.Spec.Placement), s.vouched(&r.Spec.Model)
+	asks, inspection := fleet.NewEligibility(r.Spec.Placement), ""
+	if s.inspection != nil {
+		inspection = s.inspection(r)
+	}
+	vouched := s.vouched(&r.Spec.Model, inspection)
 	for i, st := range s.macs {
-		c.fixed[i] = s.fix(st, r, asks, vouched)
+		c.fixed[i] = s.fix(st, r, asks, vouched || fleet.VouchesItself(st.mac, &r.Spec.Model, inspection))
 	}
 	for _, t := range r.Spec.Placement.TopologySpreadConstraints {
 		c.spreads = append(c.spreads, s.spreadOver(c, t))
@@ -99,16 +103,16 @@ func (s *Snapshot) makeRoomForClass() {
 }
 
 // vouched reports whether any Mac may fetch a record's files.
-func (s *Snapshot) vouched(m *model.Record) bool {
+func (s *Snapshot) vouched(m *model.Record, inspection string) bool {
 	macs := make([]*v1alpha1.MacNode, 0, len(s.macs))
 	for _, st := range s.macs {
 		macs = append(macs, st.mac)
 	}
-	return fleet.Vouched(m, macs)
+	return fleet.Vouched(m, inspection, macs)
 }
 
-// fix evaluates one Mac for a class. vouched reports whether any Mac may fetch the files.
-func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibility, vouched bool) fixed {
+// fix evaluates one Mac for a class. holds reports whether it has the files, or may fetch them.
+func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibility, holds bool) fixed {
 	no := func(k kind, figure int64) fixed {
 		return fixed{no: &rejection{mac: st.mac.Name, kind: k, bytes: figure}}
 	}
@@ -131,7 +135,7 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 			return fixed{no: &rejection{mac: st.mac.Name, kind: avoided, left: left}}
 		}
 	}
-	out := fixed{holds: vouched || fleet.VouchesItself(st.mac, &r.Spec.Model)}
+	out := fixed{holds: holds}
 	switch {
 	case !out.holds && downloads(r):
 		return no(unvouched, 0)

@@ -39,6 +39,9 @@ type Snapshot struct {
 	// doomed are the replicas that a decision of this pass preempts.
 	doomed  map[types.UID]bool
 	classes map[classKey]*class
+	// inspection returns the id of the inspection that the deployment of a replica asks for;
+	// nil: no report counts for other Macs.
+	inspection func(*v1alpha1.ModelReplica) string
 	// version changes with everything that decisions depend on.
 	version int
 }
@@ -133,6 +136,13 @@ func (s *Snapshot) makeRoom(replicas []v1alpha1.ModelReplica) {
 // Under sets the administrator's rules.
 func (s *Snapshot) Under(rules Rules) *Snapshot {
 	s.rules = rules
+	s.version++
+	return s
+}
+
+// Asking sets how the id of the inspection is found that the deployment of a replica asks for.
+func (s *Snapshot) Asking(inspection func(*v1alpha1.ModelReplica) string) *Snapshot {
+	s.inspection = inspection
 	s.version++
 	return s
 }
