@@ -82,15 +82,15 @@ func ahead(s journal.State, digest string) (only bool) {
 	return only
 }
 
-// peers returns the peers that the current assignments name for a record.
-func (u weightUse) peers(r model.Record) []v1alpha1.Peer {
+// peers returns the peers that the current assignments with a tokenRef name for a record.
+func (u weightUse) peers(r model.Record, tokenRef string) []v1alpha1.Peer {
 	o := u.journal.Snapshot().Desired
 	if o == nil {
 		return nil
 	}
 	for i := range o.Assignments {
 		assigned := &o.Assignments[i]
-		if assigned.Model.Digest == r.Digest && assigned.Model.Source == r.Source && len(assigned.Peers) > 0 {
+		if assigned.Model.Digest == r.Digest && assigned.Model.Source == r.Source && assigned.TokenRef == tokenRef && len(assigned.Peers) > 0 {
 			return assigned.Peers
 		}
 	}

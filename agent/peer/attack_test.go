@@ -33,7 +33,7 @@ func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
 func newScripted(answer func(*http.Request) *http.Response) *scripted {
 	s := &scripted{answer: answer}
 	s.Client = NewClient(ClientConfig{
-		Assigned: func(model.Record) []v1alpha1.Peer { return []v1alpha1.Peer{{Mac: "evil"}} },
+		Assigned: func(model.Record, string) []v1alpha1.Peer { return []v1alpha1.Peer{{Mac: "evil"}} },
 		Blamed:   func(reason string) { s.blamed = append(s.blamed, reason) },
 	})
 	s.http = &http.Client{Transport: s}
@@ -78,7 +78,7 @@ func TestAttackAPeerThatClaimsProgress(t *testing.T) {
 			})
 			ask := func(rec model.Record, waited time.Duration) time.Duration {
 				at := time.Now()
-				if peers := s.Of(t.Context(), rec, waited); len(peers) != 0 {
+				if peers := s.Of(t.Context(), rec, "", waited); len(peers) != 0 {
 					t.Errorf("%s: peers %v", name, peers)
 				}
 				return time.Since(at)
@@ -119,7 +119,7 @@ func TestAttackAPeerThatIsJustFastEnough(t *testing.T) {
 			var last time.Duration
 			for i := range 5 {
 				rec := sized(40 << 30)
-				peers := s.Of(t.Context(), rec, 0)
+				peers := s.Of(t.Context(), rec, "", 0)
 				if len(peers) != 1 {
 					t.Fatalf("%s: peers %v", name, peers)
 				}
@@ -130,7 +130,7 @@ func TestAttackAPeerThatIsJustFastEnough(t *testing.T) {
 				}
 				s.Failed("evil", err)
 				at = time.Now()
-				for len(s.Of(t.Context(), rec, 0)) == 0 {
+				for len(s.Of(t.Context(), rec, "", 0)) == 0 {
 					time.Sleep(time.Minute)
 				}
 				if d := time.Since(at); d < 10*time.Minute || d < 2*last-time.Minute {
@@ -167,24 +167,24 @@ func TestSlowLinesAreUsed(t *testing.T) {
 		rate := 3e6
 		s := newScripted(func(r *http.Request) *http.Response { return status(http.StatusOK, trickle{rate}) })
 		rec := sized(1 << 30)
-		err := drain(t.Context(), s.Of(t.Context(), rec, 0)[0], rec.Bytes())
+		err := drain(t.Context(), s.Of(t.Context(), rec, "", 0)[0], rec.Bytes())
 		s.Failed("evil", err)
-		if slow := s.Slow(rec); err == nil || len(slow) != 1 {
+		if slow := s.Slow(rec, ""); err == nil || len(slow) != 1 {
 			t.Fatalf("%v, slow peers %v", err, slow)
 		} else if err := drain(t.Context(), slow[0], rec.Bytes()); err != nil {
 			t.Errorf("with no other source: %v", err)
 		}
 		rate = 0.9 * (1 << 20)
-		if err := drain(t.Context(), s.Slow(rec)[0], rec.Bytes()); err == nil {
+		if err := drain(t.Context(), s.Slow(rec, "")[0], rec.Bytes()); err == nil {
 			t.Error("a peer that is slower than the minimum rate was read to its end")
 		}
 		s.Failed("evil", &download.Error{Reason: v1alpha1.ReasonDigestMismatch})
-		if slow := s.Slow(rec); len(slow) != 0 {
+		if slow := s.Slow(rec, ""); len(slow) != 0 {
 			t.Errorf("of a Mac that sent wrong bytes: %v", slow)
 		}
 		time.Sleep(8 * 24 * time.Hour)
 		rate = 1e9
-		resp, err := s.Of(t.Context(), rec, 0)[0].Get(t.Context(), "https://evil/", nil)
+		resp, err := s.Of(t.Context(), rec, "", 0)[0].Get(t.Context(), "https://evil/", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestAttackAPeerThatStartsOver(t *testing.T) {
 			}
 			return status(http.StatusOK, io.LimitReader(trickle{25e6}, size*3/4))
 		})
-		peers := s.Of(t.Context(), sized(size), 0)
+		peers := s.Of(t.Context(), sized(size), "", 0)
 		if len(peers) != 1 {
 			t.Fatalf("peers %v", peers)
 		}

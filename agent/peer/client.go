@@ -34,8 +34,8 @@ import (
 
 // ClientConfig configures a Client.
 type ClientConfig struct {
-	// Assigned returns the peers that assignments name for a record now.
-	Assigned func(model.Record) []v1alpha1.Peer
+	// Assigned returns the peers that assignments with a tokenRef name for a record now.
+	Assigned func(rec model.Record, tokenRef string) []v1alpha1.Peer
 	// TLS returns the configuration to dial a Mac.
 	TLS func(mac string) (*tls.Config, error)
 	// Blamed is called with the reason why a peer gave no copy, one of Reasons;
@@ -113,11 +113,11 @@ type observation struct {
 // Of returns the peers that have the weights, in the order in which they are
 // assigned. It waits for peers that download them while they keep the pace, or that
 // are busy, within the time that Pace allows, of which waited has passed already.
-func (c *Client) Of(ctx context.Context, rec model.Record, waited time.Duration) []store.Peer {
+func (c *Client) Of(ctx context.Context, rec model.Record, tokenRef string, waited time.Duration) []store.Peer {
 	var w wait
 	most := min(c.Pace.allows(rec.Bytes()), c.Pace.Most) - waited
 	for began := time.Now(); ; {
-		s := c.observe(ctx, rec)
+		s := c.observe(ctx, rec, tokenRef)
 		waits := s.lacks && waited == 0 && time.Since(began) < c.Pace.Begin
 		if len(s.waitFor) > 0 {
 			waits = (s.busy || w.continues(s.done, time.Now(), c.Pace)) && time.Since(began) < most
@@ -142,8 +142,8 @@ func (c *Client) Of(ctx context.Context, rec model.Record, waited time.Duration)
 }
 
 // observe asks the peers that are not avoided.
-func (c *Client) observe(ctx context.Context, rec model.Record) (out observation) {
-	for _, p := range c.Assigned(rec) {
+func (c *Client) observe(ctx context.Context, rec model.Record, tokenRef string) (out observation) {
+	for _, p := range c.Assigned(rec, tokenRef) {
 		if c.avoids(p.Mac, time.Now()) {
 			continue
 		}
@@ -163,8 +163,8 @@ func (c *Client) observe(ctx context.Context, rec model.Record) (out observation
 
 // Slow returns the peers that were slow lately. A copy from one of them has to keep only
 // the minimum rate.
-func (c *Client) Slow(rec model.Record) (out []store.Peer) {
-	for _, p := range c.Assigned(rec) {
+func (c *Client) Slow(rec model.Record, tokenRef string) (out []store.Peer) {
+	for _, p := range c.Assigned(rec, tokenRef) {
 		if c.wasSlow(p.Mac, time.Now()) {
 			out = append(out, store.Peer{Mac: p.Mac, Get: c.getter(p, nil)})
 		}

@@ -49,7 +49,7 @@ type weights struct {
 	asked int   // guarded by mu
 }
 
-func (s *weights) Give(d, from, sha string) (*os.File, error) {
+func (s *weights) Give(d, from, _, sha string) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
@@ -115,7 +115,7 @@ func (s *stand) grant(change func(*agentapi.Grant)) string {
 func (s *stand) client(change func(*ClientConfig)) *Client {
 	pair := s.ca.Mac("asker").Pair(s.t)
 	c := ClientConfig{
-		Assigned: func(model.Record) []v1alpha1.Peer {
+		Assigned: func(model.Record, string) []v1alpha1.Peer {
 			return []v1alpha1.Peer{{Mac: "giver", Address: s.addr, Grant: s.grant(nil)}}
 		},
 		TLS:  func(mac string) (*tls.Config, error) { return agentapi.WeightsClientTLS(pair, s.ca.Roots(), mac), nil },
@@ -287,7 +287,7 @@ func until(t *testing.T, so func() bool) {
 
 func TestCopyIsComplete(t *testing.T) {
 	s := newStand(t, nil)
-	peers := s.client(nil).Of(t.Context(), record, 0)
+	peers := s.client(nil).Of(t.Context(), record, "", 0)
 	if len(peers) != 1 {
 		t.Fatalf("peers: %v", peers)
 	}
@@ -302,7 +302,7 @@ func TestDownloadOfAPeerIsWaitedFor(t *testing.T) {
 	s.weights.set(&store.Fetching{Done: 1})
 	asking := make(chan []store.Peer)
 	a := s.client(nil)
-	go func() { asking <- a.Of(t.Context(), record, 0) }()
+	go func() { asking <- a.Of(t.Context(), record, "", 0) }()
 	until(t, func() bool {
 		s.weights.mu.Lock()
 		defer s.weights.mu.Unlock()
@@ -313,7 +313,7 @@ func TestDownloadOfAPeerIsWaitedFor(t *testing.T) {
 		t.Errorf("after its download: %v", peers)
 	}
 	s.weights.set(&store.Fetching{Done: 1})
-	if peers := s.client(func(c *ClientConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record, 0); len(peers) != 0 {
+	if peers := s.client(func(c *ClientConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record, "", 0); len(peers) != 0 {
 		t.Errorf("a download that stands still: %v", peers)
 	}
 }
@@ -325,7 +325,7 @@ func TestPeerMayStartLater(t *testing.T) {
 	s.weights.set(store.ErrNotHere)
 	asking := make(chan []store.Peer)
 	a := s.client(func(c *ClientConfig) { c.Pace.Begin = patience.Of(t) })
-	go func() { asking <- a.Of(t.Context(), record, 0) }()
+	go func() { asking <- a.Of(t.Context(), record, "", 0) }()
 	until(t, func() bool {
 		s.weights.mu.Lock()
 		defer s.weights.mu.Unlock()
@@ -336,7 +336,7 @@ func TestPeerMayStartLater(t *testing.T) {
 		t.Errorf("after it began: %v", peers)
 	}
 	s.weights.set(store.ErrNotHere)
-	if peers := s.client(nil).Of(t.Context(), record, 0); len(peers) != 0 {
+	if peers := s.client(nil).Of(t.Context(), record, "", 0); len(peers) != 0 {
 		t.Errorf("one that never begins: %v", peers)
 	}
 }
@@ -377,7 +377,7 @@ func TestAttackLyingPeer(t *testing.T) {
 	}))
 	var blamed []string
 	a := s.client(func(c *ClientConfig) { c.Blamed = func(r string) { blamed = append(blamed, r) } })
-	peers := a.Of(t.Context(), record, 0)
+	peers := a.Of(t.Context(), record, "", 0)
 	if len(peers) != 1 {
 		t.Fatal(peers)
 	}
@@ -386,7 +386,7 @@ func TestAttackLyingPeer(t *testing.T) {
 		t.Fatalf("other bytes: %v", err)
 	}
 	a.Failed(peers[0].Mac, err)
-	if peers := a.Of(t.Context(), record, 0); len(peers) != 0 || len(blamed) != 1 || blamed[0] != reasonLied {
+	if peers := a.Of(t.Context(), record, "", 0); len(peers) != 0 || len(blamed) != 1 || blamed[0] != reasonLied {
 		t.Errorf("after it lied: %v, blamed %q", peers, blamed)
 	}
 }
@@ -409,7 +409,7 @@ func TestAttackImpostorAtAPeersAddress(t *testing.T) {
 	go srv.ServeTLS(l, "", "")
 	t.Cleanup(func() { srv.Close() })
 	s.addr.Port = int32(l.Addr().(*net.TCPAddr).Port)
-	if peers := s.client(nil).Of(t.Context(), record, 0); len(peers) != 0 {
+	if peers := s.client(nil).Of(t.Context(), record, "", 0); len(peers) != 0 {
 		t.Errorf("peers: %v", peers)
 	}
 	if len(seen) > 0 {
@@ -450,7 +450,7 @@ func TestServerBoundsCopies(t *testing.T) {
 	client, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	peers := s.client(nil).Of(ctx, record, 0)
+	peers := s.client(nil).Of(ctx, record, "", 0)
 	resp, err := peers[0].Get(ctx, "https://giver"+path, nil)
 	if err != nil {
 		t.Fatal(err)

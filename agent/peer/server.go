@@ -31,7 +31,7 @@ const pieceBytes = 256 << 10
 
 // Weights are the weights on this Mac; *store.Store implements it.
 type Weights interface {
-	Give(digest, source, sha256 string) (*os.File, error)
+	Give(digest, source, tokenRef, sha256 string) (*os.File, error)
 }
 
 // Server serves weights to peers. Make one with NewServer.
@@ -104,7 +104,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this Mac does not share weights", http.StatusNotFound)
 		return
 	}
-	file, err := s.weights.Give(grant.Digest, grant.Source, sum)
+	file, err := s.weights.Give(grant.Digest, grant.Source, grant.TokenRef, sum)
 	var fetching *store.Fetching
 	switch {
 	case errors.As(err, &fetching):

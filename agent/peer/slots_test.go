@@ -13,7 +13,7 @@ import (
 // large is one file for any digest.
 type large struct{ path string }
 
-func (l large) Give(string, string, string) (*os.File, error) { return os.Open(l.path) }
+func (l large) Give(string, string, string, string) (*os.File, error) { return os.Open(l.path) }
 
 // TestAttackAMacThatTakesEverySlot: its copies leave one slot for other Macs, and those
 // that ask before a copy learn that there is none.

@@ -22,7 +22,8 @@ import (
 // from grants access. Weights that another source claims to have are downloaded
 // from there, which proves that it has them. The kubelet treats images on a node
 // in the same way (KubeletEnsureSecretPulledImages). A copy from a peer is no
-// download: the source is asked before it (copies.permitted).
+// download: the source is asked before it (copies.permitted), and the peer, which
+// trusts no other Mac, gives it only to the same credential or what is public (Give).
 
 // want is a record with the name of the credential that an assignment has for its
 // source; ref is empty if it has none.
@@ -51,6 +52,9 @@ type granted struct {
 const maxOrigins = 64
 
 func (w want) origin() origin { return origin{placeOf(w.Source), w.ref} }
+
+// public is the origin of what the place gives without a credential.
+func (o origin) public() origin { return origin{Place: o.Place} }
 
 // placeOf is the part of a source to which its host grants access as a whole: a
 // repository of a hub or a registry, a folder of a bucket, one URL.

@@ -28,12 +28,12 @@ type scripted struct {
 	failed     []string
 }
 
-func (s *scripted) Of(_ context.Context, _ model.Record, waited time.Duration) []Peer {
+func (s *scripted) Of(_ context.Context, _ model.Record, _ string, waited time.Duration) []Peer {
 	time.Sleep(s.waits)
 	s.waited = waited
 	return s.have
 }
-func (s *scripted) Slow(model.Record) []Peer     { return s.slow }
+func (s *scripted) Slow(model.Record, string) []Peer     { return s.slow }
 func (s *scripted) Failed(mac string, err error) { s.failed = append(s.failed, mac) }
 
 // errSlow is what a peer that is too slow fails with.
@@ -129,13 +129,13 @@ func TestAttackCopiesFromAPeerKeepTheirSlots(t *testing.T) {
 // byNamespace are peers by the namespace of the record; that of "" has all others.
 type byNamespace map[string]Peer
 
-func (b byNamespace) Of(_ context.Context, r model.Record, _ time.Duration) []Peer {
+func (b byNamespace) Of(_ context.Context, r model.Record, _ string, _ time.Duration) []Peer {
 	if p, ok := b[strings.Split(r.Source, "/")[3]]; ok {
 		return []Peer{p}
 	}
 	return []Peer{b[""]}
 }
-func (b byNamespace) Slow(model.Record) []Peer { return nil }
+func (b byNamespace) Slow(model.Record, string) []Peer { return nil }
 func (b byNamespace) Failed(string, error)     {}
 
 // TestAttackPeersThatAreAlwaysBusy: they have the weights when they are asked, and refuse to

@@ -18,13 +18,13 @@ func (f *Fetching) Error() string {
 // since it was verified, or came from another source.
 var ErrNotHere = errors.New("this Mac does not have these weights")
 
-// notYet returns Fetching if weights are being downloaded from a place, else
+// notYet returns Fetching if weights are being downloaded that may be given, else
 // ErrNotHere.
-func (s *Store) notYet(digest, place string) error {
+func (s *Store) notYet(digest string, to origin) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, f := range s.downloads {
-		if k.digest == digest && k.origin.Place == place {
+		if k.digest == digest && (k.origin == to || k.origin == to.public()) {
 			p, _ := f.look()
 			return &Fetching{Done: p.BytesDone}
 		}
@@ -33,13 +33,15 @@ func (s *Store) notYet(digest, place string) error {
 }
 
 // Give opens a file of downloaded weights for a peer. Weights of another source
-// than the peer's grant names are refused.
-func (s *Store) Give(digest, source, sha256 string) (*os.File, error) {
+// than the peer's grant names are refused, and of another credential unless they
+// came without one.
+func (s *Store) Give(digest, source, tokenRef, sha256 string) (*os.File, error) {
+	to := origin{placeOf(source), tokenRef}
 	e, ok := s.objects.entry(digest)
 	if !ok {
-		return nil, s.notYet(digest, placeOf(source))
+		return nil, s.notYet(digest, to)
 	}
-	if !e.from(placeOf(source)) {
+	if !e.from(to.Place) || !e.entitles(to) && !e.entitles(to.public()) {
 		return nil, ErrNotHere
 	}
 	for _, have := range e.Record.Files {

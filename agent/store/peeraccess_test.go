@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"path"
 	"path/filepath"
@@ -20,9 +21,9 @@ type nearby struct {
 	given int
 }
 
-func (n *nearby) Of(_ context.Context, rec model.Record, _ time.Duration) []Peer {
+func (n *nearby) Of(_ context.Context, rec model.Record, _ string, _ time.Duration) []Peer {
 	return []Peer{{Mac: "m1", Get: func(_ context.Context, url string, _ http.Header) (*http.Response, error) {
-		f, err := n.Give(rec.Digest, rec.Source, path.Base(url))
+		f, err := n.Give(rec.Digest, rec.Source, "a", path.Base(url))
 		if err != nil {
 			return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Status: http.StatusNotFound, Message: err.Error()}
 		}
@@ -30,7 +31,7 @@ func (n *nearby) Of(_ context.Context, rec model.Record, _ time.Duration) []Peer
 		return with(f), nil
 	}}}
 }
-func (n *nearby) Slow(model.Record) []Peer { return nil }
+func (n *nearby) Slow(model.Record, string) []Peer { return nil }
 func (n *nearby) Failed(string, error)     {}
 
 // TestAttackWeightsOfAPeerWithoutAccessToTheirSource: a tenant whose credential the source refuses
@@ -65,5 +66,30 @@ func TestCopiesOfPeersWhileTheSourceIsAway(t *testing.T) {
 	second.opt.Peers, second.sources.credential = peers, first.sources.credential
 	if p, err := second.Ensure(t.Context(), first.private, "a", nil); err != nil || p == "" || peers.given != len(first.private.Files) || asked.Load() != 1 {
 		t.Errorf("it is given %q, %v, after %d copies of a peer, and asked the source %d times", p, err, peers.given, asked.Load())
+	}
+}
+
+// TestAttackAPeerThatNamesAnotherCredential: the Mac that asks may have been taken over, and does
+// not ask the source. What came without a credential is given to all.
+func TestAttackAPeerThatNamesAnotherCredential(t *testing.T) {
+	x := newTenants(t)
+	x.brought(t)
+	open, _ := repository()
+	shared := overDir(t, hubOf(open), filepath.Join(t.TempDir(), "weights"))
+	if _, err := shared.Ensure(t.Context(), x.private, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		of   *Store
+		ref  string
+		want error
+	}{{x.Store, "a", nil}, {x.Store, "b", ErrNotHere}, {x.Store, "", ErrNotHere}, {shared, "", nil}, {shared, "b", nil}} {
+		f, err := c.of.Give(x.private.Digest, x.private.Source, c.ref, x.private.Files[0].SHA256)
+		if err == nil {
+			f.Close()
+		}
+		if !errors.Is(err, c.want) {
+			t.Errorf("for the credential %q: %v, want %v", c.ref, err, c.want)
+		}
 	}
 }

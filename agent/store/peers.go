@@ -18,13 +18,13 @@ const FromPeer = "neighbour"
 
 // Peers are the Macs that weights may be copied from.
 type Peers interface {
-	// Of returns the peers that have the weights of a record now, the best first.
+	// Of returns the peers that have the weights of a record now for a tokenRef, the best first.
 	// It waits for peers that download them and make progress, or that are busy, for a
 	// limited time, of which waited has passed. If there are none, the source is used.
-	Of(ctx context.Context, rec model.Record, waited time.Duration) []Peer
+	Of(ctx context.Context, rec model.Record, tokenRef string, waited time.Duration) []Peer
 	// Slow returns the peers that were too slow lately. They are asked if the source
 	// cannot be reached.
-	Slow(rec model.Record) []Peer
+	Slow(rec model.Record, tokenRef string) []Peer
 	// Failed records why a copy from a peer failed.
 	Failed(mac string, err error)
 }
@@ -51,7 +51,7 @@ var errBusy = errors.New("all peers are busy")
 // copies are the copies of a download's files from peers.
 type copies struct {
 	*Store
-	rec model.Record
+	rec want
 
 	waited time.Duration // for peers, without a slot
 	busy   time.Duration // for peers that turned out to be busy
@@ -70,7 +70,7 @@ func (c *copies) ask(ctx context.Context) {
 		return
 	}
 	began := time.Now()
-	c.peers, c.begun = c.opt.Peers.Of(ctx, c.rec, c.waited), false
+	c.peers, c.begun = c.opt.Peers.Of(ctx, c.rec.Record, c.rec.ref, c.waited), false
 	c.waited += time.Since(began)
 }
 
@@ -163,7 +163,7 @@ func (c *copies) fromSlow(ctx context.Context, t download.Target, show func(down
 	if c.opt.Peers == nil || download.Begun(t) {
 		return false, nil
 	}
-	slow := c.opt.Peers.Slow(c.rec)
+	slow := c.opt.Peers.Slow(c.rec.Record, c.rec.ref)
 	if len(slow) == 0 || !c.permitted(ctx, t) {
 		return false, nil
 	}

@@ -25,14 +25,14 @@ func TestWeightsAreServedToPeers(t *testing.T) {
 	stand.Put("org/model", repo)
 	s := overHub(t, stand)
 	want := rec.Files[1]
-	if _, err := s.Give(rec.Digest, rec.Source, want.SHA256); !errors.Is(err, ErrNotHere) {
+	if _, err := s.Give(rec.Digest, rec.Source, "", want.SHA256); !errors.Is(err, ErrNotHere) {
 		t.Errorf("before it was fetched: %v", err)
 	}
 	dir, err := s.Ensure(t.Context(), rec, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := s.Give(rec.Digest, rec.Source, want.SHA256)
+	f, err := s.Give(rec.Digest, rec.Source, "", want.SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestWeightsAreServedToPeers(t *testing.T) {
 		"a file that is not of them":   {digest: rec.Digest, source: rec.Source, file: digest([]byte("other"))},
 		"its record":                   {digest: rec.Digest, source: rec.Source, file: "../record.json"},
 	} {
-		if _, err := s.Give(v.digest, v.source, v.file); !errors.Is(err, ErrNotHere) {
+		if _, err := s.Give(v.digest, v.source, "", v.file); !errors.Is(err, ErrNotHere) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -55,7 +55,7 @@ func TestWeightsAreServedToPeers(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, filepath.Base(want.Path)), late, late); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Give(rec.Digest, rec.Source, want.SHA256); !errors.Is(err, ErrNotHere) {
+	if _, err := s.Give(rec.Digest, rec.Source, "", want.SHA256); !errors.Is(err, ErrNotHere) {
 		t.Errorf("after it was touched: %v", err)
 	}
 }
@@ -71,10 +71,10 @@ func TestDownloadIsReportedToPeersThatWait(t *testing.T) {
 	s.downloads[f.downloadKey] = f
 	s.mu.Unlock()
 	var fetching *Fetching
-	if _, err := s.Give(rec.Digest, rec.Source, rec.Files[0].SHA256); !errors.As(err, &fetching) || fetching.Done != 7 {
+	if _, err := s.Give(rec.Digest, rec.Source, "", rec.Files[0].SHA256); !errors.As(err, &fetching) || fetching.Done != 7 {
 		t.Errorf("%v", err)
 	}
-	if _, err := s.Give(rec.Digest, "https://evil.example/4bit", rec.Files[0].SHA256); !errors.Is(err, ErrNotHere) {
+	if _, err := s.Give(rec.Digest, "https://evil.example/4bit", "", rec.Files[0].SHA256); !errors.Is(err, ErrNotHere) {
 		t.Errorf("of another source: %v", err)
 	}
 	s.mu.Lock()
@@ -85,9 +85,9 @@ func TestDownloadIsReportedToPeersThatWait(t *testing.T) {
 // lyingPeers name one Mac that claims to have everything, and gives nothing.
 type lyingPeers struct{ asked, failed atomic.Int64 }
 
-func (p *lyingPeers) Slow(model.Record) []Peer { return nil }
+func (p *lyingPeers) Slow(model.Record, string) []Peer { return nil }
 
-func (p *lyingPeers) Of(context.Context, model.Record, time.Duration) []Peer {
+func (p *lyingPeers) Of(context.Context, model.Record, string, time.Duration) []Peer {
 	return []Peer{{Mac: "liar", Get: func(context.Context, string, http.Header) (*http.Response, error) {
 		p.asked.Add(1)
 		return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Status: http.StatusNotFound, Message: "it is not there"}

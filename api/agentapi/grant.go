@@ -68,9 +68,11 @@ type Grant struct {
 	ClientUID string `json:"clientUID"`
 	// Digest identifies the weights, and Source is where they must have been
 	// downloaded from: knowing a digest, or naming it at another source, is not
-	// enough to read them.
-	Digest string `json:"digest"`
-	Source string `json:"source"`
+	// enough to read them. TokenRef names the credential that must have been used,
+	// unless none was; empty for none.
+	Digest   string `json:"digest"`
+	Source   string `json:"source"`
+	TokenRef string `json:"tokenRef,omitempty"`
 	// Issued and Expires are in seconds since 1970.
 	Issued  int64 `json:"issued"`
 	Expires int64 `json:"expires"`

@@ -52,7 +52,7 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders, p
 		a := &orders[i]
 		for _, n := range peers[i] {
 			want := agentapi.Grant{
-				Server: n.Name, Client: mac.Name, ClientUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source,
+				Server: n.Name, Client: mac.Name, ClientUID: string(mac.UID), Digest: a.Model.Digest, Source: a.Model.Source, TokenRef: a.TokenRef,
 				Issued: now.Unix(), Expires: now.Add(grantLife).Unix(),
 			}
 			grant, err := r.Grants.Grant(ctx, want, before[a.ReplicaUID+"/"+n.Name], renewGrant)
