@@ -112,8 +112,13 @@ func TestAHubTokenReachesTheMacsThatNeedIt(t *testing.T) {
 	w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
 	w.deployment("private", v1alpha1.ConditionAvailable, v1alpha1.ReasonPreviousRevision) // the running replica continues
 	w.must(w.c.Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hub"}, StringData: map[string]string{"token": "hf_third"}}))
+	w.readAgain("private")
+	again := fleet.TokenRef(w.deployment("private", v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted))
+	if again == ref {
+		t.Error("another Secret under the same name inherits what was verified with the earlier one")
+	}
 	w.readAgain("private", "mac-1")
-	w.holds("mac-1", map[string]string{ref: "hf_third"})
+	w.holds("mac-1", map[string]string{again: "hf_third"})
 
 	w.must(w.c.Delete(w.ctx, d))
 	w.holds("mac-1", map[string]string{})

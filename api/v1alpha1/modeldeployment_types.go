@@ -397,6 +397,10 @@ type ModelDeploymentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1536
 	ModelSource string `json:"modelSource,omitempty"`
+	// secretUID is the UID of the Secret that spec.model.secretRef names.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	SecretUID string `json:"secretUID,omitempty"`
 	// context holds the limits that updateRevision uses, with the defaults of
 	// the model.
 	// +optional

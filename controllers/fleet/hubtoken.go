@@ -44,8 +44,9 @@ const (
 	maxCredentialBytes = 6 << 10
 )
 
-// TokenRef names the credential for a deployment's source; empty if it needs none. It
-// reveals neither namespace nor Secret to the Mac that uses it, and cannot be made to
+// TokenRef names the credential for a deployment's source; empty if it needs none. A Secret that
+// is made again under the same name has another UID, and nothing that was verified with the
+// earlier one counts. The reference reveals neither namespace nor Secret to the Mac that uses it, and cannot be made to
 // collide with another: it is a whole SHA-256. Each kind of source has a reference of its
 // own.
 func TokenRef(d *v1alpha1.ModelDeployment) string {
@@ -55,16 +56,16 @@ func TokenRef(d *v1alpha1.ModelDeployment) string {
 // tokenRefFor is TokenRef for a replica's source, which may be an earlier one of the
 // deployment.
 func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
-	ref := d.Spec.Model.SecretRef
+	ref, uid := d.Spec.Model.SecretRef, d.Status.SecretUID
 	switch {
 	case ref == nil:
 		return ""
 	case strings.HasPrefix(source, hubScheme):
-		return wholeDigest(d.Namespace, ref.Name)
+		return wholeDigest(d.Namespace, ref.Name, uid)
 	case strings.HasPrefix(source, bucketScheme):
-		return wholeDigest(d.Namespace, ref.Name, bucketScheme)
+		return wholeDigest(d.Namespace, ref.Name, uid, bucketScheme)
 	case strings.HasPrefix(source, registryScheme):
-		return wholeDigest(d.Namespace, ref.Name, registryScheme, registryOf(source))
+		return wholeDigest(d.Namespace, ref.Name, uid, registryScheme, registryOf(source))
 	}
 	return ""
 }

@@ -92,6 +92,7 @@ type requestsOf struct {
 type request struct {
 	generation int64
 	crowded    bool
+	secretUID  string // of the status
 	// refused: the spec is not accepted, so that no Mac is asked.
 	refused bool
 	// local: the source is a file:// one.
@@ -113,7 +114,7 @@ type request struct {
 // newRequest returns the request for a deployment's source. The affinity of a spec that is too
 // large to be accepted is not checked.
 func newRequest(d *v1alpha1.ModelDeployment, slots int) *request {
-	r := &request{generation: d.Generation, crowded: Crowded(d)}
+	r := &request{generation: d.Generation, crowded: Crowded(d), secretUID: d.Status.SecretUID}
 	if r.refused = OversizedDeployment(d, &d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil; r.refused {
 		r.inspection.ID = InspectionID(d)
 	} else {
@@ -143,7 +144,7 @@ func has(bits []uint64, slot int) bool {
 func (s *Inspectors) request(d *v1alpha1.ModelDeployment) *request {
 	t := s.tenants[d.Namespace]
 	if t != nil {
-		if r := t.requests[d.UID]; r != nil && r.generation == d.Generation && r.crowded == Crowded(d) {
+		if r := t.requests[d.UID]; r != nil && r.generation == d.Generation && r.crowded == Crowded(d) && r.secretUID == d.Status.SecretUID {
 			return r
 		}
 		s.forget(d.Namespace, d.UID)

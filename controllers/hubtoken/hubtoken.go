@@ -125,16 +125,16 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 		}
 		d := &list.Items[0]
 		key, source := client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Resolved().Source
-		token, refusal, err := r.Secrets.Read(ctx, key, source)
+		credential, refusal, err := r.Secrets.Read(ctx, key, source)
 		if again := r.Secrets.Again(key, source); w.again == 0 || again < w.again {
 			w.again = again
 		}
 		switch {
 		case err != nil:
 			failures, w.unknown[ref] = append(failures, err), true
-		case refusal == nil:
-			w.tokens[ref] = token
-		case refusal.Reason == v1alpha1.ReasonSecretForbidden:
+		case refusal == nil && string(credential.UID) == d.Status.SecretUID: // else the reference will be another
+			w.tokens[ref] = credential.Token
+		case refusal != nil && refusal.Reason == v1alpha1.ReasonSecretForbidden:
 			w.unknown[ref] = true
 		}
 	}

@@ -87,7 +87,7 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(askableChanged())).
 		Watches(&v1alpha1.MacAssignment{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(assignmentChanged())).
 		Watches(&v1alpha1.ModelReplica{}, ofReplicas(), builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.ModelDeployment{}, r.ofDeployments(), builder.WithPredicates(predicate.Or(specChanged(), namesChanged()))).
+		Watches(&v1alpha1.ModelDeployment{}, r.ofDeployments(), builder.WithPredicates(predicate.Or(specChanged(), statusChanged()))).
 		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.peers)).
 		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.inspectors)).
 		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.site)).
@@ -132,10 +132,12 @@ func specChanged() predicate.Predicate {
 	}}
 }
 
-// namesChanged passes a deployment that got or lost a served name.
-func namesChanged() predicate.Predicate {
+// statusChanged passes a deployment that got or lost a served name, or whose credential is of
+// another Secret.
+func statusChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return !slices.Equal(fleet.Served(e.ObjectOld.(*v1alpha1.ModelDeployment)), fleet.Served(e.ObjectNew.(*v1alpha1.ModelDeployment)))
+		old, now := e.ObjectOld.(*v1alpha1.ModelDeployment), e.ObjectNew.(*v1alpha1.ModelDeployment)
+		return !slices.Equal(fleet.Served(old), fleet.Served(now)) || old.Status.SecretUID != now.Status.SecretUID
 	}}
 }
 

@@ -234,6 +234,7 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 func (r *Reconciler) report(ctx context.Context, s *scope) error {
 	next, before := deriveStatus(s), s.deployment.Status
 	next.URL, next.PublicURL = r.URL, r.PublicURL
+	before.SecretUID = s.secretBefore
 	before.Autoscaling = nil // written by another controller, under its own field manager
 	if status.Equal(before, next) {
 		return nil

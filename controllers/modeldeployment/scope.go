@@ -18,6 +18,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 )
 
 // scope holds what one pass read, and what it decided and did so far. The status is derived
@@ -41,6 +42,8 @@ type scope struct {
 	revisions             []revision
 	// noToken is why there is no credential although the spec names a Secret.
 	noToken *fleet.Refusal
+	// secretBefore is the UID of the Secret that the status had.
+	secretBefore string
 	// tokenAgain is when to read that Secret again.
 	tokenAgain time.Duration
 	// missing are the deployments that routing names but that do not exist.
@@ -99,6 +102,7 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	if err := r.Client.Get(ctx, req.NamespacedName, s.deployment); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
+	s.secretBefore = s.deployment.Status.SecretUID
 	var namespace corev1.Namespace
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Namespace}, &namespace); err != nil {
 		return nil, fmt.Errorf("read namespace: %w", err)
@@ -116,8 +120,12 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	if ref := s.deployment.Spec.Model.SecretRef; ref != nil {
 		var err error
 		key, source := client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}, s.deployment.Spec.Model.Resolved().Source
-		if _, s.noToken, err = r.Secrets.Read(ctx, key, source); err != nil {
+		var credential hubsecret.Credential
+		if credential, s.noToken, err = r.Secrets.Read(ctx, key, source); err != nil {
 			return nil, err
+		}
+		if credential.UID != "" {
+			s.deployment.Status.SecretUID = string(credential.UID)
 		}
 		s.tokenAgain = r.Secrets.Again(key, source)
 	}

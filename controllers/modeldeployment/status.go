@@ -27,6 +27,9 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		Adapters:           fleet.Adapters(d, s.verdict.names),
 		ModelSource:        d.Spec.Model.Resolved().Source,
 	}
+	if d.Spec.Model.SecretRef != nil {
+		next.SecretUID = d.Status.SecretUID
+	}
 	if s.current != nil {
 		next.UpdateRevision = s.current.object.Name
 		next.ModelDigest, next.Context = s.current.engine.Model.Digest, &s.current.engine.Context

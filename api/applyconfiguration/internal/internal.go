@@ -1501,6 +1501,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: rollout
       type:
         namedType: dev.metalfleet.metalfleet.api.v1alpha1.RolloutStatus
+    - name: secretUID
+      type:
+        scalar: string
     - name: selector
       type:
         scalar: string

@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -74,17 +75,23 @@ type answer struct {
 	at, asked time.Time
 	// refused is since when there is no credential.
 	refused time.Time
-	token   []byte
-	refusal *fleet.Refusal
+	credential Credential
+	refusal    *fleet.Refusal
+}
+
+// Credential is that for a source, with the UID of the Secret that has it.
+type Credential struct {
+	Token []byte
+	UID   types.UID
 }
 
 // Read returns the credential for a source, or why there is none. An error means that
 // neither is known.
-func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) ([]byte, *fleet.Refusal, error) {
+func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) (Credential, *fleet.Refusal, error) {
 	now := r.Clock.Now()
 	asked := question{key, fleet.CredentialKind(source)}
 	if a := r.cached(asked, now); a != nil {
-		return a.token, a.refusal, nil
+		return a.credential, a.refusal, nil
 	}
 	a := &answer{at: now, asked: now}
 	var s corev1.Secret
@@ -95,9 +102,10 @@ func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) 
 	case apierrors.IsForbidden(err):
 		a.refusal = fleet.UnreadableSecret(key.Namespace, key.Name)
 	case err != nil:
-		return nil, nil, fmt.Errorf("read Secret %s: %w", key, err)
+		return Credential{}, nil, fmt.Errorf("read Secret %s: %w", key, err)
 	default:
-		a.token, a.refusal = fleet.Credential(&s, source)
+		a.credential.UID = s.UID
+		a.credential.Token, a.refusal = fleet.Credential(&s, source)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +119,7 @@ func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) 
 		clear(n.all)
 	}
 	n.all[asked] = a
-	return a.token, a.refusal, nil
+	return a.credential, a.refusal, nil
 }
 
 // Again returns when to read a credential again: soon if it has been missing for a short time, which

@@ -50,6 +50,8 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	Rollout *RolloutStatusApplyConfiguration `json:"rollout,omitempty"`
 	// modelSource is the URL of the source that spec.model states.
 	ModelSource *string `json:"modelSource,omitempty"`
+	// secretUID is the UID of the Secret that spec.model.secretRef names.
+	SecretUID *string `json:"secretUID,omitempty"`
 	// context holds the limits that updateRevision uses, with the defaults of
 	// the model.
 	Context *ContextLimitsApplyConfiguration `json:"context,omitempty"`
@@ -216,6 +218,14 @@ func (b *ModelDeploymentStatusApplyConfiguration) WithRollout(value *RolloutStat
 // If called multiple times, the ModelSource field is set to the value of the last call.
 func (b *ModelDeploymentStatusApplyConfiguration) WithModelSource(value string) *ModelDeploymentStatusApplyConfiguration {
 	b.ModelSource = &value
+	return b
+}
+
+// WithSecretUID sets the SecretUID field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SecretUID field is set to the value of the last call.
+func (b *ModelDeploymentStatusApplyConfiguration) WithSecretUID(value string) *ModelDeploymentStatusApplyConfiguration {
+	b.SecretUID = &value
 	return b
 }
 
