@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -35,6 +36,14 @@ const (
 	perNamespace = 2
 )
 
+// lookTurn is how long a look keeps its slot while another namespace has fewer and waits. Then
+// it gives way and begins again later, with twice the time, but in one slot less than there
+// are: so that a slow source is read in the end, and no others wait for it.
+const lookTurn = 30 * time.Second
+
+// errGivesWay ends a look that has had its time while others wait.
+var errGivesWay = errors.New("the look takes long, and others wait")
+
 // Resolving is one look at a source; *Resolver does it.
 type Resolving interface {
 	Resolve(ctx context.Context, order v1alpha1.Inspection) (model.Record, error)
@@ -64,10 +73,19 @@ type job struct {
 	order  v1alpha1.Inspection
 	status v1alpha1.InspectionStatus
 	// cancel is set while it runs; next is when to look (again); zero: never.
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	next   time.Time
 	fails  int
+	// gaveWay counts the looks that gave way since the last whole one. The one that runs began
+	// at began, and has its slot for turn.
+	gaveWay int
+	began   time.Time
+	turn    time.Duration
+	ending  bool // it gives way
 }
+
+// wants is how long a job would have its slot.
+func (j *job) wants() time.Duration { return lookTurn << min(j.gaveWay, 8) }
 
 // New makes an inspector; Run makes it work.
 func New(r Resolving, log logr.Logger) *Inspector {
@@ -119,7 +137,7 @@ func sameSource(a, b v1alpha1.Inspection) bool {
 
 func (j *job) stop() {
 	if j.cancel != nil {
-		j.cancel()
+		j.cancel(nil)
 	}
 }
 
@@ -178,7 +196,7 @@ func (i *Inspector) Run(ctx context.Context) {
 				done <- struct{}{}
 			})
 		}
-		timer.Reset(i.untilNext())
+		timer.Reset(i.untilNext(time.Now()))
 		select {
 		case <-ctx.Done():
 			return
@@ -195,10 +213,32 @@ func (i *Inspector) Run(ctx context.Context) {
 func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	running := i.running()
-	var due *job
+	now, running := time.Now(), i.running()
+	due := i.first(now, running)
+	if due == nil {
+		return nil, nil
+	}
+	i.turns++
+	i.lastTurn[due.order.Namespace] = i.turns
+	ctx, due.cancel = context.WithCancelCause(ctx)
+	due.began, due.turn = now, due.wants()
+	long := 0
+	for j := range i.working {
+		if j.turn > lookTurn {
+			long++
+		}
+	}
+	if long >= atOnce-1 {
+		due.turn = lookTurn
+	}
+	i.working[due] = struct{}{}
+	return due, ctx
+}
+
+// first returns the job that take would start; the caller holds the lock.
+func (i *Inspector) first(now time.Time, running map[string]int) (due *job) {
 	for _, j := range i.jobs {
-		if !j.due(time.Now()) || running[j.order.Namespace] >= perNamespace {
+		if !j.due(now) || running[j.order.Namespace] >= perNamespace {
 			continue
 		}
 		if due == nil || cmp.Or(cmp.Compare(i.lastTurn[j.order.Namespace], i.lastTurn[due.order.Namespace]),
@@ -206,14 +246,36 @@ func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 			due = j
 		}
 	}
-	if due == nil {
-		return nil, nil
+	return due
+}
+
+// giveWay ends the look that has had its time if another namespace with fewer waits: of the
+// namespace with the most, and of these the longest. It returns how long none has had it. One
+// at a time ends. The caller holds the lock.
+func (i *Inspector) giveWay(now time.Time, running map[string]int) time.Duration {
+	wait, waits := time.Hour, i.first(now, running)
+	if waits == nil {
+		return wait
 	}
-	i.turns++
-	i.lastTurn[due.order.Namespace] = i.turns
-	ctx, due.cancel = context.WithCancel(ctx)
-	i.working[due] = struct{}{}
-	return due, ctx
+	var late *job
+	for j := range i.working {
+		left := j.began.Add(j.turn).Sub(now)
+		switch more := running[j.order.Namespace]; {
+		case j.ending:
+			return time.Hour // its end is a signal
+		case more <= running[waits.order.Namespace]:
+		case left > 0:
+			wait = min(wait, left)
+		case late == nil || cmp.Or(cmp.Compare(more, running[late.order.Namespace]), late.began.Compare(j.began)) > 0:
+			late = j
+		}
+	}
+	if late == nil {
+		return wait
+	}
+	late.ending = true
+	late.cancel(errGivesWay)
+	return time.Hour
 }
 
 // due reports whether a job waits to be run.
@@ -231,19 +293,20 @@ func (i *Inspector) running() map[string]int {
 	return out
 }
 
-// untilNext is how long nothing falls due, an hour at most. What waits for
-// another job of its namespace is woken by the end of that.
-func (i *Inspector) untilNext() time.Duration {
+// untilNext is how long nothing falls due and no look has to give way, an hour at most. What
+// waits for another job of its namespace is woken by the end of that.
+func (i *Inspector) untilNext(now time.Time) time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	wait := time.Hour
-	if len(i.working) == atOnce {
-		return wait // the end of one of them is a signal
-	}
 	running := i.running()
+	full := len(i.working) == atOnce
+	wait := time.Hour
+	if full {
+		wait = i.giveWay(now, running)
+	}
 	for _, j := range i.jobs {
-		if j.cancel == nil && !j.next.IsZero() && running[j.order.Namespace] < perNamespace {
-			wait = min(wait, time.Until(j.next))
+		if j.cancel == nil && !j.next.IsZero() && running[j.order.Namespace] < perNamespace && !(full && j.due(now)) {
+			wait = min(wait, j.next.Sub(now))
 		}
 	}
 	return max(wait, time.Millisecond)
@@ -255,15 +318,23 @@ func (i *Inspector) look(ctx context.Context, j *job) {
 	order := j.order
 	i.mu.Unlock()
 	rec, err := i.resolve(ctx, order)
-	stopped := ctx.Err() != nil
+	stopped, gaveWay := ctx.Err() != nil, errors.Is(context.Cause(ctx), errGivesWay)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	j.cancel()
-	j.cancel = nil
+	j.cancel(nil)
+	j.cancel, j.ending = nil, false
 	delete(i.working, j)
-	if stopped {
+	if gaveWay && err != nil {
+		j.next = time.Now()
+		if j.turn == j.wants() {
+			j.gaveWay++
+		}
+		return
+	}
+	if stopped && !gaveWay {
 		return // no longer ordered, or shutting down
 	}
+	j.gaveWay = 0
 	before := j.status
 	j.settle(rec, err, time.Now())
 	if j.status.State == before.State && j.status.Reason == before.Reason && j.status.Message == before.Message {
