@@ -60,6 +60,8 @@ type Target struct {
 	// Tries is the number of attempts without a new byte after which Fetch gives
 	// up; 0 means six.
 	Tries int
+	// Hashed keeps the hash of the file from one call to the next; nil if there is none.
+	Hashed *Hashed
 	// Most is the number of bytes that may arrive in all attempts before no other one is
 	// made; 0 means any. Responses that break off and start over are endless otherwise.
 	Most int64
@@ -87,7 +89,7 @@ type Fetcher struct {
 // with the right digest, or returns an error.
 //
 // After an interruption another attempt resumes at the last byte; bytes that are
-// on disk from an earlier call are hashed again. After several attempts without a new byte
+// on disk from an earlier call are hashed again, unless Target.Hashed has their hash. After several attempts without a new byte
 // Fetch gives up, and the partial file stays for a later call, as it does when
 // ctx ends; a complete one is not fetched again. After a failure that a retry
 // cannot fix (wrong digest, wrong length, full disk) the partial file is removed.
@@ -101,11 +103,14 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 	}
 	first := wait
 	gained := int64(0)
-	var last *attempt
+	last := t.Hashed
+	if last == nil {
+		last = new(Hashed)
+	}
 	for fruitless := 0; ; {
 		a := &attempt{f: f, t: t, report: report, last: last}
 		err := a.run(ctx)
-		a.last, last = nil, a
+		*last = Hashed{a.sum, a.done}
 		if err == nil {
 			return removeNotes(t)
 		}
@@ -130,6 +135,13 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 		}
 		wait = min(2*wait, maxBackoff)
 	}
+}
+
+// Hashed is the hash of a partial file, for the next call of Fetch by the same process. The zero
+// value has none.
+type Hashed struct {
+	sum  hash.Hash
+	done int64 // bytes
 }
 
 // discard removes the partial file and its notes.
@@ -169,8 +181,8 @@ type attempt struct {
 	f      *Fetcher
 	t      Target
 	report func(Progress)
-	// last is the attempt before in the same call; nil for the first one.
-	last *attempt
+	// last is the file as the attempt before left it.
+	last *Hashed
 
 	file File
 	sum  hash.Hash
@@ -238,7 +250,7 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	if !whole && !n.match(a.t) || size > a.t.Bytes {
 		return newNotes(a.t), a.restart()
 	}
-	if a.last != nil && a.last.done == size && size > 0 && !whole { // it hashed what it wrote: a source may end each attempt after a byte
+	if a.last.sum != nil && a.last.done == size && size > 0 && !whole { // it hashed what it wrote: a source may end each attempt after a byte
 		a.sum, a.done = a.last.sum, size
 		return n, nil
 	}

@@ -117,6 +117,49 @@ func TestFetchGoesOnWhereAnEarlierCallEnded(t *testing.T) {
 	}
 }
 
+// readsOf counts what is read of a file on the disk.
+type readsOf struct {
+	File
+	bytes *int
+}
+
+func (r readsOf) Read(p []byte) (int, error) {
+	n, err := r.File.Read(p)
+	*r.bytes += n
+	return n, err
+}
+
+// TestAHashIsKeptForTheNextCall: a download that gives way each minute does not read its file again
+// each time.
+func TestAHashIsKeptForTheNextCall(t *testing.T) {
+	for _, kept := range []bool{true, false} {
+		o := newOrigin(t, blob(1<<20))
+		o.cuts = []int{400_000}
+		f, tg := fetcher(t, o)
+		if kept {
+			tg.Hashed = new(Hashed)
+		}
+		read := 0
+		f.Open = func(r *os.Root, name string) (File, error) {
+			file, err := r.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+			return readsOf{file, &read}, err
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		tg.Gained = func(int) { cancel() }
+		if err := f.Fetch(ctx, tg, nil); err == nil {
+			t.Fatal("it is not interrupted")
+		}
+		tg.Gained = nil
+		if err := f.Fetch(t.Context(), tg, nil); err != nil {
+			t.Fatal(err)
+		}
+		wantFile(t, tg, o.content)
+		if (read == 0) != kept {
+			t.Errorf("with the hash kept = %v, %d bytes are read again", kept, read)
+		}
+	}
+}
+
 // A partial file without notes may be anything: it is not resumed.
 func TestFetchDropsAPartOfAnotherTarget(t *testing.T) {
 	o := newOrigin(t, blob(1<<20))

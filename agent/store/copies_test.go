@@ -33,8 +33,8 @@ func (s *scripted) Of(_ context.Context, _ model.Record, _ string, waited time.D
 	s.waited = waited
 	return s.have
 }
-func (s *scripted) Slow(model.Record, string) []Peer     { return s.slow }
-func (s *scripted) Failed(mac string, err error) { s.failed = append(s.failed, mac) }
+func (s *scripted) Slow(model.Record, string) []Peer { return s.slow }
+func (s *scripted) Failed(mac string, err error)     { s.failed = append(s.failed, mac) }
 
 // errSlow is what a peer that is too slow fails with.
 var errSlow = &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "the Mac is slow"}
@@ -136,7 +136,7 @@ func (b byNamespace) Of(_ context.Context, r model.Record, _ string, _ time.Dura
 	return []Peer{b[""]}
 }
 func (b byNamespace) Slow(model.Record, string) []Peer { return nil }
-func (b byNamespace) Failed(string, error)     {}
+func (b byNamespace) Failed(string, error)             {}
 
 // TestAttackPeersThatAreAlwaysBusy: they have the weights when they are asked, and refuse to
 // send them. The source, which is forbidden here, is used soon, and no slot waits.

@@ -32,7 +32,7 @@ func (n *nearby) Of(_ context.Context, rec model.Record, _ string, _ time.Durati
 	}}}
 }
 func (n *nearby) Slow(model.Record, string) []Peer { return nil }
-func (n *nearby) Failed(string, error)     {}
+func (n *nearby) Failed(string, error)             {}
 
 // TestAttackWeightsOfAPeerWithoutAccessToTheirSource: a tenant whose credential the source refuses
 // gets no copy from a Mac that another tenant's credential brought them to.

@@ -53,9 +53,10 @@ type copies struct {
 	*Store
 	rec want
 
-	waited time.Duration // for peers, without a slot
-	busy   time.Duration // for peers that turned out to be busy
-	silent bool          // the source could not be asked: it is not asked again
+	waited time.Duration               // for peers, without a slot
+	busy   time.Duration               // for peers that turned out to be busy
+	hashed map[string]*download.Hashed // of the files that are begun, by name
+	silent bool                        // the source could not be asked: it is not asked again
 
 	// The peers to ask and the slot of this turn, and whether it has a file already.
 	peers []Peer

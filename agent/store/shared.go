@@ -278,7 +278,7 @@ func changed(rec model.Record, how string) error {
 // object store. It takes several turns if its source is slow and others wait, or if
 // its peers are busy.
 func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string, error) {
-	c := &copies{Store: s, rec: rec}
+	c := &copies{Store: s, rec: rec, hashed: map[string]*download.Hashed{}}
 	for {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 		c.ask(ctx)
@@ -310,6 +310,12 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 		return "", errors.Join(err, s.objects.dropPartial(f.partial()))
 	}
 	defer f.awaits.Store(0)
+	for i := range targets { // another turn may have begun it
+		if c.hashed[targets[i].Name] == nil {
+			c.hashed[targets[i].Name] = new(download.Hashed)
+		}
+		targets[i].Hashed = c.hashed[targets[i].Name]
+	}
 	err = s.transfer(ctx, f, rec, targets, c)
 	if errors.Is(err, errBusy) {
 		return "", err

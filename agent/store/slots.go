@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -17,9 +19,12 @@ const (
 	// longer fails by itself, and files are verified meanwhile.
 	maxGap = 30 * time.Second
 	// fullTurn is how long a download may receive before it makes room for one of a
-	// namespace with fewer slots, also if it keeps the pace.
-	fullTurn = 30 * time.Minute
+	// namespace with fewer slots, also if it keeps the pace. It continues where it stopped.
+	fullTurn = time.Minute
 )
+
+// maxLastTurns is more namespaces than a Mac downloads for at a time.
+const maxLastTurns = 512
 
 // errYielded cancels a slow or long download while others wait; it continues in another turn.
 var errYielded = errors.New("the download is slow or long, and others wait")
@@ -36,6 +41,9 @@ type slots struct {
 	mu      sync.Mutex     // guards what follows, and the turns
 	running map[*turn]bool // all that have begun
 	waiting []*turn        // in the order of their arrival
+	// begun counts the turns, and lastTurn is that of each namespace.
+	begun    int64
+	lastTurn map[string]int64
 }
 
 // turn is a download that waits until begun is closed, and then has a slot until it ends.
@@ -57,7 +65,7 @@ type turn struct {
 }
 
 func newSlots(most int) *slots {
-	return &slots{most: most, pace: minPace, window: paceWindow, now: time.Now, running: map[*turn]bool{}}
+	return &slots{most: most, pace: minPace, window: paceWindow, now: time.Now, running: map[*turn]bool{}, lastTurn: map[string]int64{}}
 }
 
 // acquire waits for a slot, which end returns. The context of the turn ends with errYielded
@@ -105,12 +113,16 @@ func (w *turn) gained(n int) {
 }
 
 // change changes the running and waiting downloads, and starts what may run then:
-// the oldest one of the namespace with the fewest slots. If any still waits, a slow one
+// the oldest one of the namespace with the fewest slots, of these the one that had no turn for
+// longest. If any still waits, a slow one
 // makes room, or a long one of a namespace with more slots.
 func (t *slots) change(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	what()
+	if len(t.lastTurn) > maxLastTurns {
+		maps.DeleteFunc(t.lastTurn, func(namespace string, _ int64) bool { return !t.knows(namespace) })
+	}
 	for len(t.running) < t.most {
 		at := t.next()
 		if at < 0 {
@@ -119,6 +131,8 @@ func (t *slots) change(what func()) {
 		w := t.waiting[at]
 		t.waiting = slices.Delete(t.waiting, at, at+1)
 		t.running[w] = true
+		t.begun++
+		t.lastTurn[w.namespace] = t.begun
 		w.last = t.now()
 		close(w.begun)
 	}
@@ -135,6 +149,16 @@ func (t *slots) change(what func()) {
 		w.yielded = true
 		w.yield(errYielded)
 	}
+}
+
+// knows reports whether a namespace has a download.
+func (t *slots) knows(namespace string) bool {
+	for w := range t.running {
+		if w.namespace == namespace {
+			return true
+		}
+	}
+	return slices.ContainsFunc(t.waiting, func(w *turn) bool { return w.namespace == namespace })
 }
 
 // look starts what may run now.
@@ -170,11 +194,16 @@ func (t *slots) next() int {
 	next := -1
 	for i, w := range t.waiting {
 		w.charge(used)
-		if used[w.namespace] < t.share(w.namespace) && (next < 0 || used[w.namespace] < used[t.waiting[next].namespace]) {
+		if used[w.namespace] < t.share(w.namespace) && (next < 0 || t.before(w, t.waiting[next], used)) {
 			next = i
 		}
 	}
 	return next
+}
+
+// before reports whether a download runs before one that has waited for longer.
+func (t *slots) before(a, b *turn, used map[string]int) bool {
+	return cmp.Or(used[a.namespace]-used[b.namespace], cmp.Compare(t.lastTurn[a.namespace], t.lastTurn[b.namespace])) < 0
 }
 
 // charge charges a waiting download to the namespace with the fewest slots of those that want it.

@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 	"time"
 
@@ -71,7 +72,7 @@ func TestAttackSlowSourcesOfSeveralNamespaces(t *testing.T) {
 	team.end()
 }
 
-func TestADownloadWithAPaceKeepsItsSlot(t *testing.T) {
+func TestADownloadWithAPaceIsNotSlow(t *testing.T) {
 	for name, tc := range map[string]struct {
 		bytes, times int
 		gap          time.Duration
@@ -82,19 +83,16 @@ func TestADownloadWithAPaceKeepsItsSlot(t *testing.T) {
 		s := newSlots(1)
 		now := time.Unix(1_800_000_000, 0)
 		s.now = func() time.Time { return now }
-		ctx, w, err := s.acquire(t.Context(), of("team"))
+		_, w, err := s.acquire(t.Context(), of("team"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.change(func() {
-			s.waiting = append(s.waiting, &turn{slots: s, wanted: of("other"), begun: make(chan struct{}), yield: func(error) {}})
-		})
 		for range tc.times {
 			now = now.Add(tc.gap)
 			w.gained(tc.bytes)
 		}
-		if ctx.Err() != nil {
-			t.Errorf("%s: it lost its slot", name)
+		if w.slow {
+			t.Errorf("%s: it makes room for any other", name)
 		}
 	}
 }
@@ -170,5 +168,60 @@ func TestAttackSourcesThatAreJustFastEnough(t *testing.T) {
 	case <-team.begun:
 	default:
 		t.Error("the download that waited has no slot")
+	}
+}
+
+// TestAttackManyNamespacesThatKeepThePace: another namespace gets a slot within the time of a turn,
+// however many others wait with it, and those that made room continue.
+func TestAttackManyNamespacesThatKeepThePace(t *testing.T) {
+	s := newSlots(3)
+	now := time.Unix(1_800_000_000, 0)
+	s.now = func() time.Time { return now }
+	wait := func(namespace string) *turn {
+		w := &turn{slots: s, wanted: of(namespace), begun: make(chan struct{}), last: now}
+		w.yield = func(error) {}
+		s.change(func() { s.waiting = append(s.waiting, w) })
+		return w
+	}
+	for n := range 40 {
+		wait(string(rune('a' + n%10)))
+	}
+	turns := map[string]int{}
+	step := func() {
+		now = now.Add(time.Second)
+		for w := range maps.Clone(s.running) {
+			w.gained(2 * minPace)
+			if w.yielded {
+				turns[w.namespace]++
+				w.end()
+				wait(w.namespace)
+			}
+		}
+	}
+	for range 600 {
+		step()
+	}
+	for n := range 5 {
+		team := wait("team" + string(rune('a'+n)))
+		began := now
+		for running := false; !running; {
+			if step(); now.Sub(began) > fullTurn+2*time.Second {
+				t.Fatalf("team %d waits for %s", n, now.Sub(began))
+			}
+			select {
+			case <-team.begun:
+				running = true
+			default:
+			}
+		}
+		team.end()
+	}
+	for namespace, n := range turns {
+		if n < 2 {
+			t.Errorf("%s had %d turns", namespace, n)
+		}
+	}
+	if len(turns) != 10 {
+		t.Errorf("%d namespaces had a turn", len(turns))
 	}
 }
