@@ -1,18 +1,23 @@
 package pool
 
 import (
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/excerpt"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // TestAttackAnEngineWithALongMessage: it is kept for as long as the replica is assigned,
@@ -98,6 +103,60 @@ func TestAttackAnEngineWithImpossibleFigures(t *testing.T) {
 				defer lc.mu.Unlock()
 				if st := lc.entries[memory.Key{UID: "a", Epoch: 1}].engine.status; len(st.GetMessage()) > excerpt.MessageBytes || len(st.GetReason()) > maxReason || len(st.GetGuard().GetInactiveReason()) > excerpt.MessageBytes {
 					t.Errorf("texts of %d, %d and %d bytes are kept", len(st.GetMessage()), len(st.GetReason()), len(st.GetGuard().GetInactiveReason()))
+				}
+			})
+		})
+	}
+}
+
+// TestAttackAFloodOfStatuses: an engine that was taken over keeps its agent as busy as a few others.
+func TestAttackAFloodOfStatuses(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("flood", enginetest.Script{HoldBytes: gib, Flood: 100_000}))
+		s.after(10 * time.Second)
+		s.want("flood", "Serving True/Serving")
+		if a := s.report("flood").Activity; a == nil || a.PromptTokensTotal > 12*statusReads {
+			t.Errorf("after 10 s: %+v", a)
+		}
+	})
+}
+
+// TestTheNewestStatusCounts: those that come faster than they are taken are passed over, and the
+// last one is taken within the time between two.
+func TestTheNewestStatusCounts(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		n         int
+		every     time.Duration
+		most      int // that are taken
+		late      time.Duration
+		takesLong time.Duration
+	}{
+		{name: "at the usual rate all are taken at once", n: 500, every: time.Second / 40, most: 500},
+		{name: "a burst as well", n: statusBurst, every: time.Millisecond, most: statusBurst},
+		{name: "of a flood the newest", n: 3000, every: time.Second / 300, most: statusBurst + 11*statusRate, late: time.Second / statusRate},
+		{name: "while one is taken", n: 300, every: time.Second / 300, most: 12, takesLong: 100 * time.Millisecond, late: 200 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := pace{rate.NewLimiter(statusReads, statusReads), rate.NewLimiter(statusRate, statusBurst)}
+				sent, taken, late := 0, 0, time.Duration(0)
+				last := int64(0)
+				p.newest(t.Context(), func() (*wire.Status, error) {
+					if sent == c.n {
+						return nil, io.EOF
+					}
+					time.Sleep(c.every)
+					sent++
+					return &wire.Status{Memory: &wire.Memory{WeightsBytes: time.Now().UnixMicro()}, Activity: &wire.Activity{PromptTokensTotal: int64(sent)}}, nil
+				}, func(s *wire.Status) {
+					taken++
+					last = s.Activity.PromptTokensTotal
+					late = max(late, time.Since(time.UnixMicro(s.Memory.WeightsBytes)))
+					time.Sleep(c.takesLong)
+				})
+				if last != int64(c.n) || taken > c.most || taken < min(c.most, c.n)/2 || late > c.late+time.Millisecond {
+					t.Errorf("%d of %d are taken, the last one is %d, up to %s late; want at most %d, up to %s late", taken, c.n, last, late, c.most, c.late)
 				}
 			})
 		})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/excerpt"
@@ -51,8 +53,10 @@ func (lc *lifecycle) follow(ctx context.Context, e *entry, g *engine) {
 	}
 	lc.change(func() { lc.backend = excerpt.Of(h.GetBackend(), maxBackend) })
 	lc.tasks.Go(func() { lc.leaseDisk(ctx, e, g) }) // not waited for: a slow disk must not delay the end of a process
+	var p pace
+	p.reads, p.takes = rate.NewLimiter(statusReads, statusReads), rate.NewLimiter(statusRate, statusBurst)
 	for {
-		lc.watch(ctx, e, g)
+		lc.watch(ctx, e, g, p)
 		select {
 		case <-ctx.Done():
 			return
@@ -86,19 +90,46 @@ const exitGrace = time.Second
 // watchAgain is the pause before a broken status stream is opened again.
 const watchAgain = 100 * time.Millisecond
 
+// An engine sends a status each Poll and when something changes. Of one that sends more,
+// statusRate a second are taken after statusBurst, the newest each time: each may cause a
+// poll. statusReads a second are read at most.
+const statusRate, statusBurst, statusReads = 50, 100, 1000
+
+// pace bounds how many statuses of an engine are read and taken.
+type pace struct{ reads, takes *rate.Limiter }
+
+// newest takes the statuses that recv returns until it fails, one at a time. Of those that
+// come faster than the pace only the newest is taken; the last one always is.
+func (p pace) newest(ctx context.Context, recv func() (*wire.Status, error), take func(*wire.Status)) {
+	latest := make(chan *wire.Status, 1)
+	go func() {
+		defer close(latest)
+		for {
+			s, err := recv()
+			if err != nil {
+				return
+			}
+			select {
+			case <-latest:
+			default:
+			}
+			latest <- s
+			_ = p.reads.Wait(ctx) // recv ends with ctx
+		}
+	}()
+	for s := range latest {
+		take(s)
+		_ = p.takes.Wait(ctx) // the last one is taken after its end, too
+	}
+}
+
 // watch follows one status stream to its end.
-func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine) {
+func (lc *lifecycle) watch(ctx context.Context, e *entry, g *engine, p pace) {
 	stream, err := g.client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: uint32(lc.Timing.Poll.Milliseconds())})
 	if err != nil {
 		return
 	}
-	for {
-		s, err := stream.Recv()
-		if err != nil {
-			return
-		}
-		lc.observe(e, g, s)
-	}
+	p.newest(ctx, stream.Recv, func(s *wire.Status) { lc.observe(e, g, s) })
 }
 
 // observe takes one status message, as far as it is accepted.

@@ -249,6 +249,11 @@ func (e *fake) Watch(r *wire.WatchRequest, stream grpc.ServerStreamingServer[wir
 		if err := stream.Send(s); err != nil {
 			return err
 		}
+		for n := int64(1); s.GetState() == wire.State_STATE_READY && n <= int64(e.script.Flood); n++ {
+			if err := stream.Send(&wire.Status{State: s.GetState(), Activity: &wire.Activity{PromptTokensTotal: n}}); err != nil {
+				return err
+			}
+		}
 		select {
 		case <-stream.Context().Done():
 			return nil

@@ -28,6 +28,9 @@ type Script struct {
 	// Claims, unless 0, is every figure of each status once ready; its texts have
 	// ClaimedText bytes.
 	Claims int64 `json:"claims,omitempty"`
+	// Flood is how many statuses follow each one once ready, without a pause; each
+	// counts one prompt token more.
+	Flood int `json:"flood,omitempty"`
 	// FailReason makes the load fail with it; FailMessage says more.
 	FailReason  string `json:"failReason,omitempty"`
 	FailMessage string `json:"failMessage,omitempty"`
