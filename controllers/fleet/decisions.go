@@ -117,7 +117,7 @@ func (s *Inspectors) decide(d *v1alpha1.ModelDeployment, l *listing, rules *v1al
 		}
 		r.within = in
 	}
-	about := s.subjects[r.inspection.ID]
+	about := s.subjects[r.id]
 	since := s.since
 	if about != nil {
 		since = max(since, about.since)
@@ -131,7 +131,7 @@ func (s *Inspectors) decide(d *v1alpha1.ModelDeployment, l *listing, rules *v1al
 			return r, made
 		}
 	}
-	made := decideAmong(d, r.inspection.ID, r.members, l)
+	made := decideAmong(d, r.id, r.members, l)
 	if !s.keeps(d, r) || l.epoch < since || about == nil && l.epoch != s.epoch {
 		return r, made // not kept, or of a list that is no longer the latest
 	}
@@ -140,7 +140,7 @@ func (s *Inspectors) decide(d *v1alpha1.ModelDeployment, l *listing, rules *v1al
 			s.subjects = map[string]*subject{}
 		}
 		about = &subject{since: l.epoch}
-		s.subjects[r.inspection.ID] = about
+		s.subjects[r.id] = about
 	}
 	about.in(max(since, about.since), l.round)[hashOf(r.members)] = made
 	r.decision = made

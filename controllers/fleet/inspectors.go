@@ -96,9 +96,10 @@ type request struct {
 	// refused: the spec is not accepted, so that no Mac is asked.
 	refused bool
 	// local: the source is a file:// one.
-	local      bool
-	inspection v1alpha1.Inspection
-	// bytes of the inspection as JSON, and in memory with the verdicts.
+	local bool
+	// id of the inspection.
+	id string
+	// bytes of the inspection as JSON, and memory of the request with the verdicts.
 	bytes, memory int
 	// judged are the Macs that were judged in their current state, and admits those of them that
 	// are admitted, as bits by slot. All verdicts on all deployments are to be kept: to judge those
@@ -114,18 +115,21 @@ type request struct {
 // newRequest returns the request for a deployment's source. The affinity of a spec that is too
 // large to be accepted is not checked.
 func newRequest(d *v1alpha1.ModelDeployment, slots int) *request {
-	r := &request{generation: d.Generation, crowded: Crowded(d), secretUID: d.Status.SecretUID}
-	if r.refused = OversizedDeployment(d, &d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil; r.refused {
-		r.inspection.ID = InspectionID(d)
-	} else {
-		m := d.Spec.Model.Resolved()
-		r.local = strings.HasPrefix(m.Source, FileScheme)
-		r.inspection = v1alpha1.Inspection{ID: InspectionID(d), Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d), Adapters: d.Spec.Adapters}
-		r.bytes = jsonBytes(r.inspection)
+	r := &request{generation: d.Generation, crowded: Crowded(d), secretUID: d.Status.SecretUID, id: InspectionID(d)}
+	if r.refused = OversizedDeployment(d, &d.Spec) != nil || InvalidPlacement(&d.Spec.Placement) != nil; !r.refused {
+		in := inspectionFor(d, r.id)
+		r.local, r.bytes = strings.HasPrefix(in.Source, FileScheme), jsonBytes(in)
 		r.judged, r.admits = make([]uint64, words(slots)), make([]uint64, words(slots))
 	}
-	r.memory = 1024 + r.bytes + perWord*words(slots)
+	r.memory = 1024 + perWord*words(slots)
 	return r
+}
+
+// inspectionFor returns the inspection of a deployment's source, with its id. It is made when it
+// is needed: with adapters it has tens of KiB.
+func inspectionFor(d *v1alpha1.ModelDeployment, id string) v1alpha1.Inspection {
+	m := d.Spec.Model.Resolved()
+	return v1alpha1.Inspection{ID: id, Namespace: d.Namespace, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d), Adapters: d.Spec.Adapters}
 }
 
 // perWord is how many bytes a request takes for 64 Macs: their verdicts, and their bits among the
@@ -212,7 +216,7 @@ func (s *Inspectors) forget(namespace string, uid types.UID) {
 	if t == nil || t.requests[uid] == nil {
 		return
 	}
-	delete(s.subjects, t.requests[uid].inspection.ID)
+	delete(s.subjects, t.requests[uid].id)
 	t.bytes -= t.requests[uid].memory
 	s.bytes -= t.requests[uid].memory
 	if delete(t.requests, uid); len(t.requests) == 0 {
@@ -230,7 +234,7 @@ func (s *Inspectors) AskedNames(deployments []v1alpha1.ModelDeployment, macs []v
 	l, done := s.list(macs), map[*decision]bool{}
 	for i := range deployments {
 		r, decision := s.decide(&deployments[i], l, rules)
-		ids[r.inspection.ID] = true
+		ids[r.id] = true
 		if r.local {
 			for _, mac := range s.admitted(&deployments[i], l.under(rules, deployments[i].Namespace)) {
 				names[mac.Name] = true

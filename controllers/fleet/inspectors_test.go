@@ -166,33 +166,41 @@ func TestTheRequestsOfAllDeploymentsOfANamespaceAreKept(t *testing.T) {
 	for i := range macs {
 		macs[i] = ready(fmt.Sprint("mac-", i))
 	}
-	deployments := make([]v1alpha1.ModelDeployment, SpecsRoom.Namespace/leastBytes)
-	for i := range deployments {
-		deployments[i] = valued("many", i, 0)
+	for name, c := range map[string]struct{ deployments, adapters int }{
+		"small ones": {deployments: SpecsRoom.Namespace / leastBytes}, "with adapters": {deployments: 3000, adapters: 7},
+	} {
+		deployments := make([]v1alpha1.ModelDeployment, c.deployments)
+		for i := range deployments {
+			deployments[i] = adapted(valued("many", i, 0), c.adapters)
+		}
+		var s Inspectors
+		s.Inspections("mac-7", deployments, macs, nil)
+		if n := s.kept()["many"]; n != len(deployments) {
+			t.Errorf("%s: the requests of %d deployments are kept, of %d", name, n, len(deployments))
+		}
 	}
-	var s Inspectors
-	s.Inspections("mac-7", deployments, macs, nil)
-	if n := s.kept()["many"]; n != len(deployments) {
-		t.Errorf("the requests of %d deployments are kept, of %d", n, len(deployments))
+}
+
+// adapted gives a deployment adapters of 2 KB each.
+func adapted(d v1alpha1.ModelDeployment, n int) v1alpha1.ModelDeployment {
+	for n := range n {
+		d.Spec.Adapters = append(d.Spec.Adapters, v1alpha1.AdapterSpec{Name: fmt.Sprint(n), Source: fmt.Sprintf("hf://%02000d", n)})
 	}
+	return d
 }
 
 // TestAttackANamespaceFillsTheRequests: it loses its own, and no other namespace does.
 func TestAttackANamespaceFillsTheRequests(t *testing.T) {
 	deployments := []v1alpha1.ModelDeployment{valued("quiet", 0, 0), valued("quiet", 1, 32)}
-	for i := range 1500 {
-		d := valued("evil", i, 0)
-		for n := range 15 {
-			d.Spec.Adapters = append(d.Spec.Adapters, v1alpha1.AdapterSpec{Name: fmt.Sprint(n), Source: fmt.Sprintf("hf://%02000d", n)})
-		}
-		deployments = append(deployments, d)
+	for i := range maxInspectorBytes / 1024 {
+		deployments = append(deployments, valued("evil", i, 0))
 	}
 	macs := []v1alpha1.MacNode{ready("a"), ready("b")}
 	var s Inspectors
 	for range 2 {
 		s.Inspections("a", deployments, macs, nil)
 	}
-	if kept := s.kept(); kept["quiet"] != 2 || kept["evil"] == 0 || kept["evil"] > 1100 || s.bytes > maxInspectorBytes {
+	if kept := s.kept(); kept["quiet"] != 2 || kept["evil"] == 0 || kept["evil"] == len(deployments)-2 || s.bytes > maxInspectorBytes {
 		t.Errorf("%v are kept in %d bytes, want both of the quiet namespace within %d", kept, s.bytes, maxInspectorBytes)
 	}
 	sum := 0

@@ -137,9 +137,9 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 	seen, namespaces := map[string]bool{}, map[string]bool{}
 	var asked []sizedInspection
 	for _, d := range byTurns(charged(asking, requests)) {
-		if r := requests[d]; !seen[r.inspection.ID] {
-			seen[r.inspection.ID], namespaces[d.Namespace] = true, true
-			asked = append(asked, sizedInspection{r.inspection, r.bytes})
+		if r := requests[d]; !seen[r.id] {
+			seen[r.id], namespaces[d.Namespace] = true, true
+			asked = append(asked, sizedInspection{inspectionFor(d, r.id), r.bytes})
 		}
 	}
 	var lasts time.Duration
@@ -157,16 +157,16 @@ func charged(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDep
 		if asks[d.Namespace] == nil {
 			asks[d.Namespace] = map[string]bool{}
 		}
-		asks[d.Namespace][requests[d].inspection.ID] = true
+		asks[d.Namespace][requests[d].id] = true
 	}
 	to := map[string]string{}
 	for _, d := range asking {
-		id := requests[d].inspection.ID
+		id := requests[d].id
 		if now, known := to[id]; !known || cmp.Or(cmp.Compare(len(asks[d.Namespace]), len(asks[now])), cmp.Compare(d.Namespace, now)) < 0 {
 			to[id] = d.Namespace
 		}
 	}
-	return slices.DeleteFunc(asking, func(d *v1alpha1.ModelDeployment) bool { return to[requests[d].inspection.ID] != d.Namespace })
+	return slices.DeleteFunc(asking, func(d *v1alpha1.ModelDeployment) bool { return to[requests[d].id] != d.Namespace })
 }
 
 // sizedInspection is an inspection with its size as JSON.
