@@ -37,14 +37,16 @@ const (
 	// runawayStep is by how much an engine that is over its own limit grows from
 	// poll to poll if it obeys nothing any more: no request to end ends it soon.
 	runawayStep = 64 * footprint.MiB
-	// unmeasuredTime is how long one engine that cannot be measured keeps the guard
-	// from acting.
-	unmeasuredTime = 30 * time.Second
-	// stuckPolls of soft pressure in which no engine can release memory: pausing
-	// does not help. After softPolls prompts are let through in any case: an engine whose
-	// requests only wait is not idle either, and an answer may take hours.
+	// stuckPolls of pressure in which no engine can release memory: pausing does not
+	// help. After softPolls prompts are let through in any case: an engine whose
+	// requests only wait is not idle either, and an answer may take hours. That is of
+	// soft pressure, and of hard pressure by other programs, which may last as long.
 	stuckPolls, softPolls = 10, 60
 )
+
+// UnmeasuredTime is how long one engine that cannot be measured keeps the guard, and the
+// check of wired memory, from judging the others. Then what it has reserved counts.
+const UnmeasuredTime = 30 * time.Second
 
 // Enforcer decides after each poll which engines to trim, abort or evict. It is
 // not safe for concurrent use, reads no clock and has no side effects.
@@ -55,7 +57,7 @@ type Enforcer struct {
 	level   v1alpha1.PressureLevel
 	last    Decision // of the last poll that was complete
 	// Consecutive polls: under the mark of the level; over the fixed ceiling;
-	// hard by the dynamic term alone; soft although no engine can release memory; soft.
+	// hard by the dynamic term alone; lenient although no engine can release memory; lenient.
 	below, over, dip, stuck, soft int
 	gracePoll                     int64     // the poll of grace of this emergency; 0: none yet
 	criticalStep                  time.Time // the last step against pressure that only the system reports
@@ -114,7 +116,7 @@ func (e *Enforcer) Poll(r Reading) Decision {
 	return e.last
 }
 
-// assume counts, for an engine that could not be measured for unmeasuredTime while
+// assume counts, for an engine that could not be measured for UnmeasuredTime while
 // another one could, what it has reserved: it must not keep the guard from the
 // others. It explains that in a sentence, empty where nothing is assumed.
 func (e *Enforcer) assume(r Reading) (Reading, string) {
@@ -130,7 +132,7 @@ func (e *Enforcer) assume(r Reading) (Reading, string) {
 			first = r.Now
 		}
 		since[g.Key] = first
-		if one && r.Now.Sub(first) >= unmeasuredTime {
+		if one && r.Now.Sub(first) >= UnmeasuredTime {
 			engines[i].Footprint, engines[i].FootprintKnown = g.Reserved, true
 			assumed = unmeasured(g) + ": what it has reserved counts"
 		}
@@ -322,15 +324,21 @@ func (e *Enforcer) levelOf(s observation) (v1alpha1.PressureLevel, string) {
 	return v1alpha1.PressureNormal, holds
 }
 
-// pause reports whether new prompts wait: under any pressure, unless soft
-// pressure lasts, for less long if no engine can release memory; they would wait forever.
+// lenient reports whether the pressure is soft, or hard only by what other programs use.
+func (e *Enforcer) lenient(s observation) bool {
+	return e.level == v1alpha1.PressureSoft || e.level == v1alpha1.PressureHard && s.use <= footprint.HardMark(s.c.Fixed)
+}
+
+// pause reports whether new prompts wait: under any pressure, unless lenient pressure
+// lasts, for less long if no engine can release memory; they would wait forever. The
+// guard of an engine still runs none for which the Mac has no room.
 func (e *Enforcer) pause(s observation) bool {
-	if e.level != v1alpha1.PressureSoft {
+	if !e.lenient(s) {
 		e.stuck, e.soft = 0, 0
 		return e.level != v1alpha1.PressureNormal
 	}
 	if e.stuck >= stuckPolls || e.soft >= softPolls {
-		return false // until the level changes
+		return false // until it is no longer lenient
 	}
 	e.stuck, e.soft = e.inARow(e.stuck, !e.canFall(s)), e.inARow(e.soft, true)
 	return e.stuck < stuckPolls && e.soft < softPolls

@@ -195,6 +195,23 @@ func TestSoftPressureThatLastsLetsPromptsThrough(t *testing.T) {
 	}
 }
 
+// TestHardPressureByOtherProgramsLetsPromptsThrough when it lasts: they may use the memory for days.
+func TestHardPressureByOtherProgramsLetsPromptsThrough(t *testing.T) {
+	p := newPolls()
+	crowd := func() Decision { return p.see(-104, pinned(20)) }
+	for poll := 1; crowd().PausePrefill; poll++ {
+		if poll > 2*softPolls {
+			t.Fatalf("prompts still wait after %d polls", poll)
+		}
+	}
+	if d := crowd(); d.PausePrefill || d.Level != v1alpha1.PressureHard || d.Headroom != 0 {
+		t.Errorf("%+v, want prompts let through, for which there is no more room than before", d)
+	}
+	if !p.see(0, pinned(96)).PausePrefill {
+		t.Error("hard pressure by the engines themselves does not pause")
+	}
+}
+
 // All idle engines, then requests of engines over their limit, then loads.
 func TestHardPressureEscalates(t *testing.T) {
 	over := func(e *EngineReading) { e.Limit = e.Gauge() - gib }

@@ -40,6 +40,9 @@ type WiredReading struct {
 	// Ends counts the engine processes that were observed to end since the agent
 	// started.
 	Ends int64
+	// Assumed: an engine could not be measured, and what it has reserved counts. That
+	// is enough to find that nothing is left, and no evidence.
+	Assumed bool
 	// Total memory of the machine.
 	Total int64
 }
@@ -69,12 +72,12 @@ func (w WiredReading) unowned() (least, most int64) {
 	return max(0, least), max(0, most)
 }
 
-// Consistent reports whether the figures show what is wired without an owner: no
-// engine grew, shrank, started or ended by more than a sixteenth of the bound
+// Consistent reports whether the figures show what is wired without an owner: none is
+// assumed, and no engine grew, shrank, started or ended by more than a sixteenth of the bound
 // while they were read.
 func (w WiredReading) Consistent() bool {
 	least, most := w.unowned()
-	return !w.Starting && most-least <= StrandingBound(w.Total)/16
+	return !w.Starting && !w.Assumed && most-least <= StrandingBound(w.Total)/16
 }
 
 // Stranding detects wired memory that engines held and no process owns. Its zero

@@ -79,3 +79,22 @@ func TestALongDrainLastsWhileNobodyWaits(t *testing.T) {
 		s.wantResident("always")
 	})
 }
+
+// TestAnAgentThatRestartsDrainsForNoRequest: those of the one before ended with it, whether their
+// drain was shortened or not.
+func TestAnAgentThatRestartsDrainsForNoRequest(t *testing.T) {
+	play(t, func(s *stage) {
+		busy := s.model("busy", enginetest.Script{HoldBytes: 50 * gib}, onDemand(0), of("other"), drain(86400))
+		always := s.model("always", enginetest.Script{HoldBytes: 20 * gib}, of("team"))
+		s.follow(busy)
+		s.acquire("busy")
+		s.follow(toDrain(busy), always)
+		s.after(5 * time.Second)
+		s.wantResident("busy")
+		s.halt()
+		s.boot()
+		s.follow(toDrain(busy), always)
+		s.after(20 * time.Second)
+		s.want("always", "Serving True/Serving")
+	})
+}

@@ -436,6 +436,42 @@ func TestOnePollIsEnoughWhilePeersServe(t *testing.T) {
 	})
 }
 
+// TestAnEngineThatCannotBeMeasuredDoesNotHoldUpTheCheck of wired memory for ever, by which the
+// others wait for a start.
+func TestAnEngineThatCannotBeMeasuredDoesNotHoldUpTheCheck(t *testing.T) {
+	for name, left := range map[string]int64{"all comes back": 0, "much stays wired": 20 * gib} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				wired := func(bytes int64) {
+					h := s.host
+					h.Wired, h.WiredKnown = bytes, true
+					s.mac.SetHost(h)
+				}
+				wired(2 * gib)
+				s.after(time.Minute)
+				a, hidden := s.model("a", enginetest.Script{HoldBytes: 20 * gib}), s.model("hidden", enginetest.Script{HoldBytes: 10 * gib})
+				s.follow(a, hidden)
+				s.after(time.Second)
+				wired(32 * gib)
+				s.after(20 * time.Second)
+				s.mac.Hide(s.twin.Engine("hidden").PID())
+				if err := s.twin.Engine("a").Signal(syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				wired(12*gib + left)
+				s.after(20 * time.Second)
+				s.want("a", "Loaded False/HostUnsettled")
+				s.after(time.Minute)
+				if left > 0 {
+					s.wantResident("hidden")
+					return
+				}
+				s.want("a", "Serving True/Serving")
+			})
+		})
+	}
+}
+
 // TestAfterAnUncleanEndNothingStartsUntilTheHostIsInOrder.
 func TestAfterAnUncleanEndNothingStartsUntilTheHostIsInOrder(t *testing.T) {
 	play(t, func(s *stage) {

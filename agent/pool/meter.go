@@ -189,9 +189,9 @@ func (mt *meter) ownFootprint() (sum int64) {
 }
 
 // ownFootprints is what each engine holds, by its process id, how many turned
-// out to be gone, and whether all others could be measured.
-func (mt *meter) ownFootprints() (held map[int]int64, gone int64, known bool) {
-	held, known = map[int]int64{}, true
+// out to be gone, and which of the others could not be measured.
+func (mt *meter) ownFootprints() (held map[int]int64, gone int64, unmeasured []*engine) {
+	held = map[int]int64{}
 	for _, g := range mt.running() {
 		n, err := g.proc.Footprint()
 		switch {
@@ -200,11 +200,29 @@ func (mt *meter) ownFootprints() (held map[int]int64, gone int64, known bool) {
 			continue
 		case err != nil:
 			mt.read(func() { n = g.footprint })
-			known = false
+			unmeasured = append(unmeasured, g)
 		}
 		held[g.pid] = n
 	}
-	return held, gone, known
+	return held, gone, unmeasured
+}
+
+// assumed returns what engines that cannot be measured have reserved, by their process
+// id; false if one of them could lately.
+func (mt *meter) assumed(unmeasured []*engine) (held map[int]int64, ok bool) {
+	held, ok = map[int]int64{}, true
+	mt.read(func() {
+		account := mt.ledger.Account()
+		for _, g := range unmeasured {
+			last := g.measured
+			if last.IsZero() {
+				last = g.loadBegan
+			}
+			ok = ok && time.Since(last) >= memory.UnmeasuredTime
+			held[g.pid] = max(g.footprint, account.Holders[g.key])
+		}
+	})
+	return held, ok
 }
 
 // residue returns the memory in use while no engine runs; the caller holds mu.

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"maps"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -75,7 +76,7 @@ func (sg *startGate) unclean() { sg.stranding.Unclean() }
 // footprints by process id; both are read again while engines change by much.
 func (sg *startGate) watchWired(host probe.Host, known bool, held map[int]int64) {
 	w := sg.readWired(host, known, held)
-	for round := 1; round < wiredRounds && w.Known && !w.Consistent(); round++ {
+	for round := 1; round < wiredRounds && w.Known && !w.Assumed && !w.Consistent(); round++ {
 		w = sg.readWiredAgain()
 	}
 	before, after := false, false
@@ -99,19 +100,22 @@ const wiredRounds = 3
 
 // readWiredAgain reads wired memory between two readings of the footprints.
 func (sg *startGate) readWiredAgain() memory.WiredReading {
-	before, _, known := sg.ownFootprints()
+	before, _, _ := sg.ownFootprints()
 	host, err := sg.probe.Host(sg.life, 0)
-	return sg.readWired(host, err == nil && known, before)
+	return sg.readWired(host, err == nil, before)
 }
 
 // readWired reads the footprints after the host was measured.
 func (sg *startGate) readWired(host probe.Host, known bool, before map[int]int64) memory.WiredReading {
 	starting := sg.starting() // first: a process that the host counted is either starting or in Held
-	held, gone, measured := sg.ownFootprints()
+	held, gone, unmeasured := sg.ownFootprints()
+	assumed, enough := sg.assumed(unmeasured)
+	maps.Copy(before, assumed)
+	maps.Copy(held, assumed)
 	w := memory.WiredReading{
 		At: time.Now(), Wired: host.Wired, Measurable: host.WiredKnown || !known, Total: host.Total,
-		Known:  known && host.WiredKnown && measured, // else the bytes of an engine would seem to be left
-		Before: before, Held: held, Starting: starting,
+		Known:  known && host.WiredKnown && enough, // else the bytes of an engine would seem to be left
+		Before: before, Held: held, Starting: starting, Assumed: len(unmeasured) > 0,
 	}
 	sg.read(func() { w.Ends = sg.ends + gone })
 	return w
@@ -168,8 +172,8 @@ func (sg *startGate) strandedNow() (yes bool) {
 	if err != nil || !host.WiredKnown {
 		return false
 	}
-	own, _, known := sg.ownFootprints() // after the host: what was wired for an engine that ends meanwhile counts as left
-	if !known {
+	own, _, unmeasured := sg.ownFootprints() // after the host: what was wired for an engine that ends meanwhile counts as left
+	if len(unmeasured) > 0 {
 		return false
 	}
 	var sum int64

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -12,16 +13,26 @@ type Scripted struct {
 	host      Host
 	err       error
 	processes map[int]scriptedProcess
+	hidden    map[int]bool
 }
+
+var errHidden = errors.New("the footprint cannot be read")
 
 type scriptedProcess struct {
 	footprint int64
 	start     string
 }
 
+// Hide makes the footprint of a process unreadable.
+func (s *Scripted) Hide(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden[pid] = true
+}
+
 // NewScripted begins with that host and no process.
 func NewScripted(h Host) *Scripted {
-	return &Scripted{host: h, processes: map[int]scriptedProcess{}}
+	return &Scripted{host: h, processes: map[int]scriptedProcess{}, hidden: map[int]bool{}}
 }
 
 // SetProcess makes a process live, or changes its footprint.
@@ -68,6 +79,11 @@ func (s *Scripted) Host(_ context.Context, own int64) (Host, error) {
 // Footprint is the scripted footprint.
 func (s *Scripted) Footprint(pid int) (int64, error) {
 	p, err := s.process(pid)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && s.hidden[pid] {
+		return 0, errHidden
+	}
 	return p.footprint, err
 }
 
