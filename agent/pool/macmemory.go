@@ -127,7 +127,7 @@ func (p *pressure) guardCondition() metav1.Condition {
 		}
 	}
 	if worst != nil {
-		return yes(reason, "the engine of %s/%s has no active memory guard: %s", worst.record.Namespace, worst.record.Name, why)
+		return yes(reason, "the engine of replica %s, epoch %d, has no active memory guard: %s", worst.key.UID, worst.key.Epoch, why) // Events of the Mac repeat it
 	}
 	return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionFalse, v1alpha1.ReasonGuardsActive, "all engines have received and acknowledged their limits")
 }

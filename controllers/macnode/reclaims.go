@@ -89,7 +89,7 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 // about its replica, by its quota for example, loses it: it would refuse it again.
 func (r *Reclaims) emit(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim) error {
 	n := notice.Notice{
-		ID: reclaim.ID, Reason: "Reclaimed", Message: describe(mac.Name, reclaim),
+		ID: reclaim.ID, Reason: "Reclaimed", Message: describe(mac.Name, "engine of "+reclaim.Namespace+"/"+reclaim.Name, reclaim),
 		Warning: alarming(reclaim.Reason) || reclaim.HostCheck == v1alpha1.HostCheckStranded,
 	}
 	var failed error
@@ -101,7 +101,7 @@ func (r *Reclaims) emit(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1a
 			failed = nil
 		}
 	}
-	n.About = notice.Of("MacNode", mac)
+	n.About, n.Message = notice.Of("MacNode", mac), describe(mac.Name, "engine of replica "+reclaim.ReplicaUID, reclaim) // tenants may read it
 	fresh, err := n.Post(ctx, r.Client, r.Clock.Now())
 	if fresh {
 		r.Metrics.Reclaimed(reclaim)
@@ -121,15 +121,15 @@ func alarming(r v1alpha1.ReclaimReason) bool {
 	return true
 }
 
-// describe formats the exact bytes: "freed 159744000 bytes (152.3 MiB) ...", and the next
-// step if there is one.
-func describe(mac string, r *v1alpha1.Reclaim) string {
+// describe formats the exact bytes: "freed 159744000 bytes (152.3 MiB) ...", of what, and the
+// next step if there is one.
+func describe(mac, what string, r *v1alpha1.Reclaim) string {
 	freed := "freed an unknown number of bytes"
 	if r.FreedBytes != nil {
 		freed = fmt.Sprintf("freed %d bytes (%s)", *r.FreedBytes, v1alpha1.FormatBytes(*r.FreedBytes))
 	}
-	out := fmt.Sprintf("%s on %s: engine of %s/%s, epoch %d, load %d; reason %s, exit %s, host check %s",
-		freed, mac, r.Namespace, r.Name, r.Epoch, r.Load, r.Reason, r.Exit, r.HostCheck)
+	out := fmt.Sprintf("%s on %s: %s, epoch %d, load %d; reason %s, exit %s, host check %s",
+		freed, mac, what, r.Epoch, r.Load, r.Reason, r.Exit, r.HostCheck)
 	if next := nextStep(r.Reason); next != "" {
 		out += "; " + next
 	}
