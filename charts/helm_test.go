@@ -55,7 +55,7 @@ func variants() []variant {
 			"Deployment/metalfleet-operator", "Deployment/metalfleet-gateway", "Service/metalfleet-gateway", "PodDisruptionBudget/metalfleet-gateway",
 			"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "ConfigMap/metalfleet-uninstall-guard", "ValidatingAdmissionPolicyBinding/metalfleet-uninstall-guard", "Pod/metalfleet-test",
 			"ValidatingAdmissionPolicy/metalfleet-agent-writes", "ValidatingAdmissionPolicyBinding/metalfleet-agent-writes",
-			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
+			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicy/metalfleet-enrolment-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
 			"ValidatingAdmissionPolicyBinding/metalfleet-macnode-writes", "ValidatingAdmissionPolicyBinding/metalfleet-operator-rights",
 			"ValidatingAdmissionPolicyBinding/metalfleet-mac-addresses", "ValidatingAdmissionPolicyBinding/metalfleet-tenants",
 			"NamespaceRules/metalfleet", "CustomResourceDefinition/namespacerules.metalfleet.dev", "CustomResourceDefinition/macclasses.metalfleet.dev", "CustomResourceDefinition/modelprofiles.metalfleet.dev", "ClusterRole/metalfleet-profiles", "ClusterRole/metalfleet-profiles-view", "ClusterRole/metalfleet-classes", "NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ClusterRole/metalfleet-cordon",

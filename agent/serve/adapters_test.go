@@ -25,7 +25,7 @@ func TestAnAdapterOfTheGatewayOrOfTheNameAnswers(t *testing.T) {
 		"another":                    {"m:two", "two", nil},
 		"the gateway's":              {"alias", "two", append(gateway, agentapi.HeaderAdapter, "two")},
 		"the gateway's, not another": {"m:one", "two", append(gateway, agentapi.HeaderAdapter, "two")},
-		"a name of another gateway":  {"other:one", "one", gateway},
+		"a name of another model":    {"other:one", "", gateway},
 	} {
 		for path, prompt := range map[string]string{dialect.PathChat: `"messages":[{"role":"user","content":"hi"}]`, dialect.PathCompletions: `"prompt":"x"`,
 			dialect.PathMessages: `"max_tokens":5,"messages":[{"role":"user","content":"hi"}]`, dialect.PathResponses: `"input":"x"`} {

@@ -423,8 +423,9 @@ func ended(ctx context.Context, err error) error {
 	return front.Gone(err)
 }
 
-// adapter returns the adapter that answers a request: the one that the gateway names, else
-// the one that a name NAME:ADAPTER selects; empty for the model alone. An adapter that the
+// adapter returns the adapter that answers a request: the one that the gateway names, which
+// names none for the model alone, or without a gateway the one that a name NAME:ADAPTER
+// selects. A name of another deployment may end in the same way. An adapter that the
 // replica does not have is refused, for its model alone would answer otherwise.
 func (h *handler) adapter(r *http.Request, model string) (string, error) {
 	t, err := h.target(r, model)
@@ -433,6 +434,8 @@ func (h *handler) adapter(r *http.Request, model string) (string, error) {
 	}
 	has, named := h.Engines.Adapters(t), r.Header.Get(agentapi.HeaderAdapter)
 	switch {
+	case named == "" && r.Header.Get(agentapi.HeaderReplica) != "":
+		return "", nil
 	case named == "":
 		i := slices.IndexFunc(has, func(a string) bool { return strings.HasSuffix(model, ":"+a) })
 		if i < 0 {

@@ -58,7 +58,8 @@ const (
 	// a client it is the deployment that answered, as NAMESPACE/NAME.
 	HeaderModel = "X-Metalfleet-Model"
 	// HeaderAdapter on a request to an agent is the adapter of the replica's model
-	// that answers. Without it the name in the body selects one.
+	// that answers; without it the model alone does. On a request without
+	// HeaderReplica the name in the body selects one.
 	HeaderAdapter = "X-Metalfleet-Adapter"
 	// HeaderQueuePosition and HeaderQueueETA (seconds) on a response are the
 	// position of the request when it entered the gateway's queue, and the

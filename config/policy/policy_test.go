@@ -4,6 +4,12 @@ package policy
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"slices"
@@ -530,6 +536,30 @@ func TestTheOperatorWritesOnlyRolesOfMacs(t *testing.T) {
 	}
 	w.eventually(func() error {
 		return w.as(operator).Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "db"}, &corev1.Secret{})
+	})
+}
+
+// TestAttackOthersTakeTheSlotsOfAnEnrolment: a request of another signer under their names stays
+// until Kubernetes collects it, and a Mac with the token cannot delete it.
+func TestAttackOthersTakeTheSlotsOfAnEnrolment(t *testing.T) {
+	const refused = "are for the enrolment token NAME"
+	request := func(name, signer string) string {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+		return "{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: " + name + "}, spec: {signerName: " + signer +
+			", usages: [digital signature, server auth], request: " + text + "}}"
+	}
+	newWorld(t).play([]attempt{
+		{name: "of another signer", who: root, object: request("metalfleet-enrol-lab.07", "example.com/other"), refused: refused},
+		{name: "of ours", who: root, object: request("metalfleet-enrol-lab.07", "metalfleet.dev/agent"), refused: refused},
+		{name: "under another name", who: root, object: request("somebody", "example.com/other")},
 	})
 }
 

@@ -32,6 +32,8 @@ const (
 	keyID      = "AWS_ACCESS_KEY_ID"
 	keySecret  = "AWS_SECRET_ACCESS_KEY"
 	keySession = "AWS_SESSION_TOKEN"
+
+	keyEndpoint = "AWS_ENDPOINT_URL"
 )
 
 // maxTokenBytes is far more than any hub token has, and maxKeyBytes than any part of an
@@ -63,7 +65,7 @@ func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
 	case strings.HasPrefix(source, hubScheme):
 		return wholeDigest(d.Namespace, ref.Name, uid)
 	case strings.HasPrefix(source, bucketScheme):
-		return wholeDigest(d.Namespace, ref.Name, uid, bucketScheme)
+		return wholeDigest(d.Namespace, ref.Name, uid, bucketScheme, endpointOf(source))
 	case strings.HasPrefix(source, registryScheme):
 		return wholeDigest(d.Namespace, ref.Name, uid, registryScheme, registryOf(source))
 	}
@@ -128,8 +130,15 @@ func extracted(s *corev1.Secret, source string) ([]byte, *Refusal) {
 }
 
 // accessKey encodes an S3 key: "s3:ID:SECRET", followed by ":SESSION" if there is a session
-// token, each part escaped as in a query.
+// token, each part escaped as in a query. If the Secret names an endpoint, it is for sources there
+// alone: another server could use a request's signature at that endpoint, if that takes any Host.
 func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
+	if raw, ok := s.Data[keyEndpoint]; ok {
+		want, valid := hostOf(strings.TrimSpace(string(raw)))
+		if !valid || endpointOf(source) != want {
+			return invalid(s, "names an https:// endpoint under key %q that is not the source's; correct ?endpoint= of the source, or that key", keyEndpoint)
+		}
+	}
 	out := v1alpha1.CredentialS3
 	for i, key := range []string{keyID, keySecret, keySession} {
 		raw, ok := s.Data[key]
@@ -151,6 +160,24 @@ func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	return []byte(out), nil
 }
 
+// endpointOf returns the host and port of the endpoint that a bucket source names; empty if it
+// names none.
+func endpointOf(source string) string {
+	_, query, _ := strings.Cut(source, "?")
+	params, _ := url.ParseQuery(query)
+	host, _ := hostOf(params.Get("endpoint"))
+	return host
+}
+
+// hostOf returns the host and port of an https:// endpoint.
+func hostOf(endpoint string) (string, bool) {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return "", false
+	}
+	return strings.TrimSuffix(strings.ToLower(u.Host), ":443"), true
+}
+
 // registryOf returns the host of a registry source.
 func registryOf(source string) string {
 	host, _, _ := strings.Cut(strings.TrimPrefix(source, registryScheme), "/")
@@ -164,6 +191,9 @@ func CredentialKind(source string) string {
 		return registryScheme + registryOf(source)
 	}
 	scheme, _, _ := strings.Cut(source, ":")
+	if scheme == "s3" {
+		return bucketScheme + endpointOf(source)
+	}
 	return scheme
 }
 

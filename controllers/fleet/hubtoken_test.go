@@ -145,6 +145,38 @@ func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
 	}
 }
 
+// TestAttackAnEndpointThatTheSecretDoesNotName: a tenant's own server could use the signature of a
+// request at the endpoint of the Secret, if that takes any Host.
+func TestAttackAnEndpointThatTheSecretDoesNotName(t *testing.T) {
+	secret := &corev1.Secret{Data: map[string][]byte{keyID: []byte("AKIA"), keySecret: []byte("x")}}
+	for _, c := range []struct {
+		endpoint, source string
+		given            bool
+	}{
+		{"", "s3://b/m", true},
+		{"", "s3://b/m?endpoint=https://any.example", true},
+		{"https://minio.example:9000\n", "s3://b/m?region=r&endpoint=https://MinIO.example:9000/", true},
+		{"https://minio.example", "s3://b/m?endpoint=https%3A%2F%2Fminio.example:443", true},
+		{"https://minio.example", "s3://b/m?endpoint=https://evil.example", false},
+		{"https://minio.example", "s3://b/m?endpoint=https://minio.example:9000", false},
+		{"https://minio.example", "s3://b/m", false},
+		{"minio.example", "s3://b/m", false},
+		{"", "s3://b/m", true},
+	} {
+		delete(secret.Data, keyEndpoint)
+		if c.endpoint != "" {
+			secret.Data[keyEndpoint] = []byte(c.endpoint)
+		}
+		if got, refusal := Credential(secret, c.source); (got != nil) != c.given || (refusal == nil) != c.given {
+			t.Errorf("a Secret of %q for %s: %q, %v", c.endpoint, c.source, got, refusal)
+		}
+	}
+	evil := "s3://b/m?endpoint=https://evil.example"
+	if TokenRef(tenant("a", "hub", "s3://b/m")) == TokenRef(tenant("a", "hub", evil)) || CredentialKind("s3://b/m") == CredentialKind(evil) {
+		t.Error("what is given to one endpoint is remembered for another")
+	}
+}
+
 // Logins for other registries do not leave the Secret.
 func TestALoginIsThatOfTheSourcesOwnRegistry(t *testing.T) {
 	secret := func(kind corev1.SecretType, config string) *corev1.Secret {
