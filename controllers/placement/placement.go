@@ -59,6 +59,8 @@ type Reconciler struct {
 	Clock        clock.PassiveClock
 
 	round round
+	// left is since when passes left status writes to the next one; zero: the last one did not.
+	left time.Time
 }
 
 // pass is the one request of this reconciler: the whole fleet.
@@ -152,8 +154,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		errs = append(errs, r.carryOut(ctx, snapshot, writes, replica, d))
 		r.round.note(replica, d, r.Clock.Since(began))
 	}
-	writes.cut = r.round.cut()
+	writes.due = r.round.cut() || !r.left.IsZero() && r.Clock.Since(r.left) >= sayAfter
 	err = errors.Join(append(errs, writes.wait())...)
+	switch {
+	case !writes.leaves():
+		r.left = time.Time{}
+	case r.left.IsZero():
+		r.left = r.Clock.Now()
+	}
 	again := r.round.end(err != nil)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -224,7 +232,8 @@ func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 // sequence would take a hundred round trips.
 const writesAtOnce = 8
 
-// sayAfter is the maximum delay of the pass after one that only bound.
+// sayAfter is the maximum delay of the pass after one that only bound, and of the status writes
+// while each pass binds.
 const sayAfter = time.Second
 
 // writes are the writes of one pass. Spec writes start at once. Status writes are deferred,
@@ -234,8 +243,9 @@ const sayAfter = time.Second
 type writes struct {
 	group        errgroup.Group
 	statusWrites []statusWrite
-	// cut: the next pass does not decide for the same replicas again.
-	cut bool
+	// due: they are written also if a replica was bound, because the next pass does not decide
+	// for the same replicas again, or earlier ones left them already.
+	due bool
 
 	mu     sync.Mutex // guards the rest
 	bound  bool       // a replica was bound
@@ -281,8 +291,10 @@ func (w *writes) bind(replica types.UID, write func() error) {
 	})
 }
 
-// deferStatus adds a write that follows all spec writes, if nothing is bound in this pass or
-// it was cut.
+// leaves reports whether status writes are left to the next pass.
+func (w *writes) leaves() bool { return w.bound && !w.due }
+
+// deferStatus adds a write that follows all spec writes, unless the pass leaves them.
 func (w *writes) deferStatus(replica types.UID, write func() error) {
 	w.statusWrites = append(w.statusWrites, statusWrite{replica, write})
 }
@@ -290,7 +302,7 @@ func (w *writes) deferStatus(replica types.UID, write func() error) {
 // wait completes the writes of the pass.
 func (w *writes) wait() error {
 	_ = w.group.Wait() // all errors are collected
-	if !w.bound || w.cut {
+	if !w.leaves() {
 		failed := maps.Clone(w.failed)
 		for _, s := range w.statusWrites {
 			if !failed[s.replica] {

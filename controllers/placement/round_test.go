@@ -148,6 +148,29 @@ func TestAttackReplicasThatTakeLongToPlace(t *testing.T) {
 	}
 }
 
+// TestAttackAStreamOfReplicas: a tenant creates another replica that fits before each pass, so that
+// each binds one, and leaves the conditions of the others to the next.
+func TestAttackAStreamOfReplicas(t *testing.T) {
+	c := crowded()
+	c.replicas = nil
+	c.add("other", "large", 100*gib, time.Hour, 0)
+	clock := &slowClock{now: time.Unix(1_800_000_000, 0), step: 10 * time.Millisecond}
+	r := &Reconciler{Client: c, Clock: clock}
+	began := clock.Now()
+	for n := 0; c.reported["large"] == 0; n++ {
+		c.add("stream", fmt.Sprint("small-", n), gib/64, 0, 0)
+		if _, err := r.Reconcile(t.Context(), pass); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.bound) != n+1 {
+			t.Fatalf("%d passes bound %d replicas", n+1, len(c.bound))
+		}
+		if waited := clock.Since(began); waited > 3*sayAfter {
+			t.Fatalf("after %s and %d passes the condition of another replica is not written", waited, n+1)
+		}
+	}
+}
+
 // A change during a round of several passes is decided for in the next round.
 func TestAChangeDuringARoundIsNotLost(t *testing.T) {
 	c := crowded()

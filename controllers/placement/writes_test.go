@@ -16,13 +16,13 @@ func TestAttackASpecWriteThatFailsForEver(t *testing.T) {
 	failure := errors.New("refused")
 	for _, c := range []struct {
 		name       string
-		binds, cut bool
+		binds, due bool
 		err        error
 		want       []string
 	}{
 		{name: "nothing bound", want: []string{"spec", "status", "status of another"}},
 		{name: "bound", binds: true, want: []string{"spec"}},
-		{name: "bound, and cut", binds: true, cut: true, want: []string{"spec", "status", "status of another"}},
+		{name: "bound, and due", binds: true, due: true, want: []string{"spec", "status", "status of another"}},
 		{name: "a spec write failed", err: failure, want: []string{"spec", "status of another"}},
 		{name: "a binding failed", binds: true, err: failure, want: []string{"spec", "status of another"}},
 	} {
@@ -37,7 +37,7 @@ func TestAttackASpecWriteThatFailsForEver(t *testing.T) {
 			}
 		}
 		w := newWrites()
-		w.cut = c.cut
+		w.due = c.due
 		w.deferStatus("replica", do("status", nil))
 		w.deferStatus("another", do("status of another", nil))
 		start := map[bool]func(types.UID, func() error){false: w.specWrite, true: w.bind}[c.binds]
