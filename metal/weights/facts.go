@@ -62,8 +62,27 @@ func (h *Header) Facts() (model.Facts, error) {
 		}
 	}
 	f, err := facts(d, name, largest(kinds), entries, quant.Float32)
+	if err != nil {
+		return f, err
+	}
 	f.SetTask(taskOfMetadata(h.Metadata, h))
-	return f, err
+	return f, checkUnread(h.Size, f.WeightBytes)
+}
+
+// The files of a model may have at most unreadFactor times the bytes of the weights that are
+// loaded, and unreadBytes: those of encoders and draft layers that are left out.
+const (
+	unreadFactor = 3
+	unreadBytes  = 1 << 30
+)
+
+// checkUnread refuses files of which little is loaded: a namespace is charged for memory, so that
+// the rest would take the disks of Macs from others at no cost.
+func checkUnread(files, loaded int64) error {
+	if files > unreadBytes && (files-unreadBytes)/unreadFactor > loaded {
+		return family.Invalidf("the files of weights have %d bytes, but only %d bytes of weights are loaded; remove tensors and padding that the model does not use", files, loaded)
+	}
+	return nil
 }
 
 // facts of a model whose numbers mean at least the given precision.

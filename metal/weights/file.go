@@ -273,6 +273,9 @@ func (f *File) Facts() (model.Facts, error) {
 		return out, err
 	}
 	f.addVision(&out)
+	if err := checkUnread(f.bytes, out.WeightBytes); err != nil {
+		return out, err
+	}
 	task, err := f.Task()
 	out.SetTask(task)
 	return out, err
