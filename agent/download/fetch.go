@@ -55,6 +55,9 @@ type Target struct {
 	// Gained is called with the number of bytes that arrive over the network, and with 0
 	// every few seconds between attempts; may be nil.
 	Gained func(n int)
+	// Dropped is called with the size of the partial file before it is removed or emptied, after
+	// which its bytes are still to be written; may be nil.
+	Dropped func(bytes int64)
 	// Get requests the URL; nil means the fetcher's client.
 	Get func(ctx context.Context, url string, header http.Header) (*http.Response, error)
 	// Tries is the number of attempts without a new byte after which Fetch gives
@@ -89,10 +92,11 @@ type Fetcher struct {
 // with the right digest, or returns an error.
 //
 // After an interruption another attempt resumes at the last byte; bytes that are
-// on disk from an earlier call are hashed again, unless Target.Hashed has their hash. After several attempts without a new byte
-// Fetch gives up, and the partial file stays for a later call, as it does when
-// ctx ends; a complete one is not fetched again. After a failure that a retry
-// cannot fix (wrong digest, wrong length, full disk) the partial file is removed.
+// on disk from an earlier call are hashed again, unless Target.Hashed has their
+// hash. After several attempts without a new byte Fetch gives up, and the partial
+// file stays for a later call, as it does when ctx ends; a complete one is not
+// fetched again. After a failure that a retry cannot fix (wrong digest, wrong
+// length, full disk) the partial file is removed.
 func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) error {
 	if report == nil {
 		report = func(Progress) {}
@@ -144,8 +148,18 @@ type Hashed struct {
 	done int64 // bytes
 }
 
+// dropped reports that the partial file will be gone.
+func (t Target) dropped(bytes int64) {
+	if t.Dropped != nil {
+		t.Dropped(bytes)
+	}
+}
+
 // discard removes the partial file and its notes.
 func discard(t Target) error {
+	if info, err := t.Root.Lstat(t.Name); err == nil {
+		t.dropped(info.Size())
+	}
 	if err := t.Root.Remove(t.Name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove part file: %w", err)
 	}
@@ -279,6 +293,11 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 
 // restart removes everything on disk.
 func (a *attempt) restart() error {
+	size, err := a.file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return DiskError(err, "read")
+	}
+	a.t.dropped(size)
 	if err := a.file.Truncate(0); err != nil {
 		return DiskError(err, "truncate")
 	}

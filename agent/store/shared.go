@@ -393,6 +393,7 @@ func (s *Store) transfer(ctx context.Context, f *sharedDownload, rec want, targe
 			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
 			f.report(downloading(within))
 		}
+		t.Dropped = func(n int64) { f.awaits.Add(min(n, t.Bytes)) } // show corrects it
 		if err := c.file(ctx, t, show); err != nil {
 			return err
 		}
