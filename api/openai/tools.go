@@ -94,15 +94,17 @@ func (u *ToolUse) Check() error {
 	if len(u.Tools) > MaxTools {
 		return TooManyTools()
 	}
-	for i, t := range u.Tools {
-		if slices.ContainsFunc(u.Tools[:i], func(o Tool) bool { return o.Name == t.Name }) {
+	seen := make(map[string]bool, len(u.Tools))
+	for _, t := range u.Tools {
+		if seen[t.Name] {
 			return Invalid("tools", "The tool name '%s' appears twice. Give each tool a unique name.", t.Name)
 		}
+		seen[t.Name] = true
 	}
 	switch {
 	case len(u.Tools) == 0 && (u.Choice == ChoiceRequired || u.Function != ""):
 		return Invalid("tool_choice", "'tool_choice' requires a tool call, but 'tools' is empty.")
-	case u.Function != "" && !slices.ContainsFunc(u.Tools, func(t Tool) bool { return t.Name == u.Function }):
+	case u.Function != "" && !seen[u.Function]:
 		return Invalid("tool_choice", "'tool_choice' names '%s', but no tool has that name.", Shorten(u.Function))
 	}
 	return nil

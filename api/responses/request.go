@@ -74,6 +74,10 @@ type decoder struct {
 	r *Request
 	// declared counts the tools, those that are left out too.
 	declared int
+	// known are the tools that have names, by namespace and name; next is the suffix at which
+	// the search for a free one continues, by the beginning of the names.
+	known map[[2]string]bool
+	next  map[string]int
 	// choice is the choice among the tools, rawChoice as the request has it.
 	choice    choice
 	rawChoice json.RawMessage

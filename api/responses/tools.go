@@ -79,27 +79,31 @@ func joined(namespace, name string) string {
 	return strings.TrimSuffix(namespace, namespaceSeparator) + namespaceSeparator + name
 }
 
-// named registers a tool under the name of a function that no other tool has.
-func (r *Request) named(of ToolName) (string, error) {
-	for _, other := range r.Names {
-		if other.Namespace == of.Namespace && other.Name == of.Name {
-			return "", openai.Invalid("tools", "The tool name '%s' appears twice. Give each tool a unique name.", openai.Shorten(of.Name))
-		}
+// named registers a tool under the name of a function that no other tool has. Many long names
+// may begin alike: a search continues where the last one ended.
+func (d *decoder) named(of ToolName) (string, error) {
+	if d.r.Names == nil {
+		d.r.Names, d.known, d.next = map[string]ToolName{}, map[[2]string]bool{}, map[string]int{}
 	}
+	tool := [2]string{of.Namespace, of.Name}
+	if d.known[tool] {
+		return "", openai.Invalid("tools", "The tool name '%s' appears twice. Give each tool a unique name.", openai.Shorten(of.Name))
+	}
+	d.known[tool] = true
 	base := joined(of.Namespace, of.Name)
-	function := suffixed(base, "")
-	for n := 2; ; n++ {
-		if _, taken := r.Names[function]; !taken {
+	function, begins := suffixed(base, ""), base[:min(len(base), maxFunctionName-longestSuffix)]
+	for n := max(2, d.next[begins]); ; n++ {
+		if _, taken := d.r.Names[function]; !taken {
 			break
 		}
-		function = suffixed(base, "_"+strconv.Itoa(n))
+		function, d.next[begins] = suffixed(base, "_"+strconv.Itoa(n)), n+1
 	}
-	if r.Names == nil {
-		r.Names = map[string]ToolName{}
-	}
-	r.Names[function] = of
+	d.r.Names[function] = of
 	return function, nil
 }
+
+// longestSuffix of a name: there are at most openai.MaxTools.
+const longestSuffix = len("_1024")
 
 // suffixed appends a suffix to a name, and shortens that to what a function may
 // have.
@@ -299,7 +303,7 @@ func (d *decoder) show(param string, f openai.Tool, of ToolName) error {
 		return err
 	}
 	var err error
-	if f.Name, err = d.r.named(of); err != nil {
+	if f.Name, err = d.named(of); err != nil {
 		return err
 	}
 	d.r.Use.Tools = append(d.r.Use.Tools, f)

@@ -269,3 +269,31 @@ func manyTools(n int) string {
 	}
 	return strings.Join(all, ",")
 }
+
+// TestToolsOfOneLongNameAreNamedInOneLook: their names begin alike, and each search for a free one
+// continues where the last one ended.
+func TestToolsOfOneLongNameAreNamedInOneLook(t *testing.T) {
+	var tools []string
+	for i := range openai.MaxTools - 1 {
+		tools = append(tools, fmt.Sprintf(`{"type":"function","name":"%x"}`, i))
+	}
+	body := []byte(`{"model":"m","input":"a","tools":[{"type":"namespace","name":"` + strings.Repeat("n", maxFunctionName) + `","tools":[` + strings.Join(tools, ",") + `]}]}`)
+	var r *Request
+	allocations := testing.AllocsPerRun(1, func() {
+		var err error
+		if r, err = Decode(&openai.Decoder{}, body); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if most := 100 * len(tools); int(allocations) > most {
+		t.Errorf("%d tools took %.0f allocations, more than %d", len(tools), allocations, most)
+	}
+	if len(r.Names) != len(tools) || len(r.Use.Tools) != len(tools) {
+		t.Fatalf("%d of %d tools have a name of their own", len(r.Names), len(tools))
+	}
+	for name := range r.Names {
+		if len(name) > maxFunctionName {
+			t.Errorf("the name %s has %d characters", name, len(name))
+		}
+	}
+}
