@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -398,5 +399,25 @@ func TestImagesAreDecodedOrFetched(t *testing.T) {
 	var e *Error
 	if _, err := d.Chat([]byte(userPart(`{"type":"image_url","image_url":{"url":"https://h/i.png"}}`))); !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, "not allowed") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestDecodingCopiesALargeValueOnce: into the request, and not once more for each object around
+// it.
+func TestDecodingCopiesALargeValueOnce(t *testing.T) {
+	text := strings.Repeat("a", 4<<20)
+	for name, body := range map[string]string{
+		"a text":            userPart(`{"type":"text","text":"` + text + `"}`),
+		"an ignored member": userPart(`{"type":"text","text":"a","unknown":"` + text + `"}`),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := new(Decoder).Chat([]byte(body)); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 3*uint64(len(body)) { // the body itself is one
+			t.Errorf("%s: %d bytes for a body of %d", name, took, len(body))
+		}
 	}
 }
