@@ -34,9 +34,10 @@ import (
 // DefaultPort is the agent's only port.
 const DefaultPort = 7443
 
-// MaxHeaderBytes is the maximum size of the headers of a request to a Mac, and of
-// its response.
-const MaxHeaderBytes = 64 << 10
+// MaxHeaderBytes is the maximum size of the headers of a request to a Mac, and
+// MaxAnswerHeaderBytes that of its response, which a gateway keeps until it ends: an agent
+// sends less than 3 KiB.
+const MaxHeaderBytes, MaxAnswerHeaderBytes = 64 << 10, 16 << 10
 
 // Headers between gateway and agent.
 const (

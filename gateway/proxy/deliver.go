@@ -46,7 +46,17 @@ func failureOf(ctx context.Context, err error) (*dispatch.Failure, error) {
 	if ctx.Err() != nil {
 		return nil, dispatch.Ended(ctx)
 	}
+	if errors.Is(err, errTooLong) {
+		return nil, tooLong(err)
+	}
 	return &dispatch.Failure{Reason: reasonOf(err), Err: err}, nil
+}
+
+// tooLong is the error of a response with an event that is too long. That is no failure of the
+// Mac, and another one would send the same: events repeat much of a request.
+func tooLong(cause error) *openai.Error {
+	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: "event_too_long", Cause: cause,
+		Message: fmt.Sprintf("The response has an event of more than %d bytes. Send less in the fields that it repeats, or request fewer log-probabilities.", eventBytes)}
 }
 
 // reasonOf distinguishes a stream that was reset or cut from a connection that failed:
@@ -55,7 +65,7 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errTry):
 		return dispatch.ReasonTimeout
-	case errors.Is(err, errCut), errors.Is(err, errTooLong), errors.Is(err, errNoRoom), upstream.IsReset(err):
+	case errors.Is(err, errCut), errors.Is(err, errNoRoom), upstream.IsReset(err):
 		return dispatch.ReasonStream
 	}
 	return dispatch.ReasonConnection
@@ -178,6 +188,9 @@ func (f *forwarder) breakOff(ctx context.Context, mac string, cause error) error
 		return err
 	}
 	f.metrics.broken.Inc()
+	if errors.Is(cause, errTooLong) {
+		return tooLong(fmt.Errorf("response of Mac %s: %w", mac, cause))
+	}
 	if errors.Is(cause, errNoRoom) { // which is no failure of the Mac
 		e := openai.Overloaded(dispatch.RetryAfter)
 		e.Cause = fmt.Errorf("response of Mac %s: %w", mac, cause)

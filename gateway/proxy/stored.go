@@ -15,6 +15,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
@@ -95,6 +96,9 @@ func (s *stored) storedAt(ctx context.Context, c caller, envelope openai.Envelop
 func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	if err := s.gate.ready(); err != nil {
 		return err
+	}
+	if err := front.AllowMethods(w, r, http.MethodGet, http.MethodPost, http.MethodDelete); err != nil {
+		return err // the agent would refuse a long one, as if the Mac failed
 	}
 	if len(r.URL.Path)+len(r.URL.RawQuery) > maxAddress { // the agent would refuse it, as if the Mac failed
 		return openai.RouteNotFound(r.Method, openai.Shorten(r.URL.Path))

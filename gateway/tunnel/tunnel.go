@@ -321,7 +321,7 @@ func (h *Hub) start(ctx context.Context, l *macConn) error {
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
 	config := h.HTTP2
-	over := &http.Transport{Protocols: &http2, DisableCompression: true, HTTP2: &config, MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
+	over := &http.Transport{Protocols: &http2, DisableCompression: true, HTTP2: &config, MaxResponseHeaderBytes: agentapi.MaxAnswerHeaderBytes,
 		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return l.secure, nil }}
 	var err error
 	if l.ClientConn, err = over.NewClientConn(ctx, "https", net.JoinHostPort(agentapi.MacServerName(l.mac), "443")); err != nil {

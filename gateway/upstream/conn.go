@@ -107,7 +107,7 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
 	c.Transport = &http.Transport{
-		MaxResponseHeaderBytes: agentapi.MaxHeaderBytes,
+		MaxResponseHeaderBytes: agentapi.MaxAnswerHeaderBytes,
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return c.dial(ctx, network, address, func() *tls.Config { return current().ClientTLS(e.Mac, c.uid) }, silent)
 		},
