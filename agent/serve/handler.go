@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -43,6 +45,8 @@ type handler struct {
 	bodies *intake.Bodies
 	// answers counts what is in memory of answers until clients have read them.
 	answers *unread.Room
+	// decoding has the places to decode large bodies: most of the processors serve others.
+	decoding *share.Turns
 }
 
 // NewHandler returns the handler of the agent's port; Serve adds TLS.
@@ -51,6 +55,7 @@ func NewHandler(c Config) http.Handler {
 	return &handler{
 		Config: c, cache: &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge},
 		bodies: &intake.Bodies{Max: c.BodiesBytes}, answers: &unread.Room{Max: c.AnswersBytes},
+		decoding: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 }
 
@@ -240,8 +245,13 @@ func textBytes(r *wire.GenerateRequest) (n int64) {
 
 // request decodes the body of a text route, and applies what a gateway's headers state.
 func (h *handler) request(w http.ResponseWriter, r *http.Request, body []byte, images *fetchedImages) (*request, error) {
+	place, err := h.placeFor(r, body)
+	if err != nil {
+		return nil, err
+	}
+	defer place.give()
 	d := decoderFor(r.Header)
-	d.FetchImage = images.fetcher()
+	d.FetchImage = place.without(images.fetcher())
 	req, err := h.decode(d, r, body)
 	if err != nil {
 		return nil, err

@@ -146,8 +146,15 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 		return err
 	}
 	defer release()
+	place, err := h.placeFor(r, body)
+	if err != nil {
+		return err
+	}
 	d := decoderFor(r.Header)
-	req, err := decodeReading(d, r.URL.Path, reader{id, r.Header.Get(agentapi.HeaderTenant)}, body)
+	req, err := func() (*reading, error) {
+		defer place.give() // also if it panics
+		return decodeReading(d, r.URL.Path, reader{id, r.Header.Get(agentapi.HeaderTenant)}, body)
+	}()
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func reconcilers() []room {
 // agentRooms: only seven rooms of the agent talk to Kubernetes; the others may use its
 // types, and agent.go passes a client configuration on.
 func agentRooms() []room {
-	own := []string{"agent/...", "api/...", "metal/excerpt", "metal/wire", "metal/footprint", "metal/kv", "metal/kv/cold/...", "metal/weights/...", "metal/chat", "metal/folder", "metal/toolcall"}
+	own := []string{"agent/...", "api/...", "metal/excerpt", "metal/wire", "metal/footprint", "metal/kv", "metal/kv/cold/...", "metal/weights/...", "metal/chat", "metal/folder", "metal/toolcall", "metal/share"}
 	rooms := []room{{
 		path: "agent", own: own, libs: []string{anything},
 		kube: []string{"k8s.io/apimachinery/...", "k8s.io/client-go/rest"},

@@ -1,0 +1,62 @@
+package serve
+
+import (
+	"context"
+	"net/http"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/metal/share"
+)
+
+// smallBody is the size up to which a body is decoded without a place: that takes less than a
+// millisecond.
+const smallBody = 4 << 10
+
+// place is one in which a body is decoded. Tenants take turns at them, so that the requests of
+// one hold up neither those of others nor the answers that are being sent.
+type place struct {
+	turns  *share.Turns
+	ctx    context.Context // of the request
+	tenant string
+	taken  bool
+}
+
+// placeFor waits for a place to decode a body; a small one needs none.
+func (h *handler) placeFor(r *http.Request, body []byte) (*place, error) {
+	p := &place{turns: h.decoding, ctx: r.Context(), tenant: r.Header.Get(agentapi.HeaderTenant)}
+	if len(body) <= smallBody {
+		return p, nil
+	}
+	return p, p.take()
+}
+
+func (p *place) take() error {
+	if err := p.turns.Take(p.ctx, p.tenant); err != nil {
+		return ended(p.ctx, err)
+	}
+	p.taken = true
+	return nil
+}
+
+// give gives the place back; without one it is a no-op.
+func (p *place) give() {
+	if p.taken {
+		p.taken = false
+		p.turns.Give(p.tenant)
+	}
+}
+
+// without returns fetch without a place while it runs: it waits for a server. nil stays nil.
+func (p *place) without(fetch func(string) ([]byte, error)) func(string) ([]byte, error) {
+	if fetch == nil || !p.taken {
+		return fetch
+	}
+	return func(url string) ([]byte, error) {
+		p.give()
+		data, err := fetch(url)
+		if err != nil {
+			return nil, err
+		}
+		return data, p.take()
+	}
+}
