@@ -131,3 +131,23 @@ func TestMacsVouchForAdaptersToo(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesAreNoAdapters: any namespace may choose the files of a public model, and its inspection
+// must not replace that of an adapter.
+func TestFilesAreNoAdapters(t *testing.T) {
+	theirs := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "theirs", Name: "m", UID: "theirs"}}
+	theirs.Spec.Model.Source = "hf://org/base"
+	theirs.Spec.Adapters = []v1alpha1.AdapterSpec{{Name: "sql", Source: "hf://org/sql", Revision: "v1"}}
+	for _, files := range [][]string{{"adapter", "sql", "hf://org/sql", "v1"}, {"adapters", "sql", "hf://org/sql", "v1"}, {"sql", "hf://org/sql", "v1"}, {"8:adapters", "3:sql", "12:hf://org/sql", "2:v1"}} {
+		mine := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "m", UID: "mine"}}
+		mine.Spec.Model.Source, mine.Spec.Model.Files = "hf://org/base", files
+		if InspectionID(theirs) == InspectionID(mine) {
+			t.Errorf("the files %q have the inspection of the adapter", files)
+		}
+	}
+	two := theirs.DeepCopy()
+	two.Spec.Adapters = append(two.Spec.Adapters, v1alpha1.AdapterSpec{Name: "b", Source: "hf://org/b", Revision: "v1"})
+	if InspectionID(theirs) == InspectionID(two) {
+		t.Error("an adapter more has the same inspection")
+	}
+}

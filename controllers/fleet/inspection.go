@@ -19,14 +19,22 @@ const FileScheme = "file://"
 // the id of another source, or of one with another credential.
 func InspectionID(d *v1alpha1.ModelDeployment) string {
 	s := d.Spec.Model.Resolved()
-	parts := append([]string{TokenRef(d), s.Source, s.SHA256, s.Revision}, s.Files...)
-	for _, a := range d.Spec.Adapters {
-		parts = append(parts, "adapter", a.Name, a.Source, a.Revision)
+	parts := sized(append([]string{TokenRef(d), s.Source, s.SHA256, s.Revision}, s.Files...))
+	if len(d.Spec.Adapters) > 0 {
+		parts = append(parts, "adapters") // no file: each has its length
 	}
+	for _, a := range d.Spec.Adapters {
+		parts = append(parts, sized([]string{a.Name, a.Source, a.Revision})...)
+	}
+	return wholeDigest(parts...)
+}
+
+// sized adds its length to each part, in place.
+func sized(parts []string) []string {
 	for i, p := range parts {
 		parts[i] = strconv.Itoa(len(p)) + ":" + p
 	}
-	return wholeDigest(parts...)
+	return parts
 }
 
 // Asked returns the Macs that are to inspect a deployment's source, sorted by name. For
