@@ -59,8 +59,8 @@ type Reconciler struct {
 	Clock        clock.PassiveClock
 
 	round round
-	// left is since when passes left status writes to the next one; zero: the last one did not.
-	left time.Time
+	// leftSince is when passes began to leave status writes to the next one; zero: the last one did not.
+	leftSince time.Time
 }
 
 // pass is the one request of this reconciler: the whole fleet.
@@ -154,19 +154,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		errs = append(errs, r.carryOut(ctx, snapshot, writes, replica, d))
 		r.round.note(replica, d, r.Clock.Since(began))
 	}
-	writes.due = r.round.cut() || !r.left.IsZero() && r.Clock.Since(r.left) >= sayAfter
+	writes.due = r.round.cut() || !r.leftSince.IsZero() && r.Clock.Since(r.leftSince) >= sayAfter
 	err = errors.Join(append(errs, writes.wait())...)
 	switch {
 	case !writes.leaves():
-		r.left = time.Time{}
-	case r.left.IsZero():
-		r.left = r.Clock.Now()
+		r.leftSince = time.Time{}
+	case r.leftSince.IsZero():
+		r.leftSince = r.Clock.Now()
 	}
 	again := r.round.end(err != nil)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if again {
+	if again || writes.more {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil // the rest of the replicas
 	}
 	wait := r.round.retry
@@ -246,6 +246,8 @@ type writes struct {
 	// due: they are written also if a replica was bound, because the next pass does not decide
 	// for the same replicas again, or earlier ones left them already.
 	due bool
+	// more: another pass writes to the rest of the replicas whose residency changes.
+	more bool
 
 	mu     sync.Mutex // guards the rest
 	bound  bool       // a replica was bound

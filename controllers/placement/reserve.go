@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -35,24 +36,66 @@ func (r *Reconciler) reserve(ctx context.Context, s *plan.Snapshot, w *writes, r
 	for i := range deployments.Items {
 		wanted[string(deployments.Items[i].UID)] = fleet.Residency(deployments.Items[i].Spec.Residency)
 	}
+	due := residencyWrites{}
 	for _, replica := range boundOf(replicas) {
 		message := "placed on " + replica.Spec.NodeName
 		residency, known := wanted[replica.Spec.DeploymentRef.UID]
+		keeps := false
 		if known && replica.Spec.Residency.OnDemand() && !residency.OnDemand() && !fleet.Released(replica) {
 			if why := s.Reserve(replica, residency); why != "" {
 				message += "; it stays OnDemand: " + why
 			} else {
-				w.specWrite(replica.UID, func() error { return r.keep(ctx, replica, residency) })
+				keeps = true
 			}
 		}
 		c := meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced)
-		if c.Message != message {
-			w.deferStatus(replica.UID, func() error {
-				return r.report(ctx, replica, status.True(v1alpha1.ConditionPlaced, v1alpha1.ReasonPlaced, message))
-			})
+		if !keeps && c.Message == message {
+			continue
 		}
+		due.add(replica, func() {
+			if keeps {
+				w.specWrite(replica.UID, func() error { return r.keep(ctx, replica, residency) })
+			}
+			if c.Message != message {
+				w.deferStatus(replica.UID, func() error {
+					return r.report(ctx, replica, status.True(v1alpha1.ConditionPlaced, v1alpha1.ReasonPlaced, message))
+				})
+			}
+		})
 	}
+	w.more = due.begin()
 	return nil
+}
+
+// maxResidencyWrites bounds the replicas that one pass writes to because of their residency: an edit
+// of one deployment may concern thousands, and the pass places the replicas of all.
+const maxResidencyWrites = 128
+
+// residencyWrites are the writes for replicas because of their residency.
+type residencyWrites struct {
+	replicas []*v1alpha1.ModelReplica
+	begins   map[types.UID]func()
+}
+
+func (d *residencyWrites) add(replica *v1alpha1.ModelReplica, begin func()) {
+	if d.begins == nil {
+		d.begins = map[types.UID]func(){}
+	}
+	d.replicas = append(d.replicas, replica)
+	d.begins[replica.UID] = begin
+}
+
+// begin begins the writes of a pass, of which namespaces have turns, and reports whether some are
+// left for the next one.
+func (d *residencyWrites) begin() (left bool) {
+	plan.Sort(d.replicas)
+	for i, replica := range d.replicas {
+		if i == maxResidencyWrites {
+			return true
+		}
+		d.begins[replica.UID]()
+	}
+	return false
 }
 
 // boundOf returns the replicas whose condition reports a Mac, in the order of placement.
