@@ -624,8 +624,8 @@ func TestSharedPrefixesReachTheMac(t *testing.T) {
 	}
 }
 
-// TestClaimsAnyAgreesWithClaims: names of adapters too, also where a name has a colon itself.
-func TestClaimsAnyAgreesWithClaims(t *testing.T) {
+// TestClaimedByAgreesWithClaims: names of adapters too, also where a name has a colon itself.
+func TestClaimedByAgreesWithClaims(t *testing.T) {
 	names := []string{"d", "n/d", "a", "a:b", "a:b:c", "n/d:b", "n/d:b:c", "d:b", "d:c", "n/e:b", "a:", ":b", "ab", ""}
 	for i, served := range [][]string{nil, {"a"}, {"a:b"}, {"a", "n/d"}, {"n/d:b"}} {
 		for _, adapters := range [][]string{nil, {"b"}, {"b", "c"}} {
@@ -635,7 +635,8 @@ func TestClaimsAnyAgreesWithClaims(t *testing.T) {
 				d.Spec.Adapters = append(d.Spec.Adapters, v1alpha1.AdapterSpec{Name: a})
 			}
 			for _, name := range names {
-				if got, want := ClaimsAny(d, []string{"x", name}), slices.Contains(Claims(d), name); got != want {
+				set := NamesOf([]string{"x", name})
+				if got, want := set.ClaimedBy(d), slices.Contains(Claims(d), name); got != want {
 					t.Errorf("row %d with the adapters %v: %q is claimed: %t, want %t", i, adapters, name, got, want)
 				}
 			}

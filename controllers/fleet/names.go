@@ -224,22 +224,45 @@ func ClaimGroups(names []string) (out []string) {
 	return out
 }
 
-// ClaimsAny reports whether a deployment claims one of the names, as Claims lists them. It
-// builds none of them: thousands of deployments may claim a name.
-func ClaimsAny(d *v1alpha1.ModelDeployment, names []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool {
-		if len(d.Spec.ServedNames) == 0 && claimsWith(d, d.Name, name) {
+// NameSet has names, by the part of each in front of its last colon, which an adapter may follow.
+// It is asked about thousands of deployments, which may claim hundreds of names each.
+type NameSet struct {
+	alone    map[string]bool
+	adapters map[string]map[string]bool
+}
+
+// NamesOf returns the set of some names.
+func NamesOf(names []string) NameSet {
+	s := NameSet{alone: setOf(names), adapters: map[string]map[string]bool{}}
+	for _, name := range names {
+		if at := strings.LastIndexByte(name, ':'); at >= 0 {
+			if s.adapters[name[:at]] == nil {
+				s.adapters[name[:at]] = map[string]bool{}
+			}
+			s.adapters[name[:at]][name[at+1:]] = true
+		}
+	}
+	return s
+}
+
+// ClaimedBy reports whether a deployment claims one of the names, as Claims lists them. It builds
+// none of them.
+func (s *NameSet) ClaimedBy(d *v1alpha1.ModelDeployment) bool {
+	for _, own := range d.Spec.ServedNames {
+		if s.alone[own] || s.withAdapter(d, own) {
 			return true
 		}
-		for _, own := range d.Spec.ServedNames {
-			if claimsWith(d, own, name) {
-				return true
-			}
-		}
-		rest, of := strings.CutPrefix(name, d.Namespace+"/")
-		adapter, of2 := strings.CutPrefix(rest, d.Name+":")
-		return of && of2 && hasAdapter(d, adapter)
-	})
+	}
+	if len(d.Spec.ServedNames) == 0 && (s.alone[d.Name] || s.withAdapter(d, d.Name)) {
+		return true
+	}
+	return len(d.Spec.Adapters) > 0 && s.withAdapter(d, fullName(d))
+}
+
+// withAdapter reports whether one of the names is an own one of a deployment with one of its adapters.
+func (s *NameSet) withAdapter(d *v1alpha1.ModelDeployment, own string) bool {
+	of := s.adapters[own]
+	return len(of) > 0 && slices.ContainsFunc(d.Spec.Adapters, func(a v1alpha1.AdapterSpec) bool { return of[a.Name] })
 }
 
 // claimsWith reports whether a name is an own one of a deployment, or that of an adapter with it.

@@ -104,12 +104,10 @@ func (c *SupplyChange) sources(macs []v1alpha1.MacNode) map[string][]string {
 func (c *SupplyChange) concerns(m *v1alpha1.MacNode, assigned *v1alpha1.MacAssignment, sources map[string][]string) bool {
 	return slices.ContainsFunc(assigned.Spec.Assignments, func(a v1alpha1.Assignment) bool {
 		switch digest := a.Model.Digest; {
-		case a.Desired == v1alpha1.DesiredDrained || HasWeights(m, digest):
+		case a.Desired == v1alpha1.DesiredDrained || c.digests != nil && !c.digests[digest] || HasWeights(m, digest):
 			return false
-		case c.digests == nil:
-			return true
 		default:
-			return c.digests[digest] && c.among(m.Name, sources[digest])
+			return c.digests == nil || c.among(m.Name, sources[digest])
 		}
 	})
 }

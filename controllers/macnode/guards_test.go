@@ -48,6 +48,7 @@ func objects(t *testing.T, os ...client.Object) client.WithWatch {
 		WithIndex(&v1alpha1.ModelDeployment{}, fleet.IndexInspection, func(o client.Object) []string {
 			return []string{fleet.InspectionID(o.(*v1alpha1.ModelDeployment))}
 		}).
+		WithIndex(&v1alpha1.ModelReplica{}, fleet.IndexOwner, func(o client.Object) []string { return []string{o.(*v1alpha1.ModelReplica).Spec.DeploymentRef.UID} }).
 		WithIndex(&v1alpha1.ModelReplica{}, fleet.IndexNode, func(o client.Object) []string { return []string{fleet.OrderedOn(o.(*v1alpha1.ModelReplica))} }).Build()
 }
 

@@ -87,10 +87,10 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(askableChanged())).
 		Watches(&v1alpha1.MacAssignment{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(assignmentChanged())).
 		Watches(&v1alpha1.ModelReplica{}, ofReplicas(), builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.ModelDeployment{}, r.ofDeployments(), builder.WithPredicates(predicate.Or(specChanged(), statusChanged()))).
-		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.peers)).
-		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.inspectors)).
-		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.site)).
+		Watches(&v1alpha1.ModelDeployment{}, fairqueue.InTurns(r.ofDeployments()), builder.WithPredicates(predicate.Or(specChanged(), statusChanged()))).
+		Watches(&v1alpha1.MacNode{}, fairqueue.InTurns(fleet.OnMacChange(r.peers))).
+		Watches(&v1alpha1.MacNode{}, fairqueue.InTurns(fleet.OnMacChange(r.inspectors))).
+		Watches(&v1alpha1.MacNode{}, fairqueue.InTurns(fleet.OnMacChange(r.site))).
 		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
@@ -185,13 +185,14 @@ func holder(_ context.Context, o client.Object) []reconcile.Request {
 func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	d := o.(*v1alpha1.ModelDeployment)
 	var replicas v1alpha1.ModelReplicaList
-	if err := r.Client.List(ctx, &replicas, client.InNamespace(d.Namespace), client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
+	own := client.MatchingFields{fleet.IndexOwner: string(d.UID)} // its namespace may have 10,000
+	if err := r.Client.List(ctx, &replicas, own, client.InNamespace(d.Namespace), client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list replicas")
 		return nil
 	}
 	names := r.askedNames(ctx, []v1alpha1.ModelDeployment{*d})
 	for i := range replicas.Items {
-		if mac := fleet.OrderedOn(&replicas.Items[i]); mac != "" && replicas.Items[i].Spec.DeploymentRef.Name == d.Name {
+		if mac := fleet.OrderedOn(&replicas.Items[i]); mac != "" {
 			names[mac] = true
 		}
 	}

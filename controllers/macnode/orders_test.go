@@ -41,9 +41,9 @@ func TestEmptyOrdersNameBothLists(t *testing.T) {
 
 // In a large fleet, a new deployment triggers a few Macs, not all.
 func TestADeploymentConcernsFewMacs(t *testing.T) {
-	hub := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hub"}}
+	hub := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hub", UID: "hub"}}
 	hub.Spec.Model.Source = "hf://org/model"
-	local := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "local"}}
+	local := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "local", UID: "local"}}
 	local.Spec.Model.Source = "file://model"
 	var all []client.Object
 	for i := range 40 {
@@ -57,9 +57,9 @@ func TestADeploymentConcernsFewMacs(t *testing.T) {
 		all = append(all, m)
 	}
 	holds := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hub-0"}, Spec: v1alpha1.ModelReplicaSpec{
-		DeploymentRef: v1alpha1.DeploymentReference{Name: "hub"}, NodeName: "mac-11", Desired: v1alpha1.DesiredRunning, Epoch: 1}}
+		DeploymentRef: v1alpha1.DeploymentReference{Name: "hub", UID: "hub"}, NodeName: "mac-11", Desired: v1alpha1.DesiredRunning, Epoch: 1}}
 	others := holds.DeepCopy()
-	others.Name, others.Spec.DeploymentRef.Name, others.Spec.NodeName = "else-0", "else", "mac-12"
+	others.Name, others.Spec.DeploymentRef.Name, others.Spec.DeploymentRef.UID, others.Spec.NodeName = "else-0", "else", "else", "mac-12"
 	r := &Orders{Client: objects(t, append(all, hub, local, holds, others)...)}
 
 	names := func(d *v1alpha1.ModelDeployment) (out []string) {
@@ -97,8 +97,8 @@ func TestMacsWaitForOneOfAnotherNamespace(t *testing.T) {
 		many = append(many, replicaOn(fmt.Sprint("mac-", i), "large", fmt.Sprint("r-", i), fmt.Sprint("l", i)))
 	}
 	one := replicaOn("mac-50", "small", "r", "s")
-	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "small", Name: "d"}}
-	one.Spec.DeploymentRef.Name = d.Name
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "small", Name: "d", UID: "d"}}
+	one.Spec.DeploymentRef = v1alpha1.DeploymentReference{Name: d.Name, UID: string(d.UID)}
 	for name, add := range map[string]func(requestQueue){
 		"replica": func(q requestQueue) { ofReplicas().Create(t.Context(), event.CreateEvent{Object: one}, q) },
 		"deployment": func(q requestQueue) {
@@ -127,7 +127,7 @@ func TestMacsWaitForOneOfAnotherNamespace(t *testing.T) {
 // each Mac. The queue is that of a controller, in virtual time.
 func TestManyEditsAreOnePass(t *testing.T) {
 	one := replicaOn("mac-50", "small", "r", "s")
-	one.Spec.DeploymentRef.Name = "d"
+	one.Spec.DeploymentRef = v1alpha1.DeploymentReference{Name: "d", UID: "d"}
 	r := &Orders{Client: objects(t, one)}
 	synctest.Test(t, func(t *testing.T) {
 		q := fairqueue.New("", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Millisecond, time.Second))
@@ -141,7 +141,7 @@ func TestManyEditsAreOnePass(t *testing.T) {
 				passes++
 			}
 		}
-		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "small", Name: "d", ResourceVersion: "1"}}
+		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "small", Name: "d", UID: "d", ResourceVersion: "1"}}
 		r.ofDeployments().Create(t.Context(), event.CreateEvent{Object: d}, q)
 		if pass(); passes != 1 {
 			t.Fatalf("%d passes for a new deployment, want one at once", passes)
@@ -244,4 +244,27 @@ func TestOrdersChangeNothingOfTheCache(t *testing.T) {
 	}
 	workers.Wait()
 	unchanged()
+}
+
+// TestAnEditReadsTheReplicasOfItsDeployment: a tenant may have 10,000 replicas on 1,000 Macs, and edit
+// a deployment without any.
+func TestAnEditReadsTheReplicasOfItsDeployment(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "d"}}
+	var all []client.Object
+	for i := range 100 {
+		r := replicaOn(fmt.Sprint("mac-", i), "ns", fmt.Sprint("r-", i), fmt.Sprint("u-", i))
+		r.Spec.DeploymentRef = v1alpha1.DeploymentReference{Name: "other", UID: "other"}
+		all = append(all, r)
+	}
+	read := 0
+	r := &Orders{Client: interceptor.NewClient(objects(t, all...), interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
+		err := c.List(ctx, l, o...)
+		if replicas, is := l.(*v1alpha1.ModelReplicaList); is {
+			read += len(replicas.Items)
+		}
+		return err
+	}})}
+	if got := r.concerned(t.Context(), d); len(got) > 0 || read > 0 {
+		t.Errorf("it reads %d replicas of other deployments, and concerns %d Macs", read, len(got))
+	}
 }

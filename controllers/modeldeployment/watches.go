@@ -23,6 +23,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -33,9 +34,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelReplica{}, onNews{owner}).
 		Owns(&appsv1.ControllerRevision{}).
-		Watches(&v1alpha1.ModelDeployment{}, r.onClaims()).
-		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.routers), builder.WithPredicates(comesOrGoes())).
-		Watches(&v1alpha1.MacNode{}, fleet.OnMacChange(r.inspectedBy)).
+		Watches(&v1alpha1.ModelDeployment{}, fairqueue.InTurns(r.onClaims())).
+		Watches(&v1alpha1.ModelDeployment{}, fairqueue.InTurns(handler.EnqueueRequestsFromMapFunc(r.routers)), builder.WithPredicates(comesOrGoes())).
+		Watches(&v1alpha1.MacNode{}, fairqueue.InTurns(fleet.OnMacChange(r.inspectedBy))).
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
 		Watches(&v1alpha1.ModelProfile{}, handler.EnqueueRequestsFromMapFunc(r.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
@@ -80,7 +81,7 @@ func (r *Reconciler) onClaims() handler.EventHandler {
 // rivals returns the other deployments that claim one of the names of a deployment, by its UID:
 // those that it holds, or those of its own like NAMESPACE/NAME. Only holders decide what others get.
 func (r *Reconciler) rivals(ctx context.Context, of types.UID, names []string) []reconcile.Request {
-	seen := sets.New(of)
+	seen, claimed := sets.New(of), fleet.NamesOf(names)
 	var out []reconcile.Request
 	for _, group := range fleet.ClaimGroups(names) {
 		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool {
@@ -88,7 +89,7 @@ func (r *Reconciler) rivals(ctx context.Context, of types.UID, names []string) [
 				return false
 			}
 			seen.Insert(d.UID)
-			return fleet.ClaimsAny(d, names)
+			return claimed.ClaimedBy(d)
 		}, client.MatchingFields{fleet.IndexClaim: group})...)
 	}
 	return out

@@ -5,7 +5,7 @@
 // is processed once at a time are those of client-go's queue. Requests of the first list of
 // a watch come after changes of the same namespace.
 //
-// Start reading at New and lanes.Pop.
+// Start reading at New and lanes.Pop; InTurns does the same for the events of a watch.
 package fairqueue
 
 import (
