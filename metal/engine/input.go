@@ -33,12 +33,14 @@ const (
 	textBytesPerToken = 4 * bytesPerToken
 	// longBytes is the length from which texts are turned into tokens one after another:
 	// together they would take more memory than the engine reserved. A value of JSON counts
-	// as valueBytes, which it takes at least while a template is rendered.
+	// as valueBytes, which it takes at least while a template is rendered, and a message, or a
+	// part of one, as shownBytes: what a template sees of it took 390 to 500 bytes.
 	longBytes = 1 << 20
 	// longTextBytes is the length of one text of embeddings and rerankings from which it is
 	// long: normalized it may be eight times as long, in several copies.
 	longTextBytes = 128 << 10
 	valueBytes    = 150
+	shownBytes    = 512
 	retryAfter    = time.Second
 	// grammarBytes bounds the compiled grammars that are kept for later requests, with the
 	// vocabulary.
@@ -348,11 +350,12 @@ func (p *inputProcessor) checkRows(ids []int32) *Refusal {
 	return nil
 }
 
-// bytes is the length of the text of a request, and the memory of its JSON.
+// bytes is the length of the text of a request, and the memory of its JSON and messages while
+// a template is rendered.
 func (r Request) bytes() int {
 	n := 0
 	if r.Chat != nil {
-		n += r.Chat.Bytes() + valueBytes*r.Chat.Values()
+		n += r.Chat.Bytes() + valueBytes*r.Chat.Values() + shownBytes*r.messages()
 	}
 	if r.Prompt != nil {
 		n += len(*r.Prompt)

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,6 +91,34 @@ func testShortRequests(t *testing.T, template string) {
 			t.Errorf("%d places for long texts and %d for renders are free", p.long.Free(), p.renders.Free())
 		}
 	})
+}
+
+// TestConversationsOfManyMessagesTakeTurns: what a template sees of each message takes far more
+// memory than a short text, and so they are rendered one after another.
+func TestConversationsOfManyMessagesTakeTurns(t *testing.T) {
+	many := text.Chat{Messages: slices.Repeat(saying("x").Messages, 3000)}
+	parts := text.Chat{Messages: []chat.Message{{Role: "user", Parts: slices.Repeat([]chat.Part{{Text: "x"}}, 3000)}}}
+	for _, conversation := range []text.Chat{many, parts} {
+		p := templatedInput(t, "Hello")
+		synctest.Test(t, func(t *testing.T) {
+			if err := p.long.Take(t.Context(), "other"); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan *Refusal, 1)
+			go func() {
+				_, refusal := p.tokens(t.Context(), Request{Tenant: "a", Chat: &conversation}, nil)
+				ended <- refusal
+			}()
+			synctest.Wait()
+			if len(ended) > 0 {
+				t.Error("a conversation of 3,000 messages or parts does not wait for its turn")
+			}
+			p.long.Give("other")
+			if refusal := <-ended; refusal != nil {
+				t.Error(refusal)
+			}
+		})
+	}
 }
 
 // A request that has its turn needs no second one, nor a place.

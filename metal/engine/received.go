@@ -33,15 +33,21 @@ func (r Request) inputParam() string {
 	return "prompt"
 }
 
+// messages counts the messages of a conversation and their parts.
+func (r Request) messages() int {
+	n := len(r.Chat.Messages)
+	for _, m := range r.Chat.Messages {
+		n += len(m.Parts)
+	}
+	return n
+}
+
 // inputBytes are what the input of a request takes, and the form of its answer. Images are
 // counted by themselves.
 func (r Request) inputBytes() int64 {
 	n := int64(tokenBytes * len(r.Tokens))
 	if r.Chat != nil {
-		n += int64(r.Chat.Bytes())
-		for _, m := range r.Chat.Messages {
-			n += messageBytes * int64(1+len(m.Parts))
-		}
+		n += int64(r.Chat.Bytes() + messageBytes*r.messages())
 	}
 	if r.Prompt != nil {
 		n += int64(len(*r.Prompt))
