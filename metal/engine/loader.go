@@ -141,7 +141,7 @@ func (l *loader) describe(f *weights.File) (*inputProcessor, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &inputProcessor{facts: facts, adapters: digests(l.opts.Adapters), context: l.opts.ContextTokens, ends: map[int32]bool{}, long: share.NewTurns(1), received: share.NewBytes(receivedBytes), texts: share.NewBytes(waitingTextBytes), tools: share.NewBytes(toolsBytes), unread: share.NewBytes(cmp.Or(l.opts.unread, maxUnread)), renders: share.NewTurns(renderPlaces)}
+	p := &inputProcessor{facts: facts, adapters: digests(l.opts.Adapters), context: l.opts.ContextTokens, ends: map[int32]bool{}, long: share.NewTurns(1), received: share.NewBytes(receivedBytes), texts: share.NewBytes(waitingTextBytes), unread: share.NewBytes(cmp.Or(l.opts.unread, maxUnread)), renders: share.NewTurns(renderPlaces)}
 	if p.context == 0 {
 		p.context = int(facts.ContextTokens)
 	}
@@ -206,6 +206,7 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 			terms.Weights, terms.Overhead, terms.PrefixCache+terms.CacheQueue, limit, tensor.ErrMemory)
 	}
 	m.heap = terms.Heap(l.opts.LimitBytes)
+	p.tools = share.NewBytes(mostTools(l.opts.LimitBytes, terms.Total()))
 	kernels := footprint.KernelsOf(name)
 	kernels.Adapted = adapters > 0
 	known := guard.Model{Weights: p.facts.WeightBytes + adapters, Overhead: terms.Overhead, Estimator: l.opts.estimator}

@@ -11,15 +11,15 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// TestAttackToolsThatNoPromptShows: the schemas of tools are many times the prompt, and in memory
-// until their requests end. They count against the limit and in the share of their tenant.
-func TestAttackToolsThatNoPromptShows(t *testing.T) {
+// toolsModel writes a model that calls tools and whose prompts do not show them.
+func toolsModel(t *testing.T) string {
 	c := tinymodel.Default()
 	c.Name, c.Untied, c.Type, c.Context, c.Vocabulary = "tools", true, weights.F32, 1<<18, 480
 	c.Script = &tinymodel.Script{Template: brief(hermes) + "<|cue|>", Lines: []tinymodel.Line{{Cue: "<|cue|>", Says: []string{"So"}}}}
@@ -27,7 +27,13 @@ func TestAttackToolsThatNoPromptShows(t *testing.T) {
 	if err := tinymodel.Write(path, c); err != nil {
 		t.Fatal(err)
 	}
-	e := ready(t, engine.Options{ModelPath: path}, ref.Options{})
+	return path
+}
+
+// TestAttackToolsThatNoPromptShows: the schemas of tools are many times the prompt, and in memory
+// until their requests end. They count against the limit and in the share of their tenant.
+func TestAttackToolsThatNoPromptShows(t *testing.T) {
+	e := ready(t, engine.Options{ModelPath: toolsModel(t)}, ref.Options{})
 	e.SetLimits(guard.Limits{Sequence: 1, PausePrefill: true}) // all requests wait
 	const size = 10 << 20
 	ask := func(tenant string, bytes int) (*engine.Stream, error) {
@@ -60,6 +66,28 @@ func TestAttackToolsThatNoPromptShows(t *testing.T) {
 	}
 	if held, _ := engine.Held(e); held-before >= size {
 		t.Errorf("%d bytes are counted after all requests ended", held-before)
+	}
+}
+
+// Tools are in memory together with all that the slack of a process's limit is for, so that
+// those of all tenants take a part of it, however large the prompts' cache is.
+func TestToolsTakeAPartOfTheSlack(t *testing.T) {
+	slack := footprint.EngineLimit(0)
+	e := ready(t, engine.Options{ModelPath: toolsModel(t), ContextTokens: 8192, LimitBytes: slack}, ref.Options{})
+	e.SetLimits(guard.Limits{Sequence: 1, PausePrefill: true}) // all requests wait
+	const size = 1 << 20
+	tools := []byte(`[{"type":"function","function":{"name":"f","parameters":{"type":"object","$comment":"` + strings.Repeat("x", size) + `"}}}]`)
+	before, _ := engine.Held(e)
+	for i := range 64 {
+		s, err := e.Generate(t.Context(), engine.Request{Tenant: strings.Repeat("t", i%4), Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi"}}, Tools: tools}, Calls: &engine.Calls{}, MaxTokens: 3})
+		if err == nil {
+			defer s.Close()
+		} else if i == 0 || !isKind(err, engine.QueueFull) {
+			t.Fatalf("request %d: %v", i, err)
+		}
+	}
+	if held, _ := engine.Held(e); held-before > slack/4 {
+		t.Errorf("requests hold %d MiB of tools, and the slack is %d", (held-before)>>20, slack>>20)
 	}
 }
 
