@@ -4,11 +4,7 @@ import (
 	"container/list"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 
@@ -245,29 +241,4 @@ func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.words + c.bytes.Load() + c.making.Load()
-}
-
-// key tells constraints apart.
-func (s Spec) key() (k [sha256.Size]byte) {
-	h := sha256.New()
-	text := func(parts ...string) {
-		for _, p := range parts {
-			binary.Write(h, binary.LittleEndian, int64(len(p)))
-			io.WriteString(h, p)
-		}
-	}
-	fmt.Fprintf(h, "%d %d ", s.Kind, len(s.Choices))
-	text(s.Source)
-	text(s.Choices...)
-	if s.Calls != nil {
-		if err := json.NewEncoder(h).Encode(s.Calls); err != nil {
-			panic(fmt.Sprintf("calls cannot be encoded: %v", err))
-		}
-	}
-	if s.Else != nil {
-		other := s.Else.key()
-		h.Write(other[:])
-	}
-	h.Sum(k[:0])
-	return k
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -335,11 +336,33 @@ func TestCallsThatDifferAreNotTakenForOneAnother(t *testing.T) {
 		"schema": func(c *Calls) { c.Functions[0].Schema = "x" }, "form": func(c *Calls) { c.Groups[0].Chains[0].Forms[0].Before = "x" },
 		"style": func(c *Calls) { c.Groups[0].Chains[0].Forms[0].Style = Tagged }, "tags": func(c *Calls) { c.Groups[0].Chains[0].Forms[0].Tags = tagsOf },
 		"sloppy": func(c *Calls) { c.Sloppy = true }, "first": func(c *Calls) { c.First = c.Groups }, "lead": func(c *Calls) { c.Lead = "x" }, "final": func(c *Calls) { c.Final = "x" }, "fewer": func(c *Calls) { c.Functions = c.Functions[:1] },
+		"same chains": func(c *Calls) { c.First = []Group{c.Groups[0], c.Groups[0]} },
+		"other chains": func(c *Calls) {
+			c.First = []Group{c.Groups[0], {Begin: c.Groups[0].Begin, Chains: []Chain{{End: "x"}}}}
+		},
+		"moved": func(c *Calls) { c.Groups, c.First = append(c.Groups, c.Groups[0]), c.Groups[:1] },
 	} {
 		k := called(change).key()
 		if other, twice := seen[k]; twice {
 			t.Errorf("%s is taken for %s", name, other)
 		}
 		seen[k] = name
+	}
+}
+
+// Each of many functions begins groups of its own, whose chains are those of all. The key is made
+// for every request, without a turn.
+func TestKeyOfManyGroupsReadsTheirChainsOnce(t *testing.T) {
+	spec := called(func(c *Calls) {
+		g := c.Groups[0]
+		g.Chains = []Chain{{Open: strings.Repeat("x", 2000)}}
+		c.First = slices.Repeat([]Group{g}, 4*maxChoices)
+	})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	spec.key()
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("the key of %d groups took %d bytes of memory", len(spec.Calls.First), n)
 	}
 }
