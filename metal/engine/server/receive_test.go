@@ -2,10 +2,13 @@ package server_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -64,6 +67,36 @@ func TestAttackManyLargeRequestsArriveAtOnce(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Error("the request was not answered after the other one was left")
+	}
+}
+
+// Others wait while a long request is received, so that its sender need not wait for the engine
+// after every few kilobytes: it is busy with their answers.
+func TestLongRequestsArriveInFewSteps(t *testing.T) {
+	s := serve(t, engine.Options{})
+	conn, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	f := http2.NewFramer(conn, conn)
+	if _, err = io.WriteString(conn, http2.ClientPreface); err == nil {
+		err = f.WriteSettings()
+	}
+	for window := uint32(1<<16 - 1); err == nil && window < 1<<20; {
+		var frame http2.Frame
+		if frame, err = f.ReadFrame(); err != nil {
+			t.Errorf("%d bytes may be sent at once", window)
+		}
+		if more, ok := frame.(*http2.WindowUpdateFrame); ok && more.StreamID == 0 {
+			window += more.Increment
+		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 
