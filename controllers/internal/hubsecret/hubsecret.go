@@ -74,7 +74,7 @@ type question struct {
 type answer struct {
 	at, asked time.Time
 	// refused is since when there is no credential.
-	refused time.Time
+	refused    time.Time
 	credential Credential
 	refusal    *fleet.Refusal
 }
