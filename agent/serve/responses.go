@@ -33,6 +33,7 @@ var includeQuery = []string{"include", "include[]"}
 type responseForm struct {
 	a     *responses.Answer
 	cache *responsecache.Cache // nil if the response is not stored
+	// entry is what is stored. After the admission it has only the tenant.
 	entry responsecache.Entry
 	limit bool
 	ended bool
@@ -43,15 +44,15 @@ func (f *responseForm) admitted(_ int, cancel func()) {
 	if f.cache != nil {
 		f.cache.Put(f.entry)
 	}
+	// The answer may take hours: only the cache, which is bounded, keeps its conversation.
+	f.entry = responsecache.Entry{Tenant: f.entry.Tenant}
 }
 
 // keep stores the final state of the response.
 func (f *responseForm) keep() {
 	f.ended = true
-	f.entry.Response, f.entry.Cancel = f.a.Response, nil
-	f.entry.Talk = append(f.entry.Talk, f.a.Response.Output...)
 	if f.cache != nil {
-		f.cache.End(f.entry)
+		f.cache.End(f.a.Response)
 	}
 }
 
@@ -65,8 +66,9 @@ func (f *responseForm) over() {
 		f.failed(&openai.Error{Status: http.StatusServiceUnavailable, Message: "The gateway that ran the response ended before the response was complete. Send the request again."}, "")
 		return
 	}
-	if e, ok := f.cache.Get(f.entry.Response.ID, f.entry.Tenant); ok && e.Response.Status == responses.StatusInProgress {
-		f.cache.Delete(f.entry.Response.ID, f.entry.Tenant)
+	id := f.a.Response.ID
+	if e, ok := f.cache.Get(id, f.entry.Tenant); ok && e.Response.Status == responses.StatusInProgress {
+		f.cache.Delete(id, f.entry.Tenant)
 	}
 }
 

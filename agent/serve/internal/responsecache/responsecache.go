@@ -15,6 +15,7 @@ import (
 	"container/list"
 	"iter"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -145,16 +146,33 @@ func (s *Cache) Put(e Entry) bool {
 	return s.put(e, bytes, items, s.now())
 }
 
-// End stores the final state of a response that is still kept and in progress;
-// one that was deleted or canceled meanwhile stays as it is.
-func (s *Cache) End(e Entry) {
+// End stores the final state of a response that is still kept and in progress, and adds its
+// output to its conversation; one that was deleted or canceled meanwhile stays as it is.
+func (s *Cache) End(r responses.Response) {
+	before, e := s.inProgress(r.ID)
+	if before == nil {
+		return
+	}
+	e.Response, e.Cancel = r, nil
+	e.Talk = slices.Concat(e.Talk, r.Output)
 	bytes, items := e.bytes(), e.itemBytes()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before, ok := s.byID[e.Response.ID]; ok && before.Value.(*kept).entry.Response.Status == responses.StatusInProgress {
+	if s.byID[r.ID] == before && before.Value.(*kept).entry.Response.Status == responses.StatusInProgress {
 		s.drop(before)
 		s.put(e, bytes, items, before.Value.(*kept).since)
 	}
+}
+
+// inProgress returns a response in progress; nil if it is not kept or has ended.
+func (s *Cache) inProgress(id string) (at *list.Element, e Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.byID[id]
+	if !ok || at.Value.(*kept).entry.Response.Status != responses.StatusInProgress {
+		return nil, Entry{}
+	}
+	return at, at.Value.(*kept).entry
 }
 
 // Cancel ends a tenant's response in progress. A finished one is not changed.

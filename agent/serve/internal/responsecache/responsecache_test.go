@@ -42,7 +42,7 @@ func TestAgeEndsWhatIsKept(t *testing.T) {
 	s := &Cache{Bytes: 1 << 20, Age: time.Minute, Now: func() time.Time { return now }}
 	s.Put(entry("a", "", responses.StatusInProgress, ""))
 	now = now.Add(59 * time.Second)
-	s.End(entry("a", "", responses.StatusCompleted, "")) // its age is that of its beginning
+	s.End(entry("a", "", responses.StatusCompleted, "").Response) // its age is that of its beginning
 	if !has(s, "a", "") {
 		t.Error("gone early")
 	}
@@ -96,7 +96,7 @@ func TestWhatWasCancelledOrDeletedStaysSo(t *testing.T) {
 	if e, found, ok := s.Cancel("a", ""); !found || !ok || e.Response.Status != responses.StatusCancelled {
 		t.Errorf("%+v %v %v", e, found, ok)
 	}
-	s.End(entry("a", "", responses.StatusCompleted, ""))
+	s.End(entry("a", "", responses.StatusCompleted, "").Response)
 	if e, _ := s.Get("a", ""); e.Response.Status != responses.StatusCancelled {
 		t.Errorf("it is %s", e.Response.Status)
 	}
@@ -104,7 +104,7 @@ func TestWhatWasCancelledOrDeletedStaysSo(t *testing.T) {
 		t.Error("cancelled twice")
 	}
 	s.Delete("a", "")
-	s.End(entry("a", "", responses.StatusCompleted, ""))
+	s.End(entry("a", "", responses.StatusCompleted, "").Response)
 	if has(s, "a", "") {
 		t.Error("it came back")
 	}
@@ -142,7 +142,7 @@ func TestItemsAreFoundAsLongAsAResponseHasThem(t *testing.T) {
 	if _, ok := s.Item("out", "team"); ok {
 		t.Error("an item is found before it exists")
 	}
-	s.End(Entry{Tenant: "team", Response: responses.Response{ID: "a", Status: responses.StatusCompleted, Output: []responses.Item{item("out")}}, Input: []responses.Item{item("in")}})
+	s.End(responses.Response{ID: "a", Status: responses.StatusCompleted, Output: []responses.Item{item("out")}})
 	s.Put(Entry{Tenant: "team", Response: responses.Response{ID: "b", Status: responses.StatusCompleted}, Input: []responses.Item{item("out"), item("out")}})
 	found := func(id, tenant string) bool {
 		i, ok := s.Item(id, tenant)
