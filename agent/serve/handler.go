@@ -263,19 +263,6 @@ func (h *handler) request(w http.ResponseWriter, r *http.Request, body []byte, i
 	return req, err
 }
 
-// readBody reads a request body. Its memory counts against the tenant until release is
-// called, which may be called again.
-func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
-	body, err = h.ReadBody(w, r, func(interrupt func()) (body []byte, err error) {
-		body, release, err = h.bodies.Read(r.Body, r.Header.Get(agentapi.HeaderTenant), r.ContentLength, h.MaxBodyBytes, interrupt)
-		return body, err
-	})
-	if err != nil && release != nil {
-		release()
-	}
-	return body, release, err
-}
-
 // decoderFor returns a decoder with the strictness that the gateway requires.
 func decoderFor(h http.Header) *openai.Decoder {
 	return &openai.Decoder{Strict: h.Get(agentapi.HeaderStrictFields) == "true"}

@@ -113,8 +113,8 @@ type Config struct {
 	// and a day.
 	ResponsesBytes int64
 	ResponsesAge   time.Duration
-	// BodiesBytes bounds the request bodies of which no engine has admitted the request; 0
-	// means 128 MiB. No reservation contains them.
+	// BodiesBytes bounds the request bodies of which no engine has admitted the request, and
+	// what they are decoded to; 0 means 128 MiB. No reservation contains them.
 	BodiesBytes int64
 	// AnswersBytes bounds what is in memory of answers until clients have read them: vectors,
 	// log-probabilities, stored responses; 0 means 128 MiB. No reservation contains it.
