@@ -48,10 +48,10 @@ func (rs *replicas) putOff(e *entry, why journal.Refusal, now time.Time) { e.set
 // ended decides what the entry does after an observed end; why is what it counts
 // as if that was the engine's fault, else nil.
 func (rs *replicas) ended(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, now time.Time) {
+	if unclean(r.Exit) && (why != nil || disobeyed(r)) {
+		rs.shares.failed(r.Namespace, now)
+	}
 	if why != nil {
-		if unclean(r.Exit) {
-			rs.shares.failed(r.Namespace, now)
-		}
 		rs.failed(e, *why, now)
 		return
 	}
@@ -63,6 +63,12 @@ func (rs *replicas) ended(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, no
 	default:
 		e.state, e.failure = Exited, nil
 	}
+}
+
+// disobeyed reports whether an engine that had time to end by itself had to be killed, or
+// crashed: its tenant may have deleted it, and starts the next one.
+func disobeyed(r v1alpha1.Reclaim) bool {
+	return r.Exit != v1alpha1.ExitUnknown && !hurried(r.Reason)
 }
 
 // vacated takes the ended engine out of its entry, so that another may be

@@ -133,9 +133,7 @@ func (rs *replicas) execute(a action) {
 	case stepReserveOnly:
 		rs.reserveOnly(e)
 	case stepLoad:
-		if rs.admitted(e) { // a reservation is not enough: the Mac must have the memory now
-			rs.engines.start(e)
-		}
+		rs.load(e)
 	case stepUnload:
 		rs.engines.unload(e, a.reason, nil)
 	case stepUnreserve:
@@ -151,6 +149,19 @@ func (rs *replicas) execute(a action) {
 	default:
 		panic(fmt.Sprintf("pool: plan named the unknown step %d", a.step))
 	}
+}
+
+// load starts the engine of an entry, unless one of its namespace that may start no other soon
+// was started after the plan was made. A reservation is not enough: the Mac must have the memory
+// now.
+func (rs *replicas) load(e *entry) {
+	now, early := time.Now(), false
+	rs.read(func() { early = now.Before(rs.startsNotBefore(e)) })
+	if early || !rs.admitted(e) {
+		return
+	}
+	rs.read(func() { rs.shares.starts(e.assignment.Namespace, now) })
+	rs.engines.start(e)
 }
 
 // release gives back the reservation of an entry that was drained, and reports

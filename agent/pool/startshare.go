@@ -8,7 +8,8 @@ import (
 // After an engine ended uncleanly nothing is started on this Mac for 10 s. A
 // namespace whose engines fail again and again must not keep those of others
 // waiting: it starts its next ones uncleanPause later, and twice as late each time
-// that it happens again within crashWindow, at most maxUncleanPause.
+// that it happens again within crashWindow, at most maxUncleanPause; from the second
+// time on one after another, each that much later.
 const (
 	uncleanPause    = 20 * time.Second
 	maxUncleanPause = 5 * time.Minute
@@ -22,6 +23,8 @@ type startShares struct{ by map[string]uncleanEnds }
 type uncleanEnds struct {
 	count int
 	last  time.Time
+	// started is the last start since the first of them; zero: none was.
+	started time.Time
 }
 
 // failed notes an unclean end that is a fault of the engine.
@@ -30,7 +33,17 @@ func (s *startShares) failed(namespace string, now time.Time) {
 		s.by = map[string]uncleanEnds{}
 	}
 	maps.DeleteFunc(s.by, func(_ string, u uncleanEnds) bool { return now.Sub(u.last) >= crashWindow })
-	s.by[namespace] = uncleanEnds{s.by[namespace].count + 1, now}
+	u := s.by[namespace]
+	u.count, u.last = u.count+1, now
+	s.by[namespace] = u
+}
+
+// starts notes the start of an engine.
+func (s *startShares) starts(namespace string, now time.Time) {
+	if u, failed := s.by[namespace]; failed {
+		u.started = now
+		s.by[namespace] = u
+	}
 }
 
 // notBefore returns when engines of a namespace may start; zero: at once.
@@ -39,7 +52,15 @@ func (s *startShares) notBefore(namespace string) time.Time {
 	if !failed {
 		return time.Time{}
 	}
-	return u.last.Add(min(maxUncleanPause, uncleanPause<<min(u.count-1, 10)))
+	before := u.last
+	if u.count > 1 && u.started.After(before) {
+		before = u.started
+	}
+	at, end := before.Add(min(maxUncleanPause, uncleanPause<<min(u.count-1, 10))), u.last.Add(crashWindow)
+	if at.After(end) {
+		return end
+	}
+	return at
 }
 
 // startsNotBefore returns when the engine of an entry may start; the caller holds

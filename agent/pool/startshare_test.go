@@ -44,6 +44,37 @@ func TestFailingModelsOfOneTenantDoNotHoldUpStartsOfOthers(t *testing.T) {
 	})
 }
 
+// A tenant deletes models whose engines have to be killed, one after another, and creates others.
+func TestEnginesOfOneTenantThatMustBeKilledDoNotHoldUpStartsOfOthers(t *testing.T) {
+	play(t, func(s *stage) {
+		s.host.Wired, s.host.WiredKnown = 2*gib, true
+		s.mac.SetHost(s.host)
+		good := s.model("good", enginetest.Script{HoldBytes: gib}, onDemand(time.Second))
+		evil, made := make([]v1alpha1.Assignment, 8), 0
+		replace := func(i int) {
+			made++
+			evil[i] = s.model(fmt.Sprintf("evil-%d", made), enginetest.Script{HoldBytes: gib, IgnoreShutdown: true, IgnoreTerm: true}, of("evil"))
+			evil[i].DrainSeconds = 0
+		}
+		for i := range evil {
+			replace(i)
+		}
+		waited := time.Duration(0)
+		for round := range 120 {
+			s.follow(append(evil[:len(evil):len(evil)], good)...)
+			s.after(9 * time.Second)
+			began := time.Now()
+			s.acquire("good").Release()
+			synctest.Wait()
+			waited += time.Since(began)
+			replace(round % len(evil))
+		}
+		if waited > 4*time.Minute {
+			t.Errorf("120 requests waited for %v together", waited)
+		}
+	})
+}
+
 // A tenant that is alone on a Mac holds up nothing.
 func TestFailingModelIsRestartedSoonWithoutOthers(t *testing.T) {
 	play(t, func(s *stage) {
