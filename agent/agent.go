@@ -182,7 +182,7 @@ func (a *Agent) openStore() error {
 	if err != nil {
 		return err
 	}
-	a.inspector = inspect.New(&inspect.Resolver{Dir: looks, Root: a.root, Client: a.client, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
+	a.inspector = inspect.New(&inspect.Resolver{Dir: looks, Free: a.store.Unreserved, Root: a.root, Client: a.client, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
 	return nil
 }
 

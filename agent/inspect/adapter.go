@@ -132,7 +132,7 @@ func (r *Resolver) remoteAdapter(ctx context.Context, order v1alpha1.Inspection,
 	}
 	dir, err := r.copyDir()
 	if err != nil {
-		return download.DiskError(err, "make room for")
+		return err
 	}
 	look.copied = copies
 	remove := func() error { return os.RemoveAll(dir) }

@@ -4,7 +4,26 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
+
+// The disk has the downloads of all tenants and the agent's own state, which copies of sources may
+// not fill.
+func TestNoSourceIsCopiedToADiskThatCopiesCouldFill(t *testing.T) {
+	_, files := published(t, false)
+	for free, refused := range map[int64]bool{64 << 20: true, copiesBytes - 1: true, copiesBytes: false} {
+		r, _ := onHub(t, hubtest.Of(files))
+		r.Free = func() (int64, error) { return free, nil }
+		_, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "hf://org/tiny"})
+		if refused {
+			wantReason(t, err, v1alpha1.ReasonDiskFull)
+		} else if err != nil {
+			t.Errorf("with %d bytes free: %v", free, err)
+		}
+	}
+}
 
 // An agent that is killed while it inspects leaves copies, which the next one removes.
 func TestCopiesOfAKilledAgentAreRemoved(t *testing.T) {

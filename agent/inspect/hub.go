@@ -142,7 +142,7 @@ func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
 func (h *hubLook) folder(ctx context.Context, c hub.Choice, files []hub.Entry) (out []model.File, found contents, err error) {
 	dir, err := h.resolver.copyDir()
 	if err != nil {
-		return nil, found, download.DiskError(err, "make room for")
+		return nil, found, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	known := map[string]model.File{}

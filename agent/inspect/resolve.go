@@ -53,6 +53,9 @@ type Resolver struct {
 	// Dir is where copies of headers and small files lie while a source is read; the system's
 	// folder for temporary files if empty.
 	Dir string
+	// Free returns how many bytes of the disk of Dir are free and not reserved; nil if that is not
+	// known.
+	Free func() (int64, error)
 	// Root is the Mac's model root.
 	Root *store.Root
 	// Client asks remote hosts.

@@ -52,6 +52,9 @@ func TestAFileThatIsWrittenAgainStaysReserved(t *testing.T) {
 	defer cancel()
 	_, err := s.Ensure(soon, recordOf(w.origin.URL+"/other.gguf", append(blob(mib-1), 'x')), "", nil)
 	wantReason(t, err, v1alpha1.ReasonDiskFull)
+	if free, err := s.Unreserved(); err != nil || free > diskMargin+mib/2+mib/8 {
+		t.Errorf("%d bytes are not reserved (%v), want the margin and half a MiB about", free, err)
+	}
 	release()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -323,6 +323,12 @@ func (s *Store) FreeBytes() (int64, error) {
 	return d.Free, err
 }
 
+// Unreserved returns the free space on the disk of the store that no download will take.
+func (s *Store) Unreserved() (int64, error) {
+	d, err := s.opt.Disk()
+	return d.Free - s.promised(), err
+}
+
 // measure asks the system.
 func measure(dir string) (Disk, error) {
 	var st syscall.Statfs_t
