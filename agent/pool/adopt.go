@@ -164,19 +164,17 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 }
 
 // identify finds the process of the engine that listens on a socket, in a folder
-// that only this user may write. It asks the engine. One that answers nothing
-// may be stopped or hang, and holds its memory all the same: the kernel knows it.
+// that only this user may write. It asks the engine whether it is the one. Which
+// process it is the kernel knows, also if it is stopped or hangs, and holds its memory
+// all the same: an engine that was taken over would name another one, to be killed.
 func (lc *lifecycle) identify(ctx context.Context, r *journal.Engine) bool {
-	pid, answered := lc.hello(ctx, r)
-	if !answered {
-		ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
-		defer cancel()
-		var err error
-		if pid, err = lc.Engines.Listener(ctx, r.Socket); err != nil {
-			return false
-		}
+	if lc.another(ctx, r) {
+		return false
 	}
-	if pid <= 1 {
+	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
+	defer cancel()
+	pid, err := lc.Engines.Listener(ctx, r.Socket)
+	if err != nil || pid <= 1 {
 		return false
 	}
 	start, err := lc.Probe.StartTime(pid)
@@ -187,21 +185,15 @@ func (lc *lifecycle) identify(ctx context.Context, r *journal.Engine) bool {
 	return true
 }
 
-// hello asks an engine for its process, which is 0 if it is another engine than r.
-func (lc *lifecycle) hello(ctx context.Context, r *journal.Engine) (pid int, answered bool) {
+// another reports whether the engine on a socket answers that it is not r.
+func (lc *lifecycle) another(ctx context.Context, r *journal.Engine) bool {
 	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
 	defer cancel()
 	conn, err := lc.Engines.Dial(r.Socket, nil) // the answer is compared with the configuration
 	if err != nil {
-		return 0, false
+		return false
 	}
 	defer conn.Close()
 	h, err := conn.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
-	if err != nil {
-		return 0, false
-	}
-	if h.GetConfigHash() != r.Config.Hash() {
-		return 0, true
-	}
-	return int(h.GetPid()), true
+	return err == nil && h.GetConfigHash() != r.Config.Hash()
 }

@@ -1,15 +1,20 @@
 package pool
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/pool/process"
+	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -219,6 +224,36 @@ func TestACrashBetweenStartAndJournalLosesNoProcess(t *testing.T) {
 	r.Apply(orders(a))
 	if again := r.serving("u"); again.PID != s.PID {
 		t.Errorf("pid %d, was %d", again.PID, s.PID)
+	}
+}
+
+// liar is an engine that answers with the id of another process.
+type liar struct {
+	process.Engines
+	process.Conn
+	config wire.Config
+}
+
+func (l liar) Dial(string, func() int) (process.Conn, error)         { return l, nil }
+func (l liar) Listener(context.Context, string) (pid int, err error) { return 40, nil }
+func (l liar) Close() error                                          { return nil }
+func (l liar) Hello(context.Context, *wire.HelloRequest, ...grpc.CallOption) (*wire.HelloResponse, error) {
+	return &wire.HelloResponse{ConfigHash: l.config.Hash(), Pid: 41}, nil
+}
+
+// An engine that was taken over must not have the agent end another process in its place.
+func TestTheProcessOfAStrayEngineIsTheOneThatListens(t *testing.T) {
+	mac := probe.NewScripted(probe.Host{})
+	mac.SetProcess(40, "engine", 0)
+	mac.SetProcess(41, "another", 0)
+	r := journal.Engine{Config: wire.Config{ReplicaUID: "u"}}
+	lc := &lifecycle{Config: Config{Engines: liar{config: r.Config}, Probe: mac, Timing: quick()}}
+	if !lc.identify(t.Context(), &r) || r.PID != 40 || r.StartTime != "engine" {
+		t.Errorf("process %d, %q", r.PID, r.StartTime)
+	}
+	r.Config.ReplicaUID = "v"
+	if lc.identify(t.Context(), &r) {
+		t.Error("an engine with another configuration is taken for ours")
 	}
 }
 
