@@ -1,3 +1,5 @@
+//go:build !race
+
 package gateway
 
 import (
@@ -97,23 +99,26 @@ func (c *crowd) ask(from string) int {
 // live returns the most bytes of heap and stacks that collections leave, until what the
 // clients sent was read.
 func live() (most uint64) {
-	for last := uint64(0); ; {
+	last, same := uint64(0), 0
+	for same < 5 {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		now := m.HeapAlloc + m.StackInuse
-		if most = max(most, now); now <= last+1<<20 && last <= now+1<<20 {
-			return most
+		most, same = max(most, now), same+1
+		if now > last+1<<20 || last > now+1<<20 {
+			same = 0
 		}
 		last = now
 	}
+	return most
 }
 
-// TestAttackTheMemoryOfAllConnections: with every connection in use, long heads, bodies that
+// TestTheMemoryOfAllConnectionsIsBounded: with every connection in use, long heads, bodies that
 // never end and both take at most 320 MiB of the chart's limit of 1 GiB. The rest is for
 // responses (128 MiB), the kernel's buffers, and the garbage of the collector. Another
 // client is served meanwhile.
-func TestAttackTheMemoryOfAllConnections(t *testing.T) {
+func TestTheMemoryOfAllConnectionsIsBounded(t *testing.T) {
 	const most, all = 320 << 20, 4096
 	const post = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n"
 	long := "X-Long: " + strings.Repeat("x", 62<<10)
@@ -126,14 +131,13 @@ func TestAttackTheMemoryOfAllConnections(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t)
-			before := live()
 			var clients sync.WaitGroup
 			for i := range all {
 				conn := c.dial(fmt.Sprintf("127.0.1.%d", 1+i%4))
 				clients.Go(func() { _, _ = io.WriteString(conn, send) }) // it may be refused
 			}
 			clients.Wait()
-			took := live() - before
+			took := live()
 			if got := c.ask("127.0.2.1"); got != http.StatusNotFound {
 				t.Errorf("another client gets %d", got)
 			}

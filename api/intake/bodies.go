@@ -29,9 +29,8 @@ var errCrowded = errors.New("the bodies of other requests use all available memo
 
 // Bodies bounds the memory of the request bodies of all clients, and of their heads on a
 // Listener with Bodies. It counts the buffers, not the lengths that were announced or have
-// arrived. An owner with several bodies, complete
-// ones included, gets at most as much memory as stays free for others: half of it, if it is
-// the only one.
+// arrived. An owner with several bodies, complete ones included, gets at most as much memory
+// as stays free for others: half of it, if it is the only one.
 type Bodies struct {
 	// Max is the limit for all buffers, in bytes.
 	Max int64

@@ -241,7 +241,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
-	if !c.room.grow(c.address.name, c.heads.memory(), func() { _ = c.Conn.Close() }) {
+	if m := c.heads.memory(); m > freeHead && !c.room.grow(c.address.name, m, func() { _ = c.Conn.Close() }) {
 		refuseHead(c.Conn, openai.Overloaded(retry))
 		_ = c.Close()
 		return 0, errNoHeadRoom

@@ -28,10 +28,10 @@ type headRoom struct {
 	closed bool
 }
 
-// grow counts a head that takes so many bytes. Until arrived is called, others may interrupt
+// grow counts a head that takes a number of bytes. Until arrived is called, others may interrupt
 // it. It returns false if there is no memory.
 func (h *headRoom) grow(owner string, bytes int64, interrupt func()) bool {
-	if h.bodies == nil || bytes <= freeHead {
+	if h.bodies == nil {
 		return true
 	}
 	h.mu.Lock()

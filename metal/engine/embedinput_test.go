@@ -191,8 +191,8 @@ func TestTextsFitInTheSlackOfTheLimit(t *testing.T) {
 	}
 }
 
-// TestAttackALongListGivesWayBetweenItsTexts: another tenant waits for one text of it.
-func TestAttackALongListGivesWayBetweenItsTexts(t *testing.T) {
+// TestALongListGivesWayBetweenItsTexts: another tenant waits for one text of it.
+func TestALongListGivesWayBetweenItsTexts(t *testing.T) {
 	p := readerInput(t, "qwen3 embed")
 	synctest.Test(t, func(t *testing.T) {
 		p.long = share.NewTurns(1)

@@ -105,7 +105,7 @@ func TestARequestWhoseMaskIsLateIsCancelledAtOnce(t *testing.T) {
 
 // Requests that generate nothing because their masks are late do not keep all sequences from
 // another tenant, and continue when their masks are there.
-func TestAttackLateMasksOfOneTenantGiveWayToAnother(t *testing.T) {
+func TestLateMasksOfOneTenantGiveWayToAnother(t *testing.T) {
 	e, closed, gate := gated(t)
 	want := ask(t, e, heldToSlow(30))
 	late, release := stalledAll(t, e, closed, gate, 3)

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestAttackAVocabularyOfLongTokens: the longest tokens are not used under a constraint if all
+// TestAVocabularyOfLongTokensIsBounded: the longest tokens are not used under a constraint if all
 // together would take too much memory; the others are.
-func TestAttackAVocabularyOfLongTokens(t *testing.T) {
+func TestAVocabularyOfLongTokensIsBounded(t *testing.T) {
 	const long = 20_000
 	v := NewVocabulary(long+10, func(id int32) []byte {
 		if id < 10 {
