@@ -208,8 +208,9 @@ func (i *Inspector) Run(ctx context.Context) {
 	}
 }
 
-// take marks a job as running: the one that has waited longest of the namespace that had no turn
-// for longest, of those that may run another one; nil if none is due.
+// take marks a job as running: the one that has waited longest of the namespace that runs the
+// fewest, of these the one that had no turn for longest, of those that may run another one; nil
+// if none is due.
 func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -241,7 +242,7 @@ func (i *Inspector) first(now time.Time, running map[string]int) (due *job) {
 		if !j.due(now) || running[j.order.Namespace] >= perNamespace {
 			continue
 		}
-		if due == nil || cmp.Or(cmp.Compare(i.lastTurn[j.order.Namespace], i.lastTurn[due.order.Namespace]),
+		if due == nil || cmp.Or(running[j.order.Namespace]-running[due.order.Namespace], cmp.Compare(i.lastTurn[j.order.Namespace], i.lastTurn[due.order.Namespace]),
 			j.next.Compare(due.next), cmp.Compare(j.order.ID, due.order.ID)) < 0 {
 			due = j
 		}

@@ -78,6 +78,33 @@ func TestAttackLongLooksOfManyNamespaces(t *testing.T) {
 	}
 }
 
+// TestAttackASecondLookOfANamespaceThatWaits: it is no reason for another namespace to wait.
+func TestAttackASecondLookOfANamespaceThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lasting{began: map[string][]time.Time{}}
+		i := New(l, logr.Discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { i.Run(ctx); close(done) }()
+		order := func(namespace, id, source string) v1alpha1.Inspection {
+			return v1alpha1.Inspection{ID: id, Source: source, Namespace: namespace}
+		}
+		orders := []v1alpha1.Inspection{order("a", "a", "24h"), order("team", "first", "quick"), order("b", "b", "24h")}
+		i.Set(orders)
+		after(2 * time.Second)
+		orders = append(orders, order("c", "c", "24h"), order("a", "a2", "24h"))
+		i.Set(orders)
+		after(time.Minute)
+		i.Set(append(orders, order("team", "second", "quick")))
+		after(lookTurn + time.Second)
+		if len(l.began["second"]) == 0 {
+			t.Error("a namespace without a look waits behind the second one of another")
+		}
+		cancel()
+		<-done
+	})
+}
+
 // TestALongLookKeepsItsSlotWhileNoOtherWaits, nor does it give way to its own namespace.
 func TestALongLookKeepsItsSlotWhileNoOtherWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
