@@ -25,6 +25,8 @@ const maxLogBytes = 8 << 20
 // files are the folders for the files of engines.
 type files struct {
 	run, logs string
+	// state is the agent's folder, if run does not lie in it.
+	state string
 }
 
 // engineFiles are those of one engine.
@@ -42,7 +44,7 @@ func newFiles(stateDir string) (files, error) {
 	f := files{run: filepath.Join(stateDir, "run"), logs: filepath.Join(stateDir, "logs")}
 	longest := f.engine(memory.Key{UID: "any", Epoch: 1}, 999_999).socket
 	if len(longest) > maxSocketPath {
-		f.run = filepath.Join("/tmp", "metalfleet-"+shortHash(stateDir))
+		f.run, f.state = filepath.Join("/tmp", "metalfleet-"+shortHash(stateDir)), stateDir
 	}
 	for _, dir := range []string{f.run, f.logs} {
 		if err := privateDir(dir); err != nil {
@@ -87,6 +89,15 @@ func (f files) named(name string) engineFiles {
 		config: filepath.Join(f.run, name+".json"),
 		log:    filepath.Join(f.logs, log+".log"),
 	}
+}
+
+// arguments are those that an engine is started with.
+func (f files) arguments(e engineFiles) []string {
+	args := []string{"serve", "--socket", e.socket, "--config", e.config}
+	if f.state != "" {
+		args = append(args, "--state", f.state)
+	}
+	return args
 }
 
 // remove deletes socket and configuration; the log stays for a person to read,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -571,6 +572,9 @@ func TestSocketPathsAreShortAndPrivate(t *testing.T) {
 	defer os.RemoveAll(f.run)
 	if s := f.engine(memory.Key{UID: strings.Repeat("u", 64), Epoch: 1 << 60}, 12345).socket; len(s) > maxSocketPath {
 		t.Errorf("%d bytes: %s", len(s), s)
+	}
+	if args := f.arguments(f.named("a-1")); !slices.Equal(args[len(args)-2:], []string{"--state", long}) {
+		t.Errorf("the sandbox does not learn which folder to close: %q", args)
 	}
 	if err := os.Chmod(f.run, 0o755); err != nil {
 		t.Fatal(err)

@@ -83,7 +83,7 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 		return nil, errUnsettled
 	}
 	proc, err := lc.Engines.Start(lc.life, process.Spec{
-		Path: lc.Engine, Args: []string{"serve", "--socket", g.files.socket, "--config", g.files.config},
+		Path: lc.Engine, Args: lc.files.arguments(g.files),
 		Env: lc.EngineEnv, LogPath: g.files.log,
 	})
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 
 // prepareSandbox does what must come before anything is opened, and returns
 // what confines the process once it listens. No model was read before that.
-func prepareSandbox(cfg wire.Config, socket, configPath string) (confine func(*slog.Logger) error, err error) {
+func prepareSandbox(cfg wire.Config, socket, configPath, state string) (confine func(*slog.Logger) error, err error) {
 	if cfg.Sandbox == wire.SandboxOff {
 		return func(log *slog.Logger) error {
 			log.Warn("running without a sandbox", "reason", "switched off")
 			return nil
 		}, nil
 	}
-	r := sandbox.Rules{Read: []string{cfg.ModelPath, configPath}, Socket: socket}
+	r := sandbox.Rules{Read: []string{cfg.ModelPath, configPath}, Socket: socket, State: state}
 	for _, a := range cfg.Adapters {
 		r.Read = append(r.Read, a.Path)
 	}

@@ -28,6 +28,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	cacheMemory := f.Int64("cache-memory", 0, "bytes of memory for the prefix cache, in addition to the part of the reserved KV cache that running requests do not use")
 	prefixCache := f.Bool("prefix-cache", true, "keep the prefix cache in the part of the reserved KV cache that running requests do not use")
 	drafts := f.Bool("drafts", true, "use the draft head of a model that has one: a token that it guesses right saves a step")
+	state := f.String("state", "", "the agent's folder, which the sandbox closes, if the socket does not lie in its folder run")
 	steps := f.Bool("log-steps", false, "log the work and the duration of each step, in microseconds")
 	leak := hiddenLeak(f)
 	if err := parse(f, args, "socket", "config"); err != nil {
@@ -43,7 +44,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	if err != nil {
 		return usageError{err}
 	}
-	confine, err := prepareSandbox(cfg, *socket, *configPath)
+	confine, err := prepareSandbox(cfg, *socket, *configPath, *state)
 	if err != nil {
 		return err
 	}
@@ -62,12 +63,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	if err := confine(log); err != nil {
 		return errors.Join(err, l.Close(), backend.Close())
 	}
-	var cache *server.Cache
-	var below func(kv.Origin) kv.Tier
-	if cfg.CacheQueueBytes > 0 {
-		cache = server.NewCache(disk.OS{}, cfg.CacheQueueBytes, log)
-		below = cache.Below
-	}
+	cache, below := diskCache(cfg, log)
 	eng := engine.Start(engine.Options{
 		ModelPath: cfg.ModelPath, Adapters: adaptersOf(cfg), Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory, Drafts: *drafts && backend.Ahead(), // elsewhere a second token costs what the first does
@@ -80,6 +76,15 @@ func serve(ctx context.Context, e *env, args []string) error {
 	}, cache)
 	log.Info("engine stopped")
 	return err
+}
+
+// diskCache is the cache on disk with the function that opens a tier of it; nil without one.
+func diskCache(cfg wire.Config, log *slog.Logger) (*server.Cache, func(kv.Origin) kv.Tier) {
+	if cfg.CacheQueueBytes <= 0 {
+		return nil, nil
+	}
+	cache := server.NewCache(disk.OS{}, cfg.CacheQueueBytes, log)
+	return cache, cache.Below
 }
 
 // adaptersOf are the adapters of a configuration.

@@ -47,6 +47,9 @@ func profile(r Rules, program string) string {
 // stateFolder is the agent's, in which it keeps its identity: the socket lies
 // in its folder "run", unless that path would be too long.
 func stateFolder(r Rules) []string {
+	if r.State != "" {
+		return []string{r.State}
+	}
 	if run := filepath.Dir(r.Socket); filepath.Base(run) == "run" {
 		return []string{filepath.Dir(run)}
 	}

@@ -31,6 +31,12 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 			t.Errorf("want %s and, later, %s in\n%s", order[0], order[1], text)
 		}
 	}
+	// A path that is too long for a socket has it elsewhere.
+	elsewhere := profile(Rules{Read: []string{"/state/weights/model"}, State: "/state", Socket: "/private/tmp/metalfleet-1/e.sock"}, "/usr/local/metalfleet/current/engine")
+	denied, allowed := strings.Index(elsewhere, `(deny file-read* (subpath "/state"))`), strings.Index(elsewhere, `(allow file-read* (subpath "/state/weights/model"))`)
+	if denied < 0 || allowed < denied {
+		t.Errorf("the agent's folder may be read in\n%s", elsewhere)
+	}
 	for _, always := range []string{"(deny network-outbound)", "(deny process-fork)"} {
 		if _, ok := at[always]; !ok {
 			t.Errorf("want %s", always)

@@ -24,6 +24,9 @@ type Rules struct {
 	// removed. On Linux, one that is no folder yet stays out of reach. Folders next to
 	// them are those of others, and stay out of reach everywhere.
 	Write []string
+	// State is the agent's folder, with its identity, if Socket does not lie in its folder
+	// "run". On Linux all that is not listed is out of reach.
+	State string
 	// Socket is the Unix socket that the process listens on. Linux takes it
 	// bound: no new one can be made afterwards.
 	Socket string

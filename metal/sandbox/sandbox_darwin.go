@@ -63,6 +63,13 @@ func resolved(r Rules) (Rules, error) {
 			*list.to = append(*list.to, real)
 		}
 	}
+	if r.State != "" {
+		real, err := filepath.EvalSymlinks(r.State)
+		if err != nil {
+			return Rules{}, fmt.Errorf("sandbox: %w", err)
+		}
+		out.State = real
+	}
 	folder, err := filepath.EvalSymlinks(filepath.Dir(r.Socket))
 	if err != nil {
 		return Rules{}, fmt.Errorf("sandbox: %w", err)

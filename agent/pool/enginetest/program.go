@@ -44,6 +44,7 @@ func arguments(args []string) (socket, config string, err error) {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.StringVar(&socket, "socket", "", "Unix socket")
 	flags.StringVar(&config, "config", "", "configuration")
+	flags.String("state", "", "the agent's folder")
 	return socket, config, flags.Parse(args[1:])
 }
 
