@@ -75,6 +75,9 @@ func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }
 // Held is what the guard weighs as held now, and how much of it no client has read.
 func Held(e *Engine) (held, unread int64) { return e.guard.Room().Held, e.input.Load().unread.Held() }
 
+// CompiledBytes are those of compiled constraints.
+func CompiledBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes() }
+
 // ParkedBytes are those of logits that wait for masks, as the guard weighs them.
 func ParkedBytes(e *Engine) int64 { return e.unread() - e.input.Load().unread.Held() }
 

@@ -43,8 +43,8 @@ const (
 	shownBytes    = 512
 	retryAfter    = time.Second
 	// grammarBytes bounds the compiled grammars that are kept for later requests, with the
-	// vocabulary.
-	grammarBytes = 48 << 20
+	// vocabulary, and leastGrammarBytes is what they may take in any engine.
+	grammarBytes, leastGrammarBytes = 48 << 20, 8 << 20
 )
 
 // inputProcessor checks requests by themselves and turns them into sequences and

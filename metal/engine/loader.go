@@ -105,9 +105,6 @@ func (l *loader) read() (*loadedModel, error) {
 	if err := p.open(l.hard, f, l.opts.ChatTemplate); err != nil {
 		return nil, ofModel(l.opts.ModelPath, err)
 	}
-	if p.constraints != nil {
-		p.constraints.OnPanic(func(value any, stack []byte) { logPanic(l.log, "mask", value, stack) })
-	}
 	adapters, err := l.openAll(f, p.task)
 	defer adapters.close()
 	if err != nil {
@@ -181,7 +178,6 @@ func (p *inputProcessor) open(ctx context.Context, f *weights.File, template str
 		p.ends[id] = true
 	}
 	if p.task == model.Generate {
-		p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, grammarBytes)
 		return nil
 	}
 	if p.conventions, err = embed.ConventionsOf(f, p.tok, p.task); err != nil {
@@ -206,7 +202,7 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 			terms.Weights, terms.Overhead, terms.PrefixCache+terms.CacheQueue, limit, tensor.ErrMemory)
 	}
 	m.heap = terms.Heap(l.opts.LimitBytes)
-	p.tools = share.NewBytes(mostTools(l.opts.LimitBytes, terms.Total()))
+	l.divide(p, m.heap)
 	kernels := footprint.KernelsOf(name)
 	kernels.Adapted = adapters > 0
 	known := guard.Model{Weights: p.facts.WeightBytes + adapters, Overhead: terms.Overhead, Estimator: l.opts.estimator}
@@ -219,6 +215,22 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 	l.guard.SetModel(known)
 	l.counters.loadTotal.Store(p.facts.WeightBytes + adapters)
 	return nil
+}
+
+// divide gives tools and compiled constraints their parts of the heap. The rest is for texts that
+// are received, renders and output that is not read yet.
+func (l *loader) divide(p *inputProcessor, heap int64) {
+	part := func(most, least, of int64) int64 {
+		if l.opts.LimitBytes == 0 {
+			return most
+		}
+		return min(most, max(least, heap/of))
+	}
+	p.tools = share.NewBytes(part(toolsBytes, leastToolsBytes, 4))
+	if p.task == model.Generate {
+		p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, part(grammarBytes, leastGrammarBytes, 3))
+		p.constraints.OnPanic(func(value any, stack []byte) { logPanic(l.log, "mask", value, stack) })
+	}
 }
 
 // kernelsName is the name of a back end in package footprint: without a GPU, MLX has other

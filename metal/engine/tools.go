@@ -9,25 +9,13 @@ import (
 
 const (
 	// toolsBytes are what the schemas of tools of all requests take at most until these have
-	// ended. The guard counts those that are held.
-	toolsBytes = 128 << 20
-	// leastTools are what they may take under any limit.
-	leastTools = 4 << 20
-	// toolsPart of the slack of footprint.EngineLimit may be tools. The rest is for texts that
-	// are received, renders, constraints and output that is not read yet.
-	toolsPart = 4
+	// ended, and leastToolsBytes what they may take in any engine. The guard counts those that
+	// are held.
+	toolsBytes, leastToolsBytes = 128 << 20, 4 << 20
 	// toolCopies is how often the text of a schema is in memory then: as it was sent, for the
 	// form of calls, and as values, for their parser.
 	toolCopies = 2
 )
-
-// mostTools are what the tools of all requests may take in a process with a limit, 0 for none.
-func mostTools(limit, reserved int64) int64 {
-	if limit == 0 {
-		return toolsBytes
-	}
-	return min(toolsBytes, max(leastTools, (limit-reserved)/toolsPart))
-}
 
 // heldTools are the bytes that a request has of the tools of all.
 type heldTools struct {

@@ -4,6 +4,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -88,6 +90,24 @@ func TestToolsTakeAPartOfTheSlack(t *testing.T) {
 	}
 	if held, _ := engine.Held(e); held-before > slack/4 {
 		t.Errorf("requests hold %d MiB of tools, and the slack is %d", (held-before)>>20, slack>>20)
+	}
+}
+
+// TestCompiledConstraintsTakeAPartOfTheHeap: those that are kept for later requests take at most a
+// third of what the heap of an engine may take.
+func TestCompiledConstraintsTakeAPartOfTheHeap(t *testing.T) {
+	var heap int64
+	e := ready(t, engine.Options{LimitBytes: 50 << 20, HeapLimit: func(n int64) { heap = n }}, ref.Options{})
+	for i := range 16 {
+		var properties []string
+		for j := range 400 {
+			properties = append(properties, fmt.Sprintf(`"p%d_%d":{"type":"object","properties":{"a":{"enum":["x%d","y%d"]},"b":{"type":"string","maxLength":50}},"required":["a"]}`, i, j, j, i))
+		}
+		schema := `{"type":"object","properties":{` + strings.Join(properties, ",") + `}}`
+		ask(t, e, engine.Request{Tenant: "a", Prompt: prompt("Hello"), MaxTokens: 2, Constraint: &engine.Constraint{Spec: grammar.Spec{Kind: grammar.JSONSchema, Source: schema}}})
+	}
+	if n := engine.CompiledBytes(e); n == 0 || n > heap/3 {
+		t.Errorf("%d bytes are kept; the heap may take %d", n, heap)
 	}
 }
 
