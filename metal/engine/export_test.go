@@ -75,6 +75,12 @@ func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }
 // Held is what the guard weighs as held now, and how much of it no client has read.
 func Held(e *Engine) (held, unread int64) { return e.guard.Room().Held, e.input.Load().unread.Held() }
 
+// InputAccounts are those of texts until they are read, and of tools.
+func InputAccounts(e *Engine) (received, tools *share.Bytes) {
+	p := e.input.Load()
+	return p.received, p.tools
+}
+
 // CompiledBytes are those of compiled constraints.
 func CompiledBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes() }
 

@@ -202,7 +202,7 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 			terms.Weights, terms.Overhead, terms.PrefixCache+terms.CacheQueue, limit, tensor.ErrMemory)
 	}
 	m.heap = terms.Heap(l.opts.LimitBytes)
-	l.divide(p, m.heap)
+	l.divide(p, m.heap, l.opts.LimitBytes-terms.Total())
 	kernels := footprint.KernelsOf(name)
 	kernels.Adapted = adapters > 0
 	known := guard.Model{Weights: p.facts.WeightBytes + adapters, Overhead: terms.Overhead, Estimator: l.opts.estimator}
@@ -217,9 +217,10 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 	return nil
 }
 
-// divide gives tools and compiled constraints their parts of the heap. The rest is for texts that
-// are received, renders and output that is not read yet.
-func (l *loader) divide(p *inputProcessor, heap int64) {
+// divide gives tools and compiled constraints their parts of the heap. What requests hold of these
+// and of texts until they are read counts together, against the slack of the limit: the rest of
+// it is for renders, garbage and output that is not read yet.
+func (l *loader) divide(p *inputProcessor, heap, slack int64) {
 	part := func(most, least, of int64) int64 {
 		if l.opts.LimitBytes == 0 {
 			return most
@@ -231,6 +232,13 @@ func (l *loader) divide(p *inputProcessor, heap int64) {
 		p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, part(grammarBytes, leastGrammarBytes, 3))
 		p.constraints.OnPanic(func(value any, stack []byte) { logPanic(l.log, "mask", value, stack) })
 	}
+	if l.opts.LimitBytes == 0 || p.task != model.Generate {
+		return
+	}
+	held := share.NewBytes(max(receivedBytes, slack*5/8))
+	p.received.Within(held)
+	p.tools.Within(held)
+	p.constraints.CountIn(held)
 }
 
 // kernelsName is the name of a back end in package footprint: without a GPU, MLX has other

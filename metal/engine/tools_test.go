@@ -12,8 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
-	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
@@ -91,6 +91,24 @@ func TestToolsTakeAPartOfTheSlack(t *testing.T) {
 	if held, _ := engine.Held(e); held-before > slack/4 {
 		t.Errorf("requests hold %d MiB of tools, and the slack is %d", (held-before)>>20, slack>>20)
 	}
+}
+
+// TestInputsShareTheSlack: texts, tools and constraints that requests hold have a part of the slack of
+// the limit together, each of which would be most of it.
+func TestInputsShareTheSlack(t *testing.T) {
+	e := ready(t, engine.Options{LimitBytes: 50 << 20}, ref.Options{})
+	received, tools := engine.InputAccounts(e)
+	const texts = 30<<20 - 1<<10 // all but what the prompt below takes
+	if !tools.Take("", 10<<20) || received.Take("", 31<<20) || !received.Take("", texts) {
+		t.Errorf("tools take 10 MiB, and texts %d", received.Held())
+	}
+	ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 2})
+	schema := grammar.Spec{Kind: grammar.JSONSchema, Source: `{"type":"object","properties":{"a":{"type":"string"}}}`}
+	if _, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 2, Constraint: &engine.Constraint{Spec: schema}}); !isKind(err, engine.QueueFull) {
+		t.Errorf("a constraint while texts and tools take all: %v", err)
+	}
+	received.Give("", texts)
+	ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 2, Constraint: &engine.Constraint{Spec: schema}})
 }
 
 // TestCompiledConstraintsTakeAPartOfTheHeap: those that are kept for later requests take at most a

@@ -99,6 +99,10 @@ func NewCache(size int, spell func(id int32) []byte, limit int64) *Cache {
 	return c
 }
 
+// CountIn has the grammars in use count in another account as well. It is called before the first
+// Table.
+func (c *Cache) CountIn(all *share.Bytes) { c.used.Within(all) }
+
 // Table returns the states of a tenant's constraint, compiled if need be; the caller
 // calls release once it is done. The error is an *Error, ErrBusy, or that of ctx.
 func (c *Cache) Table(ctx context.Context, tenant string, s Spec) (t *Table, release func(), err error) {

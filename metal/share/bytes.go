@@ -5,7 +5,8 @@ import "sync"
 // Bytes are memory that the requests of tenants hold. A tenant gets at most half of what the
 // others leave, so that there is always some left for one that holds none.
 type Bytes struct {
-	most int64
+	most   int64
+	within *Bytes // nil: none
 
 	mu  sync.Mutex
 	of  map[string]int64 // by tenant, guarded by mu
@@ -15,12 +16,23 @@ type Bytes struct {
 // NewBytes returns this many bytes, which no tenant holds yet.
 func NewBytes(most int64) *Bytes { return &Bytes{most: most, of: map[string]int64{}} }
 
+// Within has what is taken count in another account as well, which several share. It is called
+// before the first bytes are taken.
+func (b *Bytes) Within(all *Bytes) *Bytes {
+	b.within = all
+	return b
+}
+
 // Limit returns what a tenant may hold if no other holds anything.
 func (b *Bytes) Limit(tenant string) int64 {
-	if tenant == "" {
-		return b.most
+	most := b.most
+	if tenant != "" {
+		most /= 2
 	}
-	return b.most / 2
+	if b.within != nil {
+		most = min(most, b.within.Limit(tenant))
+	}
+	return most
 }
 
 // Take takes n bytes for a tenant, and reports false if they exceed its share.
@@ -31,7 +43,7 @@ func (b *Bytes) Take(tenant string, n int64) bool {
 	if tenant != "" {
 		left /= 2
 	}
-	if b.of[tenant]+n > left {
+	if b.of[tenant]+n > left || b.within != nil && !b.within.Take(tenant, n) {
 		return false
 	}
 	b.of[tenant] += n
@@ -45,6 +57,9 @@ func (b *Bytes) Add(tenant string, n int64) {
 	defer b.mu.Unlock()
 	b.of[tenant] += n
 	b.all += n
+	if b.within != nil {
+		b.within.Add(tenant, n)
+	}
 }
 
 // Of is what a tenant holds.
@@ -61,6 +76,9 @@ func (b *Bytes) Give(tenant string, n int64) {
 	b.all -= n
 	if b.of[tenant] -= n; b.of[tenant] == 0 {
 		delete(b.of, tenant)
+	}
+	if b.within != nil {
+		b.within.Give(tenant, n)
 	}
 }
 

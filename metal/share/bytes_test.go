@@ -33,3 +33,23 @@ func TestBytesThatAreThereAreCounted(t *testing.T) {
 		t.Errorf("%d bytes are left to a tenant, of %d", b.Of("a"), b.Held())
 	}
 }
+
+// TestAccountsThatShareBytes: together, accounts hold no more than the one that they count in.
+func TestAccountsThatShareBytes(t *testing.T) {
+	all := NewBytes(64)
+	texts, tools := NewBytes(48).Within(all), NewBytes(128).Within(all)
+	if texts.Limit("a") != 24 || tools.Limit("a") != 32 || tools.Limit("") != 64 {
+		t.Errorf("a tenant may have %d and %d, one without a name %d", texts.Limit("a"), tools.Limit("a"), tools.Limit(""))
+	}
+	if !texts.Take("a", 24) || tools.Take("a", 9) || !tools.Take("a", 8) || all.Of("a") != 32 || tools.Of("a") != 8 {
+		t.Errorf("a tenant holds %d bytes of both", all.Of("a"))
+	}
+	if !tools.Take("b", 16) || texts.Take("b", 1) || texts.Of("b") != 0 {
+		t.Error("another tenant gets other bytes than half of what is left")
+	}
+	texts.Give("a", 24)
+	tools.Add("b", 100)
+	if all.Of("a") != 8 || all.Held() != 124 || all.Held() != texts.Held()+tools.Held() {
+		t.Errorf("%d bytes are held, %d of them by a", all.Held(), all.Of("a"))
+	}
+}

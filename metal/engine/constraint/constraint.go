@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
@@ -57,6 +58,10 @@ func NewCompiler(tok *tokenizer.Tokenizer, size int, ends map[int32]bool, limit 
 // OnPanic sets the function that is called after a panic over the mask of one request, which
 // alone fails. It is set before the first Compile.
 func (c *Compiler) OnPanic(do func(value any, stack []byte)) { c.panicked = do }
+
+// CountIn has the grammars in use count in another account as well. It is called before the first
+// Compile.
+func (c *Compiler) CountIn(all *share.Bytes) { c.grammars.CountIn(all) }
 
 // Bytes of compiled grammars.
 func (c *Compiler) Bytes() int64 { return c.grammars.Bytes() }
