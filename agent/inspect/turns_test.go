@@ -98,7 +98,7 @@ func TestAttackASecondLookOfANamespaceThatWaits(t *testing.T) {
 		i.Set(append(orders, order("team", "second", "quick")))
 		after(lookTurn + time.Second)
 		if len(l.began["second"]) == 0 {
-			t.Error("a namespace without a look waits behind the second one of another")
+			t.Error("a namespace without a look waits for the second one of another")
 		}
 		cancel()
 		<-done

@@ -78,7 +78,7 @@ func (h *inTurns) add(ctx context.Context, o client.Object, q requests, merge fu
 	c := h.waiting[key]
 	fresh := c == nil
 	if fresh {
-		c = &merged{ctx: ctx, q: q}
+		c = &merged{ctx: context.WithoutCancel(ctx), q: q} // the context of an event ends with the call
 		h.waiting[key] = c
 		lane := cmp.Or(key.Namespace, "/"+key.Name)
 		if len(h.lanes[lane]) == 0 {
@@ -96,7 +96,7 @@ func (h *inTurns) add(ctx context.Context, o client.Object, q requests, merge fu
 // run handles changes until none waits.
 func (h *inTurns) run() {
 	for c := h.next(); c != nil; c = h.next() {
-		if c.ctx.Err() == nil { // otherwise the watch has ended
+		if !c.q.ShuttingDown() {
 			c.handle(h.of)
 		}
 	}

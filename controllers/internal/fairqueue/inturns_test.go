@@ -11,9 +11,11 @@ import (
 	"testing/synctest"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -31,13 +33,22 @@ func (h *slowHandler) funcs() handler.Funcs {
 	}
 	name := func(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() + o.GetResourceVersion() }
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, _ requests) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ requests) {
+			defer h.check(ctx)
 			note("create %s %t", name(e.Object), e.IsInInitialList)
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ requests) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ requests) {
+			defer h.check(ctx)
 			note("update %s %s", name(e.ObjectOld), name(e.ObjectNew))
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ requests) { note("delete %s", name(e.Object)) },
+	}
+}
+
+// check notes a context that has ended: reads would fail.
+func (h *slowHandler) check(ctx context.Context) {
+	if ctx.Err() != nil {
+		h.handled = append(h.handled, ctx.Err().Error())
 	}
 }
 
@@ -45,16 +56,20 @@ func deployment(namespace, name string, version int) client.Object {
 	return &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: fmt.Sprint("@", version)}}
 }
 
-// handledAfter returns what is handled of events that arrive while the first one is.
-func handledAfter(t *testing.T, events func(ctx context.Context, h handler.EventHandler)) []string {
+// handledAfter returns what is handled of events that arrive while the first one is. Their context ends
+// before they are handled, as that of a controller.
+func handledAfter(t *testing.T, events func(ctx context.Context, h handler.EventHandler, q requests)) []string {
 	t.Helper()
 	slow := &slowHandler{}
 	synctest.Test(t, func(t *testing.T) {
 		slow.release = make(chan struct{})
-		h := InTurns(slow.funcs())
-		h.Create(t.Context(), event.CreateEvent{Object: deployment("first", "f", 0)}, nil)
+		h, q := InTurns(slow.funcs()), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		defer q.ShutDown()
+		ctx, cancel := context.WithCancel(t.Context())
+		h.Create(ctx, event.CreateEvent{Object: deployment("first", "f", 0)}, q)
 		synctest.Wait()
-		events(t.Context(), h)
+		events(ctx, h, q)
+		cancel()
 		synctest.Wait()
 		close(slow.release)
 		synctest.Wait()
@@ -65,12 +80,12 @@ func handledAfter(t *testing.T, events func(ctx context.Context, h handler.Event
 // TestEventsOfAnObjectThatWaitAreMerged: a handler that is slower than the events of one tenant
 // keeps no version of an object but the first and the last.
 func TestEventsOfAnObjectThatWaitAreMerged(t *testing.T) {
-	got := handledAfter(t, func(ctx context.Context, h handler.EventHandler) {
+	got := handledAfter(t, func(ctx context.Context, h handler.EventHandler, q requests) {
 		for i := range 1000 {
-			h.Update(ctx, event.UpdateEvent{ObjectOld: deployment("large", "d", i), ObjectNew: deployment("large", "d", i+1)}, nil)
+			h.Update(ctx, event.UpdateEvent{ObjectOld: deployment("large", "d", i), ObjectNew: deployment("large", "d", i+1)}, q)
 		}
-		h.Create(ctx, event.CreateEvent{Object: deployment("small", "new", 1), IsInInitialList: true}, nil)
-		h.Update(ctx, event.UpdateEvent{ObjectOld: deployment("small", "new", 1), ObjectNew: deployment("small", "new", 2)}, nil)
+		h.Create(ctx, event.CreateEvent{Object: deployment("small", "new", 1), IsInInitialList: true}, q)
+		h.Update(ctx, event.UpdateEvent{ObjectOld: deployment("small", "new", 1), ObjectNew: deployment("small", "new", 2)}, q)
 	})
 	if want := []string{"update large/d@0 large/d@1000", "create small/new@2 true"}; !slices.Equal(got, want) {
 		t.Errorf("handled %q, want %q", got, want)
@@ -78,14 +93,14 @@ func TestEventsOfAnObjectThatWaitAreMerged(t *testing.T) {
 }
 
 func TestDeletionsAreHandledOnceAndLast(t *testing.T) {
-	got := handledAfter(t, func(ctx context.Context, h handler.EventHandler) {
-		h.Update(ctx, event.UpdateEvent{ObjectOld: deployment("n", "edited", 1), ObjectNew: deployment("n", "edited", 2)}, nil)
-		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "edited", 3)}, nil)
-		h.Create(ctx, event.CreateEvent{Object: deployment("n", "short", 1)}, nil)
-		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "short", 1)}, nil)
-		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "replaced", 1)}, nil)
-		h.Create(ctx, event.CreateEvent{Object: deployment("n", "replaced", 2)}, nil)
-		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "plain", 1)}, nil)
+	got := handledAfter(t, func(ctx context.Context, h handler.EventHandler, q requests) {
+		h.Update(ctx, event.UpdateEvent{ObjectOld: deployment("n", "edited", 1), ObjectNew: deployment("n", "edited", 2)}, q)
+		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "edited", 3)}, q)
+		h.Create(ctx, event.CreateEvent{Object: deployment("n", "short", 1)}, q)
+		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "short", 1)}, q)
+		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "replaced", 1)}, q)
+		h.Create(ctx, event.CreateEvent{Object: deployment("n", "replaced", 2)}, q)
+		h.Delete(ctx, event.DeleteEvent{Object: deployment("n", "plain", 1)}, q)
 	})
 	want := []string{"update n/edited@1 n/edited@2", "delete n/edited@3", "delete n/short@1", "update n/replaced@1 n/replaced@2", "delete n/plain@1"}
 	if !slices.Equal(got, want) {
@@ -96,11 +111,11 @@ func TestDeletionsAreHandledOnceAndLast(t *testing.T) {
 // TestANamespaceWithManyEventsLetsOthersGoFirst: and so does an object without a namespace.
 func TestANamespaceWithManyEventsLetsOthersGoFirst(t *testing.T) {
 	for name, namespace := range map[string]string{"a namespace": "large", "Macs": ""} {
-		got := handledAfter(t, func(ctx context.Context, h handler.EventHandler) {
+		got := handledAfter(t, func(ctx context.Context, h handler.EventHandler, q requests) {
 			for i := range 1000 {
-				h.Create(ctx, event.CreateEvent{Object: deployment(namespace, fmt.Sprint("d", i), 1)}, nil)
+				h.Create(ctx, event.CreateEvent{Object: deployment(namespace, fmt.Sprint("d", i), 1)}, q)
 			}
-			h.Create(ctx, event.CreateEvent{Object: deployment("small", "d", 1)}, nil)
+			h.Create(ctx, event.CreateEvent{Object: deployment("small", "d", 1)}, q)
 		})
 		at := slices.IndexFunc(got, func(s string) bool { return strings.Contains(s, "small/d@1") })
 		if len(got) != 1001 || namespace != "" && at != 1 {
@@ -109,12 +124,11 @@ func TestANamespaceWithManyEventsLetsOthersGoFirst(t *testing.T) {
 	}
 }
 
-// TestNothingIsHandledAfterItsWatch: the manager has ended then.
-func TestNothingIsHandledAfterItsWatch(t *testing.T) {
-	got := handledAfter(t, func(ctx context.Context, h handler.EventHandler) {
-		ended, cancel := context.WithCancel(ctx)
-		h.Create(ended, event.CreateEvent{Object: deployment("n", "d", 1)}, nil)
-		cancel()
+// TestNothingIsHandledAfterTheController: its queue is shut down then.
+func TestNothingIsHandledAfterTheController(t *testing.T) {
+	got := handledAfter(t, func(ctx context.Context, h handler.EventHandler, q requests) {
+		h.Create(ctx, event.CreateEvent{Object: deployment("n", "d", 1)}, q)
+		q.ShutDown()
 	})
 	if len(got) > 0 {
 		t.Errorf("handled %q", got)
