@@ -46,7 +46,7 @@ const (
 	// maxTokenBytes is the longest token that is used under a constraint.
 	maxTokenBytes = 512
 	// maxVocabularyBytes bounds the tokens that are used under a constraint together: each byte
-	// may take a node. The largest vocabularies have 2 to 3 MB.
+	// may take a node. That is 16 bytes for each of 262,144 tokens.
 	maxVocabularyBytes = 4 << 20
 )
 
