@@ -36,8 +36,8 @@ func runTasks(l loopControl, tasks []*task) {
 // admission passes requests and tasks from any goroutine to the loop, and limits how many
 // requests there are. Every admitted request is released once.
 type admission struct {
-	// limit of requests that run or wait.
-	limit int
+	// limit of requests that run or wait, of which queue more than sequences.
+	limit, queue int
 	// wake is signalled when the loop has something to look at.
 	wake chan struct{}
 
@@ -50,12 +50,13 @@ type admission struct {
 	embeddings         []*embedding
 	tasks              []*task
 	admitted           int
+	of                 map[string]int // admitted, by tenant
 	nextID             int64
 	cancelled          int
 }
 
-func newAdmission(limit int) *admission {
-	return &admission{limit: limit, wake: make(chan struct{}, 1)}
+func newAdmission(sequences, queue int) *admission {
+	return &admission{limit: sequences + queue, queue: queue, wake: make(chan struct{}, 1), of: map[string]int{}}
 }
 
 // start admits requests and tasks, unless the engine drains already. Both start at the same
@@ -103,7 +104,7 @@ func (a *admission) notify() {
 func (a *admission) admit(s *sequence) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.enter(); err != nil {
+	if err := a.enter(s.tenant()); err != nil {
 		return err
 	}
 	a.nextID++
@@ -121,7 +122,7 @@ func (a *admission) admit(s *sequence) error {
 func (a *admission) admitEmbedding(e *embedding) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.enter(); err != nil {
+	if err := a.enter(e.tenant); err != nil {
 		return err
 	}
 	a.embeddings = append(a.embeddings, e)
@@ -129,22 +130,37 @@ func (a *admission) admitEmbedding(e *embedding) error {
 }
 
 // enter counts one more request, unless too many are waiting. It is called with mu held.
-func (a *admission) enter() error {
+func (a *admission) enter(tenant string) error {
 	if !a.open {
 		return errClosed
 	}
-	if a.admitted >= a.limit {
+	if free := a.limit - a.admitted; free <= a.keptFrom(tenant) {
 		return &Refusal{Kind: QueueFull, Message: fmt.Sprintf("%d requests are already running or waiting", a.admitted), RetryAfter: retryAfter}
 	}
 	a.admitted++
+	a.of[tenant]++
 	return nil
 }
 
+// keptFrom is how many free places are for tenants with fewer requests than this one: half as many
+// as it has, but no more than half of those to wait in, so that it may fill all sequences. Gateways
+// send more than there are places, and a tenant that found none would compete for each that gets
+// free with all requests of the others. Without API keys there is one tenant.
+func (a *admission) keptFrom(tenant string) int {
+	if tenant == "" {
+		return 0
+	}
+	return min(a.of[tenant], a.queue) / 2
+}
+
 // release makes room for another request.
-func (a *admission) release() {
+func (a *admission) release(tenant string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.admitted--
+	if a.of[tenant]--; a.of[tenant] == 0 {
+		delete(a.of, tenant)
+	}
 }
 
 // arrivals are what came in since the loop looked last, and whether it is to end.

@@ -228,7 +228,7 @@ func (l *embedLoop) finish(r *embedding, refusal *Refusal) {
 	}
 	l.leave(at)
 	r.forgetWalk()
-	l.admission.release()
+	l.admission.release(r.tenant)
 	l.publish()
 	r.end(refusal)
 }

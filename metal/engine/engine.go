@@ -150,7 +150,7 @@ func Start(opts Options) *Engine {
 		opts.Queue = defaultQueue
 	}
 	e := &Engine{
-		shared:    &shared{opts: opts, log: opts.Log, admission: newAdmission(opts.Sequences + opts.Queue)},
+		shared:    &shared{opts: opts, log: opts.Log, admission: newAdmission(opts.Sequences, opts.Queue)},
 		lifecycle: newLifecycle(opts.Log), done: make(chan struct{}),
 	}
 	e.guard = guard.New(guard.Options{

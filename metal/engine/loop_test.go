@@ -22,7 +22,7 @@ func TestARequestThatTheSchedulerRefusesLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l := &loop{shared: &shared{log: slog.New(slog.DiscardHandler), admission: newAdmission(2), guard: guard.New(guard.Options{})},
+	l := &loop{shared: &shared{log: slog.New(slog.DiscardHandler), admission: newAdmission(1, 1), guard: guard.New(guard.Options{})},
 		sequences: &sequences{byID: map[batch.ID]*sequence{}, sched: sched}}
 	l.admission.start()
 	images := &imageProcessor{held: share.NewBytes(100)}

@@ -56,6 +56,9 @@ type sequence struct {
 	tools *heldTools
 }
 
+// tenant whose request it is; empty without API keys.
+func (s *sequence) tenant() string { return s.prefix.salt.Tenant }
+
 // echo is the state of a prompt that is returned to the client.
 type echo struct {
 	// logprobs is true if the log-probabilities of its tokens are wanted; returned is the
