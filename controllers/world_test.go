@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -203,23 +204,28 @@ func (w *world) endsInTime(o client.Object) {
 	}
 }
 
-// wantReclaimEvents requires one Event per reclaim on the Mac and one on the replica.
+// wantReclaimEvents requires one Event per reclaim on the replica and one on the Mac, which is where
+// others may read it, and names no replica.
 func (w *world) wantReclaimEvents(reclaims int) {
 	w.t.Helper()
 	w.eventually("events of reclaims", func() error {
-		for _, ns := range []string{"default", w.ns} {
-			var list corev1.EventList
-			w.must(w.c.List(w.ctx, &list, client.InNamespace(ns)))
-			n := 0
-			for _, e := range list.Items {
-				if e.Reason == "Reclaimed" && e.Source.Component == "metalfleet-operator" && contains(e.Message, w.ns+"/") {
-					n++
-					wantContains(w.t, "event", e.Message, "freed 159744000 bytes (152.3 MiB) on mac-")
-				}
+		var ours, others corev1.EventList
+		w.must(w.c.List(w.ctx, &ours, client.InNamespace(w.ns)))
+		w.must(w.c.List(w.ctx, &others, client.InNamespace("default")))
+		onReplica, onMac := 0, 0
+		for _, e := range ours.Items {
+			if e.Reason != "Reclaimed" || !contains(e.Message, "engine of "+w.ns+"/") {
+				continue
 			}
-			if n != reclaims {
-				return fmt.Errorf("%d events in %s, want %d", n, ns, reclaims)
-			}
+			onReplica++
+			wantContains(w.t, "event", e.Message, "freed 159744000 bytes (152.3 MiB) on mac-")
+			named := "engine of replica " + string(e.InvolvedObject.UID) + ","
+			onMac += len(slices.DeleteFunc(slices.Clone(others.Items), func(m corev1.Event) bool {
+				return m.Reason != "Reclaimed" || !contains(m.Message, named) || contains(m.Message, w.ns+"/")
+			}))
+		}
+		if onReplica != reclaims || onMac != reclaims {
+			return fmt.Errorf("%d events of replicas and %d of Macs, want %d of each", onReplica, onMac, reclaims)
 		}
 		return nil
 	})

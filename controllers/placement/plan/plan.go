@@ -147,6 +147,18 @@ func (s *Snapshot) Asking(inspection func(*v1alpha1.ModelReplica) string) *Snaps
 	return s
 }
 
+// AskedBy returns the ids of the inspections that these deployments ask for, for Asking.
+func AskedBy(deployments ...v1alpha1.ModelDeployment) func(*v1alpha1.ModelReplica) string {
+	return func(r *v1alpha1.ModelReplica) string {
+		for i := range deployments {
+			if string(deployments[i].UID) == r.Spec.DeploymentRef.UID {
+				return fleet.InspectionID(&deployments[i])
+			}
+		}
+		return ""
+	}
+}
+
 // note counts a bound replica.
 func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 	if r.Spec.NodeName == "" {

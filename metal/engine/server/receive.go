@@ -14,7 +14,7 @@ const (
 	// waitingWindow is how many bytes of a message may arrive while another is received.
 	waitingWindow = 256 << 10
 	// connectionWindow is how many bytes may be under way to the process, of all messages. With
-	// the 64 KiB of HTTP/2 a message of 15 MB goes to and fro 234 times, each time after what
+	// the 64 KiB of HTTP/2 a message of 15 MB goes back and forth 234 times, each time after what
 	// else the processors do, while all others wait for their turn.
 	connectionWindow = 4 << 20
 )

@@ -79,7 +79,7 @@ func (d *Drain) Next(w World) Move {
 		d.before = map[string]int{}
 	}
 	p := &pass{Drain: d, w: w, ready: readyOf(w.Replicas)}
-	p.s = plan.NewSnapshot(without(w.Macs, d.Mac), w.Replicas, w.Now)
+	p.s = plan.NewSnapshot(without(w.Macs, d.Mac), w.Replicas, w.Now).Asking(plan.AskedBy(w.Deployments...))
 	var here []*v1alpha1.ModelReplica
 	for i := range w.Replicas {
 		if w.Replicas[i].Spec.NodeName == d.Mac {

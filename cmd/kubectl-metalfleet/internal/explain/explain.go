@@ -125,7 +125,7 @@ func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 		s.About, s.Macs = looking(d, w)
 	case len(own) > 0 && s.Stage != StageZero && s.Stage != StageSuspended:
 		subject := inQuestion(own, s.Holdup)
-		s.About, s.Macs = candidates(subject, w)
+		s.About, s.Macs = candidates(d, subject, w)
 	}
 	return s
 }

@@ -91,9 +91,9 @@ func inQuestion(own []*v1alpha1.ModelReplica, h *Holdup) *v1alpha1.ModelReplica 
 
 // candidates asks placement's own filter about every Mac, as the fleet is now
 // and as if the replica had none yet.
-func candidates(r *v1alpha1.ModelReplica, w World) (about string, macs []Mac) {
+func candidates(d *v1alpha1.ModelDeployment, r *v1alpha1.ModelReplica, w World) (about string, macs []Mac) {
 	others := slices.DeleteFunc(slices.Clone(w.Replicas), func(x v1alpha1.ModelReplica) bool { return x.UID == r.UID })
-	snapshot := plan.NewSnapshot(w.Macs, others, w.Now)
+	snapshot := plan.NewSnapshot(w.Macs, others, w.Now).Asking(plan.AskedBy(*d))
 	macs = []Mac{}
 	for _, c := range snapshot.Candidates(r) {
 		m := Mac{Name: c.Mac, Chosen: c.Mac == r.Spec.NodeName, Fits: c.Fits}

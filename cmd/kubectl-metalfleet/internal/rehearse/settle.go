@@ -25,6 +25,8 @@ type stage struct {
 	own    []v1alpha1.ModelReplica
 	now    time.Time
 	rules  plan.Rules
+	// asks returns the id of the inspection that a replica's deployment asks for.
+	asks func(*v1alpha1.ModelReplica) string
 	// preempted are those of others that give their room.
 	preempted []string
 	// revision that all of them are to have.
@@ -42,7 +44,7 @@ type stage struct {
 // anything: a replica that has a Mac is taken to become ready there, one that
 // is removed to be released.
 func (a *Answer) settle(w World, q Question, r modeldeployment.Rehearsal, o modeldeployment.Outcome) error {
-	st := &stage{macs: w.Macs, now: w.Now, rules: w.Rules, revision: o.Revision, filesUnknown: o.Engine.Model.Digest == "", last: map[string]plan.Decision{}}
+	st := &stage{macs: w.Macs, now: w.Now, rules: w.Rules, asks: plan.AskedBy(slices.Concat(w.Deployments, []v1alpha1.ModelDeployment{*q.Deployment})...), revision: o.Revision, filesUnknown: o.Engine.Model.Digest == "", last: map[string]plan.Decision{}}
 	stays := map[string]bool{}
 	for _, x := range w.Replicas {
 		switch {
@@ -126,7 +128,7 @@ func (st *stage) place(swap types.UID) (changed bool) {
 }
 
 func (st *stage) snapshot() *plan.Snapshot {
-	return plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now).Under(st.rules)
+	return plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now).Under(st.rules).Asking(st.asks)
 }
 
 // fetch has the weights of a replica lie on a Mac.
