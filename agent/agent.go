@@ -39,7 +39,6 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/agent/upgrade"
-	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv"
 )
 
@@ -459,51 +458,6 @@ func (a *Agent) onPower(n power.Notice) {
 	}
 	a.Log.Info("Mac power state changed", "leaves", a.accepting.get().leaves)
 	a.reportNow()
-}
-
-// accept stores a desired state that was read completely, and applies it.
-func (a *Agent) accept(o journal.Desired) {
-	before := a.journal.Snapshot().Desired
-	if err := a.journal.Update(func(s *journal.State) { s.Desired = &o }); err != nil {
-		a.Log.Error(err, "Desired state is applied but could not be stored")
-	}
-	if before != nil && before.UID != o.UID {
-		a.Links.Reports.Again()
-	}
-	for _, bad := range o.Invalid {
-		a.Log.Info("Cannot apply the desired state of a replica", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
-	}
-	a.follow(o)
-	for _, reader := range []chan struct{}{a.clearing.signal, a.settings.signal} {
-		select {
-		case reader <- struct{}{}:
-		default:
-		}
-	}
-	a.upgrader.Set(o.Agent)
-	a.prune(o)
-}
-
-// prune removes partial downloads that no assignment uses. If an assignment is
-// invalid its files are unknown, so nothing is removed.
-func (a *Agent) prune(o journal.Desired) {
-	if len(o.Invalid) > 0 {
-		return
-	}
-	wanted := map[string]bool{}
-	for i := range o.Assignments {
-		for _, r := range o.Assignments[i].Model.Parts() {
-			wanted[r.Digest] = o.Assignments[i].Desired != v1alpha1.DesiredDrained || wanted[r.Digest]
-		}
-	}
-	if err := a.store.Prune(func(digest string) bool { return wanted[digest] }); err != nil {
-		a.Log.Error(err, "Failed to remove unused partial downloads")
-	}
-}
-
-func (a *Agent) follow(o journal.Desired) {
-	a.inspector.Set(o.Inspections)
-	a.pool.Apply(o)
 }
 
 // changed signals that the status must be reported again.

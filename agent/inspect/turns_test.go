@@ -36,17 +36,26 @@ func (l *lasting) Resolve(ctx context.Context, o v1alpha1.Inspection) (model.Rec
 	return model.Record{Source: o.Source, Files: []model.File{{Path: "m"}}}, nil
 }
 
+// inspecting runs an inspector until end is called.
+func inspecting(t *testing.T) (l *lasting, i *Inspector, end func()) {
+	l = &lasting{began: map[string][]time.Time{}}
+	i = New(l, logr.Discard())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { i.Run(ctx); close(done) }()
+	return l, i, func() {
+		cancel()
+		<-done
+	}
+}
+
 // TestAttackLongLooksOfManyNamespaces: sources of several namespaces take minutes each. One of
 // another namespace waits for no more than a turn, and one that is slow itself is read in the end.
 func TestAttackLongLooksOfManyNamespaces(t *testing.T) {
 	for _, hostile := range []int{2, 3, 8} {
 		t.Run(fmt.Sprint(hostile, " namespaces"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := &lasting{began: map[string][]time.Time{}}
-				i := New(l, logr.Discard())
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() { i.Run(ctx); close(done) }()
+				l, i, end := inspecting(t)
 				var orders []v1alpha1.Inspection
 				add := func(namespace, id, source string) {
 					orders = append(orders, v1alpha1.Inspection{ID: id, Source: source, Namespace: namespace})
@@ -71,8 +80,7 @@ func TestAttackLongLooksOfManyNamespaces(t *testing.T) {
 						t.Errorf("the slow source is %+v after the looks %v", s, l.began["slow"])
 					}
 				}
-				cancel()
-				<-done
+				end()
 			})
 		})
 	}
@@ -81,11 +89,7 @@ func TestAttackLongLooksOfManyNamespaces(t *testing.T) {
 // TestAttackASecondLookOfANamespaceThatWaits: it is no reason for another namespace to wait.
 func TestAttackASecondLookOfANamespaceThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &lasting{began: map[string][]time.Time{}}
-		i := New(l, logr.Discard())
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { i.Run(ctx); close(done) }()
+		l, i, end := inspecting(t)
 		order := func(namespace, id, source string) v1alpha1.Inspection {
 			return v1alpha1.Inspection{ID: id, Source: source, Namespace: namespace}
 		}
@@ -100,19 +104,14 @@ func TestAttackASecondLookOfANamespaceThatWaits(t *testing.T) {
 		if len(l.began["second"]) == 0 {
 			t.Error("a namespace without a look waits for the second one of another")
 		}
-		cancel()
-		<-done
+		end()
 	})
 }
 
 // TestALongLookKeepsItsSlotWhileNoOtherWaits, nor does it give way to its own namespace.
 func TestALongLookKeepsItsSlotWhileNoOtherWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &lasting{began: map[string][]time.Time{}}
-		i := New(l, logr.Discard())
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { i.Run(ctx); close(done) }()
+		l, i, end := inspecting(t)
 		var orders []v1alpha1.Inspection
 		for n := range 6 {
 			orders = append(orders, v1alpha1.Inspection{ID: fmt.Sprint(n), Source: "10m", Namespace: fmt.Sprint("ns", n%3)})
@@ -124,7 +123,6 @@ func TestALongLookKeepsItsSlotWhileNoOtherWaits(t *testing.T) {
 				t.Errorf("%s was looked at %d times", id, len(looks))
 			}
 		}
-		cancel()
-		<-done
+		end()
 	})
 }

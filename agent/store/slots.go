@@ -114,8 +114,8 @@ func (w *turn) gained(n int) {
 
 // change changes the running and waiting downloads, and starts what may run then:
 // the oldest one of the namespace with the fewest slots, of these the one that had no turn for
-// longest. If any still waits, a slow one
-// makes room, or a long one of a namespace with more slots.
+// longest. If any still waits, a slow one makes room, or a long one of a namespace with more
+// slots.
 func (t *slots) change(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -42,10 +42,7 @@ func (h *headRoom) grow(owner string, bytes int64, interrupt func()) bool {
 	if h.held == nil {
 		h.held = h.bodies.begin(owner, interrupt)
 	}
-	if bytes <= h.held.bytes || h.held.grow(bytes) {
-		return true
-	}
-	return false
+	return bytes <= h.held.bytes || h.held.grow(bytes)
 }
 
 // arrived marks the request of the head as complete.

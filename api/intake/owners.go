@@ -7,9 +7,8 @@ import (
 )
 
 // Own counts the request of a context, and the memory of its head, against its owner, a
-// tenant, until it ends. A tenant has
-// as many addresses as it likes, and complete requests give way to no other: with several
-// requests it gets at most as many connections as stay free for others, which is half of them
+// tenant, until it ends. A tenant has as many addresses as it likes, and complete requests
+// give way to no other: with several requests it gets at most as many connections as stay free for others, which is half of them
 // if it is the only one. Beyond that it returns the error of too many requests, or of an
 // overloaded server if its heads take too much memory.
 func Own(ctx context.Context, owner string) error {

@@ -48,9 +48,9 @@ const (
 
 // TokenRef names the credential for a deployment's source; empty if it needs none. A Secret that
 // is made again under the same name has another UID, and nothing that was verified with the
-// earlier one counts. The reference reveals neither namespace nor Secret to the Mac that uses it, and cannot be made to
-// collide with another: it is a whole SHA-256. Each kind of source has a reference of its
-// own.
+// earlier one counts. The reference reveals neither namespace nor Secret to the Mac that uses
+// it, and cannot be made to collide with another: it is a whole SHA-256. Each kind of source
+// has a reference of its own.
 func TokenRef(d *v1alpha1.ModelDeployment) string {
 	return tokenRefFor(d, d.Spec.Model.Resolved().Source)
 }

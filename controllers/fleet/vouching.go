@@ -47,9 +47,12 @@ func VouchesItself(mac *v1alpha1.MacNode, m *model.Record, inspection string) bo
 // credential of another tenant. A later commit with the same files is the same. A file:// source
 // has no credential.
 func reported(mac *v1alpha1.MacNode, m *model.Record, inspection string) bool {
+	local := strings.HasPrefix(m.Source, FileScheme)
+	lacks := func(r *model.Record, a model.Adapter) bool { return !slices.ContainsFunc(r.Adapters, a.SameFiles) }
 	return slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
-		return (r.ID == inspection && inspection != "" || strings.HasPrefix(m.Source, FileScheme)) && r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source &&
-			!slices.ContainsFunc(m.Adapters, func(a model.Adapter) bool { return !slices.ContainsFunc(r.Model.Adapters, a.SameFiles) })
+		asked := local || r.ID == inspection && inspection != ""
+		return asked && r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source &&
+			!slices.ContainsFunc(m.Adapters, func(a model.Adapter) bool { return lacks(r.Model, a) })
 	})
 }
 

@@ -34,8 +34,8 @@ func newWaiter(r *Request) *waiter {
 	return &waiter{Entry: r.entry, request: r, granted: make(chan *Lease, 1), evicted: make(chan error, 1)}
 }
 
-// queue assigns slots to requests, fairly between tenants and their keys. A slot is freed only when its
-// request ends, however long that takes.
+// queue assigns slots to requests, fairly between tenants and their keys. A slot is freed only
+// when its request ends, however long that takes.
 type queue struct {
 	now func() time.Time
 

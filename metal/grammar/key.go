@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// key tells constraints apart.
+// key is the same for equal constraints, and no others.
 func (s Spec) key() (k [sha256.Size]byte) {
 	hash := sha256.New()
 	h := bufio.NewWriter(hash)
@@ -27,8 +27,8 @@ func (s Spec) key() (k [sha256.Size]byte) {
 	return k
 }
 
-// write writes what tells calls apart. Groups may be several for each function and all have the
-// same chains, which are written once.
+// write writes all that the form of calls depends on. There may be several groups for each function,
+// all with the same chains, which are written once.
 func (c *Calls) write(h *bufio.Writer) {
 	alone := *c
 	alone.Groups, alone.First = nil, nil

@@ -46,7 +46,7 @@ const (
 	// maxTokenBytes is the longest token that is used under a constraint.
 	maxTokenBytes = 512
 	// maxVocabularyBytes bounds the tokens that are used under a constraint together: each byte
-	// may take a node. That is 16 bytes for each of 262,144 tokens.
+	// may take a node. The 262,144 of Gemma 3 have 2.3 MB, the 255,029 of Command R+ 1.9.
 	maxVocabularyBytes = 4 << 20
 )
 
