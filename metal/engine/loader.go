@@ -24,6 +24,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
+// longestText of a request, in bytes: the gateway takes no longer body.
+const longestText = 16 << 20
+
 var (
 	errContext = errors.New("unsupported context length")
 	// errCanary: the model computes, but its result is not usable.
@@ -83,7 +86,9 @@ func (l *loader) load() (*loadedModel, error) {
 	}
 	debug.FreeOSMemory() // of headers and weights, before the first step takes its own
 	if l.opts.HeapLimit != nil && l.opts.LimitBytes > 0 {
-		l.opts.HeapLimit(m.heap)
+		// An allocation does not wait for the collection that it starts: the heap passes its limit
+		// by the largest one, the text of a request.
+		l.opts.HeapLimit(max(m.heap/2, m.heap-longestText))
 	}
 	if err := l.canary(m); err != nil {
 		m.release()

@@ -11,8 +11,8 @@ const (
 	// EncodedImages that of images which wait to be decoded.
 	HeldImages, EncodedImages = 64 * MiB, 64 * MiB
 	// receivedImages is for the message that encoded images come in. One is received at a
-	// time (package server of the engine), and is meanwhile in memory three times: in
-	// frames, in one piece and as its images, which alone are counted elsewhere.
+	// time (package server of the engine), and is meanwhile in memory twice: in one piece, and
+	// in frames or as its images, which alone are counted elsewhere.
 	receivedImages = EncodedImages
 	// visionBytes is the width of the tower's values, and of the tokens that it returns.
 	visionBytes = 4

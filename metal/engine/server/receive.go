@@ -5,6 +5,9 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
 
 	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -17,11 +20,13 @@ const (
 	// the 64 KiB of HTTP/2 a message of 15 MB goes back and forth 234 times, each time after what
 	// else the processors do, while all others wait for their turn.
 	connectionWindow = 4 << 20
+	// longMessage is how many bytes make a message worth the memory of its frames.
+	longMessage = 1 << 20
 )
 
 // reception lets one request with input be received at a time; tenants take turns. While it is
-// received it is in memory about three times, in frames, in one piece and in its fields: 57 MB
-// for the largest image (footprint, receivedImages). After that the engine counts it.
+// received it is in memory twice, first in frames and in one piece, then in its fields instead of
+// the frames: see codec. After that the engine counts it.
 type reception struct{ turns *share.Turns }
 
 func newReception() *reception { return &reception{turns: share.NewTurns(1)} }
@@ -29,13 +34,30 @@ func newReception() *reception { return &reception{turns: share.NewTurns(1)} }
 // options are those of a server whose requests take turns. The window is constant: one
 // that grows would let whole messages arrive before their turn.
 func (r *reception) options() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.InitialWindowSize(waitingWindow), grpc.InitialConnWindowSize(connectionWindow), grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}), grpc.InitialWindowSize(waitingWindow), grpc.InitialConnWindowSize(connectionWindow), grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 		switch info.FullMethod {
 		case wire.Engine_Generate_FullMethodName, wire.Engine_Embed_FullMethodName, wire.Engine_Rerank_FullMethodName:
 			s = &takingTurns{ServerStream: s, reception: r}
 		}
 		return handle(srv, s)
 	})}
+}
+
+// codec decodes messages as gRPC does, but lets go of the frames of a long one before it makes
+// the fields, and leaves none of its memory in pools, which keep it for two collections.
+type codec struct{ encoding.CodecV2 }
+
+// Unmarshal takes the frames out of data: gRPC frees what is left in it.
+func (c codec) Unmarshal(data mem.BufferSlice, m any) error {
+	if data.Len() < longMessage {
+		return c.CodecV2.Unmarshal(data, m)
+	}
+	whole := make(mem.SliceBuffer, 0, data.Len())
+	for i, frame := range data {
+		whole = append(whole, frame.ReadOnlyData()...)
+		data[i] = mem.SliceBuffer(nil)
+	}
+	return c.CodecV2.Unmarshal(mem.BufferSlice{whole}, m)
 }
 
 // takingTurns is a stream whose request waits for its turn.
