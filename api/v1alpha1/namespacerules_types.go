@@ -94,7 +94,8 @@ type NamespaceRule struct {
 	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$')",message="prefetchLimit must not be negative, for example 256Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	PrefetchLimit *resource.Quantity `json:"prefetchLimit,omitempty"`
 	// replicasPerMac is how many of the 64 replicas of a Mac may be of the
-	// namespace, and the same share of the size of its assignments. Default: 64.
+	// namespace, and the same share of the size of its assignments and of its disk
+	// for OnDemand models. Default: 64.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64

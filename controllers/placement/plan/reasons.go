@@ -33,6 +33,7 @@ const (
 	unknownCapacity
 	full
 	crowded
+	crowdedDisk
 	hasKin
 	constraint
 )
@@ -174,6 +175,8 @@ func (r rejection) words() string {
 		return "at the maximum number of replicas"
 	case crowded:
 		return "at the namespace's share of its replicas (replicasPerMac)"
+	case crowdedDisk:
+		return "at the namespace's share of its disk for OnDemand models (replicasPerMac)"
 	case hasKin:
 		return "with the weights for another replica of the deployment"
 	default:

@@ -28,7 +28,8 @@ type bounds struct {
 	// no limit.
 	prefetch *int64
 	// perMac is how many of a Mac's fleet.MaxAssignments replicas may be of this namespace,
-	// and the same share of the size of its assignments; 0 means no limit.
+	// and the same share of the size of its assignments and of its disk for OnDemand models; 0
+	// means no limit.
 	perMac int
 	// macs selects the Macs that it may use; nil means all.
 	macs *v1alpha1.MacSelector

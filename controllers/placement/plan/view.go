@@ -3,6 +3,7 @@ package plan
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -73,6 +74,8 @@ func (v *view) fits(i int) (kind, bool) {
 		return full, false
 	case v.crowds(st):
 		return crowded, false
+	case f.fetch > 0 && v.crowdsDisk(st):
+		return crowdedDisk, false
 	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return noDisk, false
 	}
@@ -106,6 +109,37 @@ func (v *view) crowds(st *state) bool {
 	}
 	n, bytes := v.own(st)
 	return n >= most || fleet.FullOfOrders(bytes, v.orderBytes, most)
+}
+
+// crowdsDisk reports whether the OnDemand models of the replica's namespace would take more than
+// its share of a Mac's disk: its limit of memory does not count these. The first model fits in any
+// case, and revisions of one deployment replace one another.
+func (v *view) crowdsDisk(st *state) bool {
+	most := v.s.rules.of(v.r.Namespace).perMac
+	if most == 0 || !v.r.Spec.Residency.OnDemand() || st.shares[v.r.Namespace].count == 0 {
+		return false
+	}
+	var bytes int64
+	weights := map[string]bool{}
+	add := func(r *v1alpha1.ModelReplica) {
+		for _, part := range r.Spec.Model.Parts() {
+			if !weights[part.Digest] && !strings.HasPrefix(part.Source, fleet.FileScheme) {
+				weights[part.Digest] = true
+				bytes += part.Bytes()
+			}
+		}
+	}
+	for _, r := range st.bound {
+		if r.Namespace == v.r.Namespace && r.Spec.Residency.OnDemand() && r.Spec.DeploymentRef.UID != v.r.Spec.DeploymentRef.UID {
+			add(r)
+		}
+	}
+	if len(weights) == 0 {
+		return false
+	}
+	add(v.r)
+	disk := &st.mac.Status.Disk
+	return float64(bytes) > float64(disk.FreeBytes+disk.WeightsBytes)*float64(most)/fleet.MaxAssignments
 }
 
 // own returns how many assignments of a Mac are for the namespace of the replica, and their

@@ -22,7 +22,8 @@ type NamespaceRuleApplyConfiguration struct {
 	// Default: 0, which allows none.
 	PrefetchLimit *resource.Quantity `json:"prefetchLimit,omitempty"`
 	// replicasPerMac is how many of the 64 replicas of a Mac may be of the
-	// namespace, and the same share of the size of its assignments. Default: 64.
+	// namespace, and the same share of the size of its assignments and of its disk
+	// for OnDemand models. Default: 64.
 	ReplicasPerMac *int32 `json:"replicasPerMac,omitempty"`
 	// macSelector selects the Macs that may hold replicas of the namespace, by
 	// their labels. Replicas that are already placed stay. Default: all Macs.

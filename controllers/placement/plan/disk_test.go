@@ -1,0 +1,44 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// TestOnDemandModelsTakeAShareOfADisk: no limit of memory counts what a namespace loads on demand,
+// so that it could fill the disks of all Macs.
+func TestOnDemandModelsTakeAShareOfADisk(t *testing.T) {
+	half := rulesOf(v1alpha1.NamespaceRule{ReplicasPerMac: 32})
+	stores := func(digest string, bytes int64) func(*v1alpha1.ModelReplica) {
+		return func(r *v1alpha1.ModelReplica) {
+			r.Spec.Model.Digest, r.Spec.Model.Files = digest, []model.File{{Path: "m.gguf", Bytes: bytes}}
+		}
+	}
+	other := func(r *v1alpha1.ModelReplica) { r.Namespace = "other" }
+	for name, c := range map[string]struct {
+		bound, next v1alpha1.ModelReplica
+		rules       Rules
+		placed      bool
+	}{
+		"more than half":            {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib)), next: replica("r", gib, onDemand, stores("y", 30*gib)), rules: half},
+		"exactly half":              {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib)), next: replica("r", gib, onDemand, stores("y", 10*gib)), rules: half, placed: true},
+		"the same weights":          {bound: replica("b", gib, onDemand, on("a"), stores("x", 60*gib)), next: replica("r", gib, onDemand, stores("x", 60*gib)), rules: half, placed: true},
+		"the first":                 {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib), other), next: replica("r", gib, onDemand, stores("y", 55*gib)), rules: half, placed: true},
+		"a revision of it":          {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib), of("d")), next: replica("r", gib, onDemand, stores("y", 40*gib), of("d")), rules: half, placed: true},
+		"memory is the limit of it": {bound: replica("b", gib, on("a"), stores("x", 40*gib)), next: replica("r", gib, stores("y", 40*gib)), rules: half, placed: true},
+		"no share":                  {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib)), next: replica("r", gib, onDemand, stores("y", 40*gib)), rules: rulesOf(v1alpha1.NamespaceRule{}), placed: true},
+	} {
+		m := mac("a", 10*gib)
+		// The weights of the bound replica are on the disk already.
+		n := c.bound.Spec.Model.Bytes()
+		m.Status.Disk.FreeBytes, m.Status.Disk.WeightsBytes = 100*gib-n, n
+		m.Status.Weights = []v1alpha1.StoredWeights{{Digest: c.bound.Spec.Model.Digest, Bytes: n}}
+		d := NewSnapshot([]v1alpha1.MacNode{m}, []v1alpha1.ModelReplica{c.bound}, now).Under(c.rules).Pick(&c.next)
+		if (d.Mac == "a") != c.placed || !c.placed && !strings.Contains(d.Message, "replicasPerMac") {
+			t.Errorf("%s: placed on %q: %s", name, d.Mac, d.Message)
+		}
+	}
+}
