@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"log/slog"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
@@ -29,6 +30,25 @@ type blocks struct {
 	pending []batch.ID
 	// wanted are the images that the proposed chunks need first, in the order of these.
 	wanted []wantedImage
+	// roomless are the images without memory to be encoded. Their prompts are held.
+	roomless []wantedImage
+}
+
+// keepRoomless keeps those of images that have waited for room.
+func (b *blocks) keepRoomless(images ...wantedImage) {
+	for _, w := range images {
+		if !w.image.waitsSince.IsZero() && !slices.Contains(b.roomless, w) {
+			b.roomless = append(b.roomless, w)
+		}
+	}
+}
+
+// held returns the prompts that others pass: those without room for an image, and more.
+func (b *blocks) held(more ...batch.ID) []batch.ID {
+	for _, w := range b.roomless {
+		more = append(more, w.sequence.id)
+	}
+	return more
 }
 
 // restore has admitted sequences continue from their cached prefixes. Those that have no

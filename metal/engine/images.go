@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -223,6 +224,8 @@ type promptImage struct {
 	encoding *nn.Encoding
 	seen     nn.Seen
 	scope    tensor.Scope
+	// waitsSince is when there was no memory to begin; zero if it did not wait.
+	waitsSince time.Time
 }
 
 func (m *promptImage) bytes() int64 { return 3 * int64(m.width) * int64(m.height) }
@@ -332,6 +335,8 @@ const (
 	// encodeBeside and encodeAlone are how long layers of the tower are computed between
 	// two steps, at least one: while others generate, and else.
 	encodeBeside, encodeAlone = 20 * time.Millisecond, 200 * time.Millisecond
+	// roomWait is how long an image waits for memory before its request is refused.
+	roomWait = time.Minute
 )
 
 // wantedImage is an image that the next chunk of a prompt needs.
@@ -340,10 +345,13 @@ type wantedImage struct {
 	image    *promptImage
 }
 
-// advance computes layers of the first wanted image, for a short time. worked is false if
-// there is nothing to do or no room for it yet. A refusal ends the sequence.
+// advance computes layers of the first image that there is room for, for a short time: of those
+// that have waited for room, and of the wanted ones. worked is false if there is none. A refusal
+// ends the sequence.
 func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusal, err error) {
-	for _, w := range e.blocks.wanted {
+	all := slices.Concat(e.blocks.roomless, e.blocks.wanted)
+	e.blocks.roomless = e.blocks.roomless[:0]
+	for i, w := range all {
 		s, m := w.sequence, w.image
 		if e.byID[s.id] != s || s.cancelled.Load() || m.seen.States != nil {
 			continue
@@ -351,12 +359,15 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 		if m.encoding == nil {
 			room, refusal := e.makeRoom(m)
 			if refusal != nil {
+				e.blocks.keepRoomless(all[i+1:]...)
 				return true, s, refusal, nil
 			}
 			if !room {
-				return false, nil, nil, nil
+				e.blocks.keepRoomless(w)
+				continue
 			}
 		}
+		e.blocks.keepRoomless(all[i+1:]...)
 		if err := e.encode(m); err != nil {
 			m.forget()
 			return true, s, e.refusalOf(err), backendError(err)
@@ -391,7 +402,8 @@ func (e *imageEncoder) encode(m *promptImage) error {
 }
 
 // makeRoom reports whether there is memory for an image in the tower. The pool and the
-// prefix cache give way to it. Without room, it waits for the answers of others to end.
+// prefix cache give way to it. Without room, it waits for the answers of others to end, up to
+// roomWait; other prompts pass meanwhile.
 func (e *imageEncoder) makeRoom(m *promptImage) (bool, *Refusal) {
 	g := e.shared.guard
 	needed, err := footprint.ImagePeak(e.input.facts, e.kernels, int64(m.span.Tokens()*e.input.images.tower.Block()))
@@ -411,9 +423,15 @@ func (e *imageEncoder) makeRoom(m *promptImage) (bool, *Refusal) {
 	}
 	switch {
 	case r.Fits(needed):
+		m.waitsSince = time.Time{}
 		return true, nil
 	case e.sched.Decodes() > 0:
-		return false, nil
+		if m.waitsSince.IsZero() {
+			m.waitsSince = time.Now()
+		}
+		if time.Since(m.waitsSince) < roomWait {
+			return false, nil
+		}
 	}
 	return false, outOfMemory(g.Abort(needed, r))
 }

@@ -246,10 +246,10 @@ func (l *loop) preemptAll(ids []batch.ID) {
 }
 
 // wait waits for something to do. Requests that wait look again whether one whose mask is late
-// gives way.
+// gives way, and images whether there is room.
 func (l *loop) wait() {
 	l.blocks.prepare()
-	if len(l.parked) > 0 && l.sched.Waiting() > 0 {
+	if len(l.parked) > 0 && l.sched.Waiting() > 0 || len(l.blocks.roomless) > 0 {
 		again := time.AfterFunc(parkedToken, l.admission.notify)
 		defer again.Stop()
 	}

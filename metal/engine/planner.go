@@ -49,7 +49,7 @@ func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 		chunks, needed = p.others()
 		return chunks, needed, nil
 	}
-	chunks = p.blocks.cut(p.sched.ProposeChunks(p.budget()))
+	chunks = p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.blocks.held()...))
 	if len(chunks) == 0 {
 		return nil, 0, nil
 	}
@@ -81,7 +81,7 @@ func (p *planner) following(f *inflightStep) (chunks []batch.Row, needed int64, 
 	if p.admit(); len(p.blocks.pending) > 0 || p.sched.Decodes() != before {
 		return nil, 0, false // one more sequence decodes, from a token that is known
 	}
-	proposed := p.blocks.cut(p.sched.ProposeChunks(p.budget()))
+	proposed := p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.blocks.held()...))
 	chunks, both := p.fitMore(proposed, f.needed)
 	return chunks, both - f.needed, len(chunks) == len(proposed)
 }
@@ -116,7 +116,7 @@ func (p *planner) awaitsHeadroom() bool {
 
 // others returns the chunks of the prompts that fit while one waits for the agent's answer.
 func (p *planner) others() ([]batch.Row, int64) {
-	return p.fitMore(p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.waiting.id)), 0)
+	return p.fitMore(p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.blocks.held(p.waiting.id)...)), 0)
 }
 
 // chunkOf is a proposed row as the guard sees it.

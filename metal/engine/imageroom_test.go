@@ -1,0 +1,68 @@
+//go:build !race
+
+package engine_test
+
+import (
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/sample"
+)
+
+// TestAnImageWithoutRoomLetsOthersPass: while an answer is generated, an image waits for its
+// memory. Smaller ones do not wait for it, and neither do prompts that are longer than its own.
+func TestAnImageWithoutRoomLetsOthersPass(t *testing.T) {
+	e := ready(t, engine.Options{ModelPath: seeing(t, "qwen3_vl"), Sequences: 3}, ref.Options{}, paced)
+	publish := publisher(e)
+	image := func(size, seed int) engine.Request {
+		r := about("what is ", "?", picture(t, size, size, seed))
+		r.Logprobs, r.MaxTokens = nil, 2
+		return r
+	}
+	seed := 0
+	fits := func(size int) bool {
+		seed++
+		s, err := e.Generate(t.Context(), image(size, seed))
+		return err == nil && collect(t, s).finished.Err == nil
+	}
+	const large, small = 300, 40
+	var room int64 = 1 << 30
+	for step := room / 2; step >= 1<<20; step /= 2 { // the least memory with room for the large one
+		publish(guard.Limits{Memory: room - step})
+		if fits(large) {
+			room -= step
+		}
+	}
+	room -= 4 << 20
+	publish(guard.Limits{Memory: room})
+	if fits(large) || !fits(small) {
+		t.Fatalf("with %d bytes the large image has room, or the small one has none", room)
+	}
+	greedy := sample.Greedy()
+	streaming, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("a b c"), Sampling: &greedy, MaxTokens: 450, IgnoreEnd: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := streaming.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waiting, err := e.Generate(t.Context(), image(large, -1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !fits(small) {
+		t.Error("the small image is refused")
+	}
+	longer := engine.Request{Prompt: prompt(strings.Repeat("The fleet. ", 80)), Sampling: &greedy, MaxTokens: 2}
+	if a := ask(t, e, longer); a.finished.Err != nil {
+		t.Errorf("the longer prompt is refused: %v", a.finished.Err)
+	}
+	if e.Status().Running < 2 {
+		t.Errorf("others waited until the answer had ended, after %d tokens", e.Status().GeneratedTokens)
+	}
+	streaming.Cancel()
+	waiting.Cancel()
+}
