@@ -77,7 +77,7 @@ func New(c Config) *Dispatcher {
 func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 	if r.model == nil {
 		r.begin(time.Now())
-		d.queue.began(r.model)
+		d.queue.began(r)
 	}
 	for {
 		lease, err := d.acquire(ctx, r)
@@ -92,7 +92,7 @@ func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 		d.metrics.passed.WithLabelValues(why).Inc()
 		r.Log().V(1).Info("Deployment cannot answer; trying the next one", "reason", why, "ModelDeployment", r.model.Key.String())
 		r.passOn(time.Now())
-		d.queue.began(r.model)
+		d.queue.began(r)
 	}
 }
 

@@ -279,21 +279,21 @@ func (q *queue) leave(w *waiter) (lease *Lease, granted bool) {
 }
 
 // began counts a request's first attempt at a deployment.
-func (q *queue) began(m *route.Model) {
+func (q *queue) began(r *Request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
 	q.prune(now)
-	q.slots.began(m, now)
+	q.slots.began(r, now)
 }
 
-// mayRetry counts another attempt, or returns false if the retry budget of the model or of the
-// client is used up.
+// mayRetry counts another attempt, or returns false if the retry budget of the tenant for the
+// model, or that of the client, is used up.
 func (q *queue) mayRetry(r *Request) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	if q.resent.Wait(r.Owner, float64(r.Bytes), now) > 0 || !q.slots.model(r.model, now).budget.Retry(now) {
+	if q.resent.Wait(r.Owner, float64(r.Bytes), now) > 0 || !q.slots.model(r.model, now).budget(r.Tenant).Retry(now) {
 		return false
 	}
 	q.resent.Add(r.Owner, float64(r.Bytes), now)

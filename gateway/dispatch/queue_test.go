@@ -143,3 +143,22 @@ func TestAttackALargeBodyThatEveryReplicaRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestEachTenantHasItsRetries: one whose requests fail all the time uses those of its own alone.
+func TestEachTenantHasItsRetries(t *testing.T) {
+	d := New(Config{Registry: prometheus.NewRegistry()})
+	now := time.Unix(1e9, 0)
+	d.queue.now = func() time.Time { return now }
+	model := newModel("r1")
+	hog, other := &Request{model: model, Tenant: "hog", Owner: "hog"}, &Request{model: model, Tenant: "other", Owner: "other"}
+	for d.queue.mayRetry(hog) {
+	}
+	if !d.queue.mayRetry(other) {
+		t.Error("the retries of one tenant use up those of another")
+	}
+	now = now.Add(time.Hour)
+	d.queue.began(other)
+	if n := len(d.queue.slots.models[model.Key].budgets); n != 1 {
+		t.Errorf("%d tenants are remembered after an hour, want the one with a request", n)
+	}
+}

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"maps"
 	"time"
 
 	"metalfleet.dev/metalfleet/gateway/health"
@@ -60,12 +61,12 @@ type modelLoad struct {
 	of       *route.Model
 	used     time.Time // when a request last arrived or received a slot
 	inFlight int
-	begun    uint64         // in total
-	prefixes map[uint64]int // in flight, by prompt prefix
-	tenants  map[string]int // in flight, by tenant
-	budget   health.Budget
-	seq      uint64        // requests that received a slot
-	answer   time.Duration // how long an answer takes, on average
+	begun    uint64                    // in total
+	prefixes map[uint64]int            // in flight, by prompt prefix
+	tenants  map[string]int            // in flight, by tenant
+	budgets  map[string]*health.Budget // of retries, by tenant
+	seq      uint64                    // requests that received a slot
+	answer   time.Duration             // how long an answer takes, on average
 }
 
 // add counts the slots of a request that begins (n > 0) or ends (n < 0).
@@ -215,7 +216,7 @@ func uidsOf(endpoints []route.Endpoint) []string {
 func (s *slots) model(m *route.Model, now time.Time) *modelLoad {
 	l := s.models[m.Key]
 	if l == nil {
-		l = &modelLoad{used: now, prefixes: map[uint64]int{}, tenants: map[string]int{}}
+		l = &modelLoad{used: now, prefixes: map[uint64]int{}, tenants: map[string]int{}, budgets: map[string]*health.Budget{}}
 		s.models[m.Key] = l
 	}
 	l.of = m // the deployment may have been created again
@@ -223,11 +224,21 @@ func (s *slots) model(m *route.Model, now time.Time) *modelLoad {
 }
 
 // began counts a request for a model.
-func (s *slots) began(m *route.Model, now time.Time) {
-	l := s.model(m, now)
+func (s *slots) began(r *Request, now time.Time) {
+	l := s.model(r.model, now)
 	l.used = now
 	l.begun++
-	l.budget.Request(now)
+	l.budget(r.Tenant).Request(now)
+}
+
+// budget returns the retry budget of a tenant.
+func (l *modelLoad) budget(tenant string) *health.Budget {
+	b := l.budgets[tenant]
+	if b == nil {
+		b = &health.Budget{}
+		l.budgets[tenant] = b
+	}
+	return b
 }
 
 // loads returns the load of each endpoint. A new one starts at the lowest total of the
@@ -262,6 +273,7 @@ func (s *slots) prune(now time.Time, waits func(route.Key) bool) bool {
 		}
 	}
 	for key, l := range s.models {
+		maps.DeleteFunc(l.budgets, func(_ string, b *health.Budget) bool { return b.Idle(now) })
 		if l.inFlight == 0 && !waits(key) && l.of.Gone() {
 			delete(s.models, key)
 		}

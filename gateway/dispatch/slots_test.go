@@ -340,7 +340,7 @@ func TestIdleModelsInTheMetricsAreBounded(t *testing.T) {
 		table.SetDeployment(route.Deployment{Key: key, UID: key.String()})
 		model, _ := table.Lookup(key.String())
 		now = now.Add(time.Millisecond)
-		d.queue.began(model)
+		d.queue.began(&Request{model: model})
 	}
 	used("victim", "m")
 	for i := range 2 * maxIdleModels {

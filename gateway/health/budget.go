@@ -21,7 +21,7 @@ const (
 	retryLeast = 100
 )
 
-// Budget limits the retries of one model's requests, so that a failing fleet does not
+// Budget limits the retries of a tenant's requests for one model, so that a failing fleet does not
 // receive a multiple of its load. The zero value is ready for use. It is not safe for
 // concurrent use.
 type Budget struct {
@@ -59,4 +59,9 @@ func (b *Budget) Retry(now time.Time) bool {
 	}
 	b.retries[slot]++
 	return true
+}
+
+// Idle reports whether nothing that it counted is in the window any more.
+func (b *Budget) Idle(now time.Time) bool {
+	return now.UnixNano()/int64(window/slots) >= b.at+slots
 }
