@@ -83,7 +83,7 @@ func (t *Tier) count(change func(*Counters)) {
 func (t *Tier) open(key kv.Key) (disk.Reader, Header, error) {
 	t.mu.Lock()
 	dir, bad := t.lease.Dir, t.bad[key]
-	_, distrusted := t.distrusted[key]
+	distrusted := t.written.again[key]
 	t.mu.Unlock()
 	if dir == "" || distrusted {
 		return nil, Header{}, kv.ErrAbsent

@@ -14,8 +14,12 @@ import (
 // PutWait is how long Put waits for room.
 const PutWait = 250 * time.Millisecond
 
-// maxTouched bounds how many used keys wait to be reported: they are a hint.
-const maxTouched = 4096
+const (
+	// maxTouched bounds how many used keys wait to be reported: they are a hint.
+	maxTouched = 4096
+	// maxDamaged is how many damaged blocks one report has, but for the last one: the owner removes each.
+	maxDamaged = 4096
+)
 
 // Options configure a tier.
 type Options struct {
@@ -59,14 +63,12 @@ type Tier struct {
 	queue   []*item
 	pending map[kv.Key]*item
 	// bad are damaged files, by the time of their last change.
-	bad    map[kv.Key]time.Time
-	report Report
-	// mine are blocks persisted since the tier was opened; distrusted are those
-	// of them that must be written again.
-	mine, distrusted map[kv.Key]struct{}
-	touched          map[kv.Key]struct{}
-	counts           Counters
-	closing          bool
+	bad     map[kv.Key]time.Time
+	report  Report
+	written written
+	touched map[kv.Key]struct{}
+	counts  Counters
+	closing bool
 	// epoch grows with each Distrust: earlier blocks must not be used.
 	epoch int64
 	// changed is closed and replaced when waiting goroutines have to check
@@ -99,7 +101,7 @@ func Open(o Options) *Tier {
 	}
 	t := &Tier{
 		opt: o, ns: NamespaceOf(o.Origin),
-		pending: map[kv.Key]*item{}, bad: map[kv.Key]time.Time{}, touched: map[kv.Key]struct{}{}, mine: map[kv.Key]struct{}{}, distrusted: map[kv.Key]struct{}{},
+		pending: map[kv.Key]*item{}, bad: map[kv.Key]time.Time{}, touched: map[kv.Key]struct{}{}, written: written{again: map[kv.Key]bool{}},
 		changed: make(chan struct{}), wake: make(chan struct{}, 1), news: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	go t.write()
@@ -130,7 +132,10 @@ func (t *Tier) Attach(l Lease) error {
 	case l.Epoch != t.lease.Epoch || l.Dir != t.lease.Dir:
 		t.dropQueue(AtFence)
 		t.lease, t.spent, t.owed, t.starved = l, 0, 0, false
-		t.report, t.touched, t.bad = Report{}, map[kv.Key]struct{}{}, map[kv.Key]time.Time{}
+		t.report, t.touched, t.bad = Report{Damaged: t.written.distrusted()}, map[kv.Key]struct{}{}, map[kv.Key]time.Time{}
+		if len(t.report.Damaged) > 0 {
+			t.tell()
+		}
 	case l.GrantedBytes > t.lease.GrantedBytes:
 		t.lease.GrantedBytes, t.starved = l.GrantedBytes, false
 		t.lease.Final = l.Final
@@ -181,11 +186,7 @@ func (t *Tier) Distrust() {
 	defer t.mu.Unlock()
 	t.dropQueue(AtFence)
 	t.epoch++
-	for k := range t.mine {
-		t.distrusted[k] = struct{}{}
-		t.report.Damaged = append(t.report.Damaged, k)
-	}
-	clear(t.mine)
+	t.report.Damaged = append(t.report.Damaged, t.written.distrust()...)
 	clear(t.pending) // one that is being written
 	t.broadcast()
 	t.tell()
@@ -280,6 +281,10 @@ func (t *Tier) Report() Report {
 	defer t.mu.Unlock()
 	r := t.report
 	t.report = Report{}
+	if len(r.Damaged) > maxDamaged && !t.closing {
+		r.Damaged, t.report.Damaged = r.Damaged[:maxDamaged:maxDamaged], r.Damaged[maxDamaged:]
+		t.tell()
+	}
 	r.Epoch, r.SpentBytes, r.Counters = t.lease.Epoch, t.spent, t.counts
 	for k := range t.touched {
 		r.Touched = append(r.Touched, k)

@@ -44,6 +44,7 @@ func (t *Tier) write() {
 				folders[filepath.Dir(path)] = true
 			}
 			t.settle(it, written, left, err)
+			t.forgetRemoved()
 		case closing:
 			for dir := range folders {
 				if err := t.opt.FS.SyncDir(dir); err != nil {
@@ -157,8 +158,7 @@ func (t *Tier) settle(it *item, written int64, left bool, err error) {
 			t.spent += it.takes
 			t.report.Persisted = append(t.report.Persisted, File{it.key, it.takes})
 		}
-		t.mine[it.key] = struct{}{}
-		delete(t.distrusted, it.key)
+		t.written.add(it.key)
 		delete(t.bad, it.key)
 		t.report.Damaged = slices.DeleteFunc(t.report.Damaged, func(k kv.Key) bool { return k == it.key })
 	case errors.Is(err, errFenced):
