@@ -30,6 +30,8 @@ const (
 	// forget is how long a silent gateway makes sums incomplete. One that stops reports
 	// that.
 	forget = 2 * time.Minute
+	// pruneEvery is how often deployments that were not asked for are dropped.
+	pruneEvery = time.Minute
 )
 
 // Figures are the sum for one deployment.
@@ -71,6 +73,7 @@ type Ledger struct {
 	gateways map[string]*gateway
 	bytes    int // of all gateways
 	asked    map[types.NamespacedName]time.Time
+	pruned   time.Time // when asked was
 }
 
 // NewLedger returns an empty ledger that does not listen yet.
@@ -187,13 +190,18 @@ func bytesOf(r *demand.Report) int {
 	return n
 }
 
-// prune drops gateways that have been silent for long.
+// prune drops gateways that have been silent for long, and from time to time deployments that were
+// not asked for. There may be thousands of these, and a sum is made for each of them each second.
 func (l *Ledger) prune(now time.Time) {
 	for id, g := range l.gateways {
 		if now.Sub(g.at) > forget {
 			l.drop(id)
 		}
 	}
+	if now.Sub(l.pruned).Abs() < pruneEvery {
+		return
+	}
+	l.pruned = now
 	for key, at := range l.asked {
 		if now.Sub(at) > time.Hour {
 			delete(l.asked, key)
