@@ -18,7 +18,6 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
-	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 )
 
 // scope holds what one pass read, and what it decided and did so far. The status is derived
@@ -120,12 +119,12 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	if ref := s.deployment.Spec.Model.SecretRef; ref != nil {
 		var err error
 		key, source := client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}, s.deployment.Spec.Model.Resolved().Source
-		var credential hubsecret.Credential
-		if credential, s.noToken, err = r.Secrets.Read(ctx, key, source); err != nil {
+		var uid types.UID
+		if uid, s.noToken, err = r.Secrets.Check(ctx, key, source); err != nil {
 			return nil, err
 		}
-		if credential.UID != "" {
-			s.deployment.Status.SecretUID = string(credential.UID)
+		if uid != "" {
+			s.deployment.Status.SecretUID = string(uid)
 		}
 		s.tokenAgain = r.Secrets.Again(key, source)
 	}

@@ -11,6 +11,7 @@ package hubsecret
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"sync"
@@ -40,6 +41,11 @@ const (
 const (
 	// maxAnswers bounds the cache for a namespace.
 	maxAnswers = 10_000
+	// maxTokenBytes bounds the credentials that are cached, of all namespaces: one that finds no
+	// room is read again each time. Most have a hundred bytes, and none more than 6 KiB.
+	maxTokenBytes = 16 << 20
+	// maxKind is the length of a kind that is not replaced by its digest.
+	maxKind = 64
 	// spacing is the least time between two reads for a namespace on average: with more
 	// Secrets, their answers are cached for longer.
 	spacing = 50 * time.Millisecond
@@ -56,14 +62,16 @@ type Reader struct {
 
 	// mu guards the fields after it.
 	mu         sync.Mutex
-	namespaces map[string]*answers
+	namespaces map[string]answers
+	pruned     time.Time
+	tokenBytes int // of all answers
 }
 
 // answers are those for one namespace.
-type answers struct {
-	all    map[question]*answer
-	pruned time.Time
-}
+type answers map[question]*answer
+
+// hold is how long an answer is cached.
+func (a answers) hold() time.Duration { return max(holds, time.Duration(len(a))*spacing) }
 
 // question is a Secret, and the kind of source that it is read for.
 type question struct {
@@ -71,10 +79,21 @@ type question struct {
 	kind string
 }
 
+// questionOf returns the question about the credential for a source.
+func questionOf(key client.ObjectKey, source string) question {
+	kind := fleet.CredentialKind(source)
+	if len(kind) > maxKind {
+		sum := sha256.Sum256([]byte(kind))
+		kind = string(sum[:])
+	}
+	return question{key, kind}
+}
+
 type answer struct {
 	at, asked time.Time
 	// refused is since when there is no credential.
-	refused    time.Time
+	refused time.Time
+	// credential has no token if only its UID was asked for.
 	credential Credential
 	refusal    *fleet.Refusal
 }
@@ -88,9 +107,19 @@ type Credential struct {
 // Read returns the credential for a source, or why there is none. An error means that
 // neither is known.
 func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) (Credential, *fleet.Refusal, error) {
-	now := r.Clock.Now()
-	asked := question{key, fleet.CredentialKind(source)}
-	if a := r.cached(asked, now); a != nil {
+	return r.read(ctx, key, source, true)
+}
+
+// Check is Read for callers that need only the UID of the Secret. Any number of deployments may
+// name Secrets, and few of them are copied to Macs: the credentials of the others are not cached.
+func (r *Reader) Check(ctx context.Context, key client.ObjectKey, source string) (types.UID, *fleet.Refusal, error) {
+	c, refusal, err := r.read(ctx, key, source, false)
+	return c.UID, refusal, err
+}
+
+func (r *Reader) read(ctx context.Context, key client.ObjectKey, source string, token bool) (Credential, *fleet.Refusal, error) {
+	now, asked := r.Clock.Now(), questionOf(key, source)
+	if a := r.cached(asked, token, now); a != nil {
 		return a.credential, a.refusal, nil
 	}
 	a := &answer{at: now, asked: now}
@@ -107,19 +136,60 @@ func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) 
 		a.credential.UID = s.UID
 		a.credential.Token, a.refusal = fleet.Credential(&s, source)
 	}
+	got := a.credential
+	r.keep(asked, a, token, now)
+	return got, a.refusal, nil
+}
+
+// keep caches an answer, with its token if that was asked for now or before.
+func (r *Reader) keep(asked question, a *answer, token bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := r.of(key.Namespace, now)
-	if before := n.all[asked]; a.refusal != nil && before != nil && before.refusal != nil {
+	r.prune(now)
+	n := r.namespaces[asked.key.Namespace]
+	before := n[asked]
+	if a.refusal != nil && before != nil && before.refusal != nil {
 		a.refused = before.refused
 	} else if a.refusal != nil {
 		a.refused = now
 	}
-	if len(n.all) >= maxAnswers {
-		clear(n.all)
+	token = token || before != nil && before.credential.Token != nil
+	if before != nil {
+		r.drop(before)
 	}
-	n.all[asked] = a
-	return a.credential, a.refusal, nil
+	if len(n) >= maxAnswers {
+		r.dropAll(n, func(*answer) bool { return true })
+	}
+	if n == nil {
+		n = answers{}
+		if r.namespaces == nil {
+			r.namespaces = map[string]answers{}
+		}
+		r.namespaces[asked.key.Namespace] = n
+	}
+	if size := len(a.credential.Token); token && r.tokenBytes+size <= maxTokenBytes {
+		r.tokenBytes += size
+	} else {
+		a.credential.Token = nil
+	}
+	n[asked] = a
+}
+
+// drop drops the token of an answer. The lock is held.
+func (r *Reader) drop(a *answer) {
+	r.tokenBytes -= len(a.credential.Token)
+	a.credential.Token = nil
+}
+
+// dropAll removes some answers. The lock is held.
+func (r *Reader) dropAll(n answers, which func(*answer) bool) {
+	maps.DeleteFunc(n, func(_ question, a *answer) bool {
+		if !which(a) {
+			return false
+		}
+		r.drop(a)
+		return true
+	})
 }
 
 // Again returns when to read a credential again: soon if it has been missing for a short time, which
@@ -128,7 +198,7 @@ func (r *Reader) Again(key client.ObjectKey, source string) time.Duration {
 	now := r.Clock.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch a := r.of(key.Namespace, now).all[question{key, fleet.CredentialKind(source)}]; {
+	switch a := r.namespaces[key.Namespace][questionOf(key, source)]; {
 	case a == nil:
 		return AgainMissing
 	case a.refusal == nil:
@@ -138,36 +208,42 @@ func (r *Reader) Again(key client.ObjectKey, source string) time.Duration {
 	}
 }
 
-// cached returns an answer that is not too old; nil if there is none.
-func (r *Reader) cached(asked question, now time.Time) *answer {
+// cached returns an answer that is not too old and has a token if there has to be one; nil if there
+// is none.
+func (r *Reader) cached(asked question, token bool, now time.Time) *answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := r.of(asked.key.Namespace, now)
-	a := n.all[asked]
+	r.prune(now)
+	n := r.namespaces[asked.key.Namespace]
+	a := n[asked]
 	if a == nil {
 		return nil
 	}
 	a.asked = now
-	if age := now.Sub(a.at); age < 0 || age >= max(holds, time.Duration(len(n.all))*spacing) {
+	if age := now.Sub(a.at); age < 0 || age >= n.hold() || token && a.refusal == nil && a.credential.Token == nil {
 		return nil
 	}
-	return a
+	copied := *a
+	return &copied
 }
 
-// of returns the answers for a namespace, without those that are not asked for any more. The
-// lock is held.
-func (r *Reader) of(namespace string, now time.Time) *answers {
-	n := r.namespaces[namespace]
-	if n == nil {
-		n = &answers{all: map[question]*answer{}, pruned: now}
-		if r.namespaces == nil {
-			r.namespaces = map[string]*answers{}
+// prune removes, from time to time, the answers that are not asked for any more, and tokens that are
+// too old to be used, of all namespaces: one that is gone asks nothing. The lock is held.
+func (r *Reader) prune(now time.Time) {
+	if now.Sub(r.pruned).Abs() < pruneEvery {
+		return
+	}
+	r.pruned = now
+	for namespace, n := range r.namespaces {
+		hold := n.hold()
+		r.dropAll(n, func(a *answer) bool {
+			if now.Sub(a.at) >= hold {
+				r.drop(a)
+			}
+			return now.Sub(a.asked) > forgets
+		})
+		if len(n) == 0 {
+			delete(r.namespaces, namespace)
 		}
-		r.namespaces[namespace] = n
 	}
-	if now.Sub(n.pruned) >= pruneEvery {
-		n.pruned = now
-		maps.DeleteFunc(n.all, func(_ question, a *answer) bool { return now.Sub(a.asked) > forgets })
-	}
-	return n
 }

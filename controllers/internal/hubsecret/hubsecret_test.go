@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -108,4 +109,35 @@ func TestASecretThatNeverExistsIsReadLessOften(t *testing.T) {
 	if n := passes(20 * time.Second); n < 4 {
 		t.Errorf("%d looks in 20 s after it was deleted, want one each 5 s", n)
 	}
+}
+
+// TestACheckReadsNothingTwice: a deployment is checked and, where Macs work for it, its credential is
+// copied. Both together read its Secret as often as one alone.
+func TestACheckReadsNothingTwice(t *testing.T) {
+	api := &counted{one: one{secret: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Data: map[string][]byte{"token": []byte("hf_x")}}}}
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	r, key, source := &Reader{Live: api, Clock: clock}, client.ObjectKey{Namespace: "team", Name: "hub"}, "hf://a/b"
+	for range 20 {
+		if uid, refusal, err := r.Check(t.Context(), key, source); uid != "u" || refusal != nil || err != nil {
+			t.Fatalf("%q, %v, %v", uid, refusal, err)
+		}
+		if c, refusal, err := r.Read(t.Context(), key, source); string(c.Token) != "hf_x" || c.UID != "u" || refusal != nil || err != nil {
+			t.Fatalf("%v, %v, %v", c, refusal, err)
+		}
+		clock.SetTime(clock.Now().Add(holds))
+	}
+	if api.reads != 21 { // the first check did not know that the credential is needed
+		t.Errorf("%d reads in 20 rounds", api.reads)
+	}
+}
+
+// counted counts the reads of one.
+type counted struct {
+	one
+	reads int
+}
+
+func (c *counted) Get(ctx context.Context, key client.ObjectKey, to client.Object, o ...client.GetOption) error {
+	c.reads++
+	return c.one.Get(ctx, key, to, o...)
 }
