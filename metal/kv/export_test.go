@@ -13,3 +13,10 @@ func (m *Memory) Spares() int {
 
 // AwaitPrepared waits until Prepare has mapped what it will.
 func (m *Memory) AwaitPrepared() { m.ahead.done.Wait() }
+
+// Listed is how many blocks the list for the lower tier has.
+func (m *Memory) Listed() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.lower.dirty)
+}

@@ -1,6 +1,9 @@
 package kv
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // lowerTier is the tier that a Memory writes back to, and the blocks that were
 // not offered to it yet. The mutex is held by callers of queue,
@@ -11,15 +14,24 @@ type lowerTier struct {
 	dirtied chan struct{}
 
 	mu *sync.Mutex // Memory.mu, which guards what follows
-	// dirty blocks in order of arrival.
-	dirty []*block
+	// dirty blocks in order of arrival, and others that were dirty. At pruneAt of them the others
+	// are left out.
+	dirty   []*block
+	pruneAt int
 	// distrusts counts calls of Distrust.
 	distrusts              int64
 	offered, refused, lost int64
 }
 
-// queue adds a new block and signals WriteBack.
+// leastPrune is the least number of blocks of which those that are not dirty any more are left out.
+const leastPrune = 1024
+
+// queue adds a new block and signals WriteBack, which may have to wait for the tier for days.
 func (l *lowerTier) queue(b *block) {
+	if len(l.dirty) >= max(leastPrune, l.pruneAt) {
+		l.dirty = slices.DeleteFunc(l.dirty, func(b *block) bool { return !b.dirty || b.gone })
+		l.pruneAt = 2 * len(l.dirty)
+	}
 	l.dirty = append(l.dirty, b)
 	select {
 	case l.dirtied <- struct{}{}:
