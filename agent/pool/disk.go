@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,10 +24,17 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 		return
 	}
 	said := ""
+	var only kv.Origin // each origin has folders of its own on the disk, and an engine has one
 	for {
 		err := stream.Follow(ctx, g.client, func(o kv.Origin) (CacheLease, error) {
 			if o.Model != g.config.ModelDigest {
 				return nil, fmt.Errorf("the engine's cache blocks are of model %.80q, want %q", o.Model, g.config.ModelDigest)
+			}
+			if only == (kv.Origin{}) {
+				only = o
+			}
+			if o != only {
+				return nil, errors.New("the engine's cache blocks have another layout, or other numerics, than before; it should be restarted")
 			}
 			return lc.Cache(o, func() int64 { return lc.diskOf(e) })
 		})

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"path/filepath"
 	"sync/atomic"
@@ -24,11 +25,17 @@ type talker struct {
 	// word, once go on is closed.
 	calls atomic.Int64
 	goOn  chan struct{}
+	// layout returns the layout that a stream names; nil: all name "l".
+	layout func(stream int64) string
 }
 
 func (e *talker) Cache(s wire.Engine_CacheServer) error {
 	n := e.calls.Add(1)
-	if err := s.Send(&wire.CacheReport{Origin: &wire.CacheOrigin{Model: e.model, Numerics: "ref 1", Layout: "l"}}); err != nil {
+	layout := "l"
+	if e.layout != nil {
+		layout = e.layout(n)
+	}
+	if err := s.Send(&wire.CacheReport{Origin: &wire.CacheOrigin{Model: e.model, Numerics: "ref 1", Layout: layout}}); err != nil {
 		return err
 	}
 	if _, err := s.Recv(); err != nil || n == 1 { // the first stream breaks
@@ -130,5 +137,30 @@ func TestAnEngineIsGivenNoDiskOfAnotherModel(t *testing.T) {
 	lc.leaseDisk(t.Context(), entry, g)
 	if e.calls.Load() != before {
 		t.Error("an engine without a cache was asked for it")
+	}
+}
+
+// TestAnEngineHasOneKindOfBlocks: one that was taken over could name another layout at each of
+// its streams, and each has folders and an entry of its own for as long as its model is assigned.
+func TestAnEngineHasOneKindOfBlocks(t *testing.T) {
+	const streams = 5
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e := &talker{model: "sha256:aa", goOn: make(chan struct{}), layout: func(n int64) string {
+		if n > streams {
+			cancel()
+		}
+		return fmt.Sprint("l", n)
+	}}
+	lc, entry, g := e.open(t)
+	leased := map[kv.Origin]bool{}
+	lc.Cache = func(o kv.Origin, _ func() int64) (CacheLease, error) {
+		leased[o] = true
+		return paper{new(atomic.Int64)}, nil
+	}
+	close(e.goOn)
+	lc.leaseDisk(ctx, entry, g)
+	if len(leased) != 1 {
+		t.Errorf("the engine has leases on %v", leased)
 	}
 }
