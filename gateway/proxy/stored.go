@@ -149,7 +149,9 @@ func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request)
 	if failed.Refusal != nil {
 		return failed.Refusal
 	}
-	s.forwarder.dispatcher.Avoid(logOf(ctx), mac.Name, failed.Err)
+	if failed.Reason == dispatch.ReasonConnection {
+		s.forwarder.dispatcher.Avoid(logOf(ctx), mac.Name, failed.Err)
+	}
 	return unreached(id, failed.Err)
 }
 
