@@ -41,9 +41,6 @@ const (
 const (
 	// maxAnswers bounds the cache for a namespace.
 	maxAnswers = 10_000
-	// maxTokenBytes bounds the credentials that are cached, of all namespaces: one that finds no
-	// room is read again each time. Most have a hundred bytes, and none more than 6 KiB.
-	maxTokenBytes = 16 << 20
 	// maxKind is the length of a kind that is not replaced by its digest.
 	maxKind = 64
 	// spacing is the least time between two reads for a namespace on average: with more
@@ -55,6 +52,10 @@ const (
 	pruneEvery = time.Minute
 )
 
+// tokenRoom is for the credentials that are cached: one that finds no room is read again each time.
+// Most have a hundred bytes, and none more than 6 KiB.
+var tokenRoom = fleet.Room{Namespace: 8 << 20, All: 16 << 20, Least: 64 << 10}
+
 // Reader reads Secrets from the API server itself, past every other cache.
 type Reader struct {
 	Live  client.Reader
@@ -62,16 +63,19 @@ type Reader struct {
 
 	// mu guards the fields after it.
 	mu         sync.Mutex
-	namespaces map[string]answers
+	namespaces map[string]*answers
 	pruned     time.Time
-	tokenBytes int // of all answers
+	tokenBytes int // of all namespaces
 }
 
 // answers are those for one namespace.
-type answers map[question]*answer
+type answers struct {
+	all        map[question]*answer
+	tokenBytes int
+}
 
 // hold is how long an answer is cached.
-func (a answers) hold() time.Duration { return max(holds, time.Duration(len(a))*spacing) }
+func (a *answers) hold() time.Duration { return max(holds, time.Duration(len(a.all))*spacing) }
 
 // question is a Secret, and the kind of source that it is read for.
 type question struct {
@@ -147,47 +151,49 @@ func (r *Reader) keep(asked question, a *answer, token bool, now time.Time) {
 	defer r.mu.Unlock()
 	r.prune(now)
 	n := r.namespaces[asked.key.Namespace]
-	before := n[asked]
+	if n == nil {
+		n = &answers{all: map[question]*answer{}}
+		if r.namespaces == nil {
+			r.namespaces = map[string]*answers{}
+		}
+		r.namespaces[asked.key.Namespace] = n
+	}
+	before := n.all[asked]
 	if a.refusal != nil && before != nil && before.refusal != nil {
 		a.refused = before.refused
 	} else if a.refusal != nil {
 		a.refused = now
 	}
-	token = token || before != nil && before.credential.Token != nil
 	if before != nil {
-		r.drop(before)
+		token = token || before.credential.Token != nil
+		r.drop(n, before)
 	}
-	if len(n) >= maxAnswers {
-		r.dropAll(n, func(*answer) bool { return true })
+	if len(n.all) >= maxAnswers {
+		r.remove(n, func(*answer) bool { return true })
 	}
-	if n == nil {
-		n = answers{}
-		if r.namespaces == nil {
-			r.namespaces = map[string]answers{}
-		}
-		r.namespaces[asked.key.Namespace] = n
-	}
-	if size := len(a.credential.Token); token && r.tokenBytes+size <= maxTokenBytes {
+	if size := len(a.credential.Token); token && n.tokenBytes+size <= tokenRoom.Of(r.tokenBytes-n.tokenBytes) {
+		n.tokenBytes += size
 		r.tokenBytes += size
 	} else {
 		a.credential.Token = nil
 	}
-	n[asked] = a
+	n.all[asked] = a
 }
 
 // drop drops the token of an answer. The lock is held.
-func (r *Reader) drop(a *answer) {
+func (r *Reader) drop(n *answers, a *answer) {
+	n.tokenBytes -= len(a.credential.Token)
 	r.tokenBytes -= len(a.credential.Token)
 	a.credential.Token = nil
 }
 
-// dropAll removes some answers. The lock is held.
-func (r *Reader) dropAll(n answers, which func(*answer) bool) {
-	maps.DeleteFunc(n, func(_ question, a *answer) bool {
+// remove removes some answers. The lock is held.
+func (r *Reader) remove(n *answers, which func(*answer) bool) {
+	maps.DeleteFunc(n.all, func(_ question, a *answer) bool {
 		if !which(a) {
 			return false
 		}
-		r.drop(a)
+		r.drop(n, a)
 		return true
 	})
 }
@@ -198,7 +204,11 @@ func (r *Reader) Again(key client.ObjectKey, source string) time.Duration {
 	now := r.Clock.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch a := r.namespaces[key.Namespace][questionOf(key, source)]; {
+	var a *answer
+	if n := r.namespaces[key.Namespace]; n != nil {
+		a = n.all[questionOf(key, source)]
+	}
+	switch {
 	case a == nil:
 		return AgainMissing
 	case a.refusal == nil:
@@ -215,10 +225,10 @@ func (r *Reader) cached(asked question, token bool, now time.Time) *answer {
 	defer r.mu.Unlock()
 	r.prune(now)
 	n := r.namespaces[asked.key.Namespace]
-	a := n[asked]
-	if a == nil {
+	if n == nil || n.all[asked] == nil {
 		return nil
 	}
+	a := n.all[asked]
 	a.asked = now
 	if age := now.Sub(a.at); age < 0 || age >= n.hold() || token && a.refusal == nil && a.credential.Token == nil {
 		return nil
@@ -236,13 +246,13 @@ func (r *Reader) prune(now time.Time) {
 	r.pruned = now
 	for namespace, n := range r.namespaces {
 		hold := n.hold()
-		r.dropAll(n, func(a *answer) bool {
+		r.remove(n, func(a *answer) bool {
 			if now.Sub(a.at) >= hold {
-				r.drop(a)
+				r.drop(n, a)
 			}
 			return now.Sub(a.asked) > forgets
 		})
-		if len(n) == 0 {
+		if len(n.all) == 0 {
 			delete(r.namespaces, namespace)
 		}
 	}

@@ -38,6 +38,10 @@ func TestCredentialsTakeABoundedMemory(t *testing.T) {
 	if n := live() - before; n > most {
 		t.Errorf("%d MiB are kept, at most %d are allowed", n>>20, most>>20)
 	}
+	read("team", "s3://b/m")
+	if len(r.namespaces["team"].all) != 1 || r.namespaces["team"].tokenBytes == 0 {
+		t.Error("another namespace's credential finds no room")
+	}
 	clock.SetTime(clock.Now().Add(forgets + pruneEvery))
 	read("team", "s3://b/m")
 	if n := live() - before; n > 4<<20 {
