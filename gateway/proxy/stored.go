@@ -134,15 +134,7 @@ func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request)
 	if !ok {
 		return responses.NotFound(id)
 	}
-	lease, req := dispatch.LeaseOf(mac), &request{client: r}
-	failed, err := s.forwarder.try(ctx, w, req, lease)
-	if mayReread(failed, r.Method) {
-		s.forwarder.metrics.retries.WithLabelValues(failed.Reason).Inc()
-		if err := pauseToReread(ctx); err != nil {
-			return err
-		}
-		failed, err = s.forwarder.try(ctx, w, req, lease)
-	}
+	failed, err := s.ask(ctx, w, r, mac)
 	if failed == nil {
 		return err
 	}
@@ -153,6 +145,20 @@ func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request)
 		s.forwarder.dispatcher.Avoid(logOf(ctx), mac.Name, failed.Err)
 	}
 	return unreached(id, failed.Err)
+}
+
+// ask sends a request to the Mac that stores a response, and a read that failed once more.
+func (s *stored) ask(ctx context.Context, w *reply, r *http.Request, mac route.Mac) (*dispatch.Failure, error) {
+	lease, req := dispatch.LeaseOf(mac), &request{client: r}
+	failed, err := s.forwarder.try(ctx, w, req, lease)
+	if !mayReread(failed, r.Method) {
+		return failed, err
+	}
+	s.forwarder.metrics.retries.WithLabelValues(failed.Reason).Inc()
+	if err := pauseToReread(ctx); err != nil {
+		return nil, err
+	}
+	return s.forwarder.try(ctx, w, req, lease)
 }
 
 // macOf returns the Mac that stores a response.
