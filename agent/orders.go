@@ -2,6 +2,7 @@ package agent
 
 import (
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -34,15 +35,29 @@ func (a *Agent) prune(o journal.Desired) {
 	if len(o.Invalid) > 0 {
 		return
 	}
-	wanted := map[string]bool{}
-	for i := range o.Assignments {
-		for _, r := range o.Assignments[i].Model.Parts() {
-			wanted[r.Digest] = o.Assignments[i].Desired != v1alpha1.DesiredDrained || wanted[r.Digest]
-		}
-	}
-	if err := a.store.Prune(func(digest string) bool { return wanted[digest] }); err != nil {
+	if err := a.store.Prune(downloadsOf(o)); err != nil {
 		a.Log.Error(err, "Failed to remove unused partial downloads")
 	}
+}
+
+// downloadsOf returns what the assignments download, with the credentials that the pool downloads
+// it with.
+func downloadsOf(o journal.Desired) (all []store.Wanted) {
+	for i := range o.Assignments {
+		one := &o.Assignments[i]
+		if one.Desired == v1alpha1.DesiredDrained {
+			continue
+		}
+		all = append(all, store.Wanted{Record: one.Model, TokenRef: one.TokenRef})
+		for _, adapter := range one.Model.Adapters {
+			w := store.Wanted{Record: adapter.Record()}
+			if adapter.Shared(one.Model.Source) {
+				w.TokenRef = one.TokenRef
+			}
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
 // follow passes on what the Mac is to inspect and to run.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"testing"
 
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -62,4 +63,22 @@ func TestCollectedWeightsAreCounted(t *testing.T) {
 	m.fetch("hf", 4)
 	wantLines(t, scrape(t, m), `metalfleet_agent_weights_collected_bytes_total{reason="HighMark"} 42`, `metalfleet_agent_weights_collected_total{reason="HighMark"} 2`,
 		`metalfleet_agent_weights_fetched_bytes_total{source="hf"} 7`)
+}
+
+// TestDownloadsAreThoseOfThePool: with the credential that each part is downloaded with.
+func TestDownloadsAreThoseOfThePool(t *testing.T) {
+	order := func(desired v1alpha1.DesiredState) v1alpha1.Assignment {
+		return v1alpha1.Assignment{Desired: desired, TokenRef: "ref", Model: model.Record{Digest: "model", Source: "hf://org/model", Adapters: []model.Adapter{
+			{Digest: "same hub", Source: "hf://org/adapter"}, {Digest: "elsewhere", Source: "s3://bucket/adapter"}}}}
+	}
+	got := map[string]string{}
+	for _, w := range downloadsOf(journal.Desired{Assignments: []v1alpha1.Assignment{order(v1alpha1.DesiredDownloaded)}}) {
+		got[w.Record.Digest] = w.TokenRef
+	}
+	if want := map[string]string{"model": "ref", "same hub": "ref", "elsewhere": ""}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if all := downloadsOf(journal.Desired{Assignments: []v1alpha1.Assignment{order(v1alpha1.DesiredDrained)}}); len(all) > 0 {
+		t.Errorf("what is drained is downloaded: %v", all)
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
@@ -73,12 +72,6 @@ func placeOf(source string) string {
 func partial(digest string, o origin) string {
 	sum := sha256.Sum256([]byte(o.Place + "\x00" + o.TokenRef))
 	return folder(digest) + "-" + hex.EncodeToString(sum[:8])
-}
-
-// digestOf returns the digest in a name that partial made.
-func digestOf(partial string) string {
-	name, _, _ := strings.Cut(partial, "-")
-	return "sha256:" + name
 }
 
 // entitles reports whether weights may be used without asking their source: the

@@ -426,14 +426,14 @@ func (s *objectStore) dropPartial(name string) error {
 	return nil
 }
 
-// prunePartials removes all partial downloads for which stays returns false.
-func (s *objectStore) prunePartials(stays func(digest string) bool) error {
+// prunePartials removes all partial downloads but those with these names.
+func (s *objectStore) prunePartials(stay map[string]bool) error {
 	parts, err := fs.ReadDir(s.root.FS(), partialDir)
 	if err != nil {
 		return fmt.Errorf("look for part files: %w", err)
 	}
 	for _, p := range parts {
-		if !stays(digestOf(p.Name())) {
+		if !stay[p.Name()] {
 			err = errors.Join(err, s.dropPartial(p.Name()))
 		}
 	}

@@ -285,13 +285,27 @@ func (s *Store) Remove(digest string) (int64, error) {
 	return bytes, nil
 }
 
-// Prune removes partial downloads that are not in progress and whose digest is
-// not wanted, such as those of a Mac that was off when its assignment was
-// removed.
-func (s *Store) Prune(wanted func(digest string) bool) error {
+// Wanted are weights that an assignment names, with the name of its credential for their source;
+// empty if it has none.
+type Wanted struct {
+	Record   model.Record
+	TokenRef string
+}
+
+// Prune removes partial downloads that are not in progress and that no assignment would resume:
+// those of other weights, and of the same weights from another source or with another
+// credential. Nothing else removes them while the agent runs.
+func (s *Store) Prune(all []Wanted) error {
+	stay := map[string]bool{}
+	for _, w := range all {
+		stay[partial(w.Record.Digest, want{w.Record, w.TokenRef}.origin())] = true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.objects.prunePartials(func(digest string) bool { return wanted(digest) || s.downloading(digest) })
+	for k := range s.downloads {
+		stay[k.partial()] = true
+	}
+	return s.objects.prunePartials(stay)
 }
 
 // Reserved returns how many bytes are free when disk usage is at the high watermark,

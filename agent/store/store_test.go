@@ -387,40 +387,6 @@ func TestShutdownKeepsThePartForAResume(t *testing.T) {
 	wantContent(t, path, err, w.content)
 }
 
-// TestPruneKeepsWhatIsWantedOrUnderWay and removes all other partial downloads.
-func TestPruneKeepsWhatIsWantedOrUnderWay(t *testing.T) {
-	w := newWorld(t)
-	w.gate = make(chan struct{})
-	s, _ := w.start()
-	wanted, left := strings.Repeat("a", 64), strings.Repeat("b", 64)+"-0123456789abcdef"
-	for _, d := range []string{wanted + "-0123456789abcdef", left} {
-		p := filepath.Join(w.dir, partialDir, d, filesDir)
-		if err := os.MkdirAll(p, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(p, SingleFile), w.content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rec := recordOf(w.source(), w.content)
-	var once sync.Once
-	path, err := s.Ensure(t.Context(), rec, "", func(p v1alpha1.Progress) {
-		if p.BytesDone == 0 {
-			return
-		}
-		once.Do(func() {
-			if err := s.Prune(func(digest string) bool { return digest == "sha256:"+wanted }); err != nil {
-				t.Error(err)
-			}
-			if _, err := os.Stat(filepath.Join(w.dir, partialDir, left)); !errors.Is(err, os.ErrNotExist) || w.partials() != 2 {
-				t.Errorf("%d partial downloads stay, want none: %v", w.partials(), err)
-			}
-			close(w.gate)
-		})
-	})
-	wantContent(t, path, err, w.content)
-}
-
 func TestStartClearsWhatACrashLeft(t *testing.T) {
 	w := newWorld(t)
 	name := strings.Repeat("a", 64)
