@@ -264,7 +264,7 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	if !whole && !n.match(a.t) || size > a.t.Bytes {
 		return newNotes(a.t), a.restart()
 	}
-	if a.last.sum != nil && a.last.done == size && size > 0 && !whole { // it hashed what it wrote: a source may end each attempt after a byte
+	if a.last.sum != nil && a.last.done == size && size > 0 { // it hashed what it wrote: a source may end each attempt after a byte
 		a.sum, a.done = a.last.sum, size
 		return n, nil
 	}

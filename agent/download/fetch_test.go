@@ -129,8 +129,8 @@ func (r readsOf) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestAHashIsKeptForTheNextCall: a download that gives way each minute does not read its file again
-// each time.
+// TestAHashIsKeptForTheNextCall: a download that gives way each minute does not read its files again
+// each time, neither the one that is begun nor those that are complete.
 func TestAHashIsKeptForTheNextCall(t *testing.T) {
 	for _, kept := range []bool{true, false} {
 		o := newOrigin(t, blob(1<<20))
@@ -150,12 +150,15 @@ func TestAHashIsKeptForTheNextCall(t *testing.T) {
 			t.Fatal("it is not interrupted")
 		}
 		tg.Gained = nil
-		if err := f.Fetch(t.Context(), tg, nil); err != nil {
-			t.Fatal(err)
-		}
-		wantFile(t, tg, o.content)
-		if (read == 0) != kept {
-			t.Errorf("with the hash kept = %v, %d bytes are read again", kept, read)
+		for _, what := range []string{"begun", "complete"} {
+			read = 0
+			if err := f.Fetch(t.Context(), tg, nil); err != nil {
+				t.Fatal(err)
+			}
+			wantFile(t, tg, o.content)
+			if (read == 0) != kept {
+				t.Errorf("with the hash kept = %v, %d bytes of a file that is %s are read again", kept, read, what)
+			}
 		}
 	}
 }
