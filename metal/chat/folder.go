@@ -170,12 +170,12 @@ func readMember(file string, raw json.RawMessage) (map[string]string, error) {
 	if json.Unmarshal(raw, &one) == nil {
 		return map[string]string{defaultTemplate: one}, nil
 	}
-	var list []struct {
-		Name     *string `json:"name"`
-		Template *string `json:"template"`
-	}
+	var list namedTemplates
 	if json.Unmarshal(raw, &list) != nil {
 		return nil, fmt.Errorf("%w: chat_template in %s is neither a string nor a list of named templates", ErrTemplate, file)
+	}
+	if len(list) > maxNamed {
+		return nil, fmt.Errorf("%w: chat_template in %s lists more than %d templates", ErrTemplate, file, maxNamed)
 	}
 	sources := map[string]string{}
 	for i, t := range list {
@@ -184,8 +184,8 @@ func readMember(file string, raw json.RawMessage) (map[string]string, error) {
 		}
 		sources[*t.Name] = *t.Template
 	}
-	if len(sources) == 0 || len(sources) > maxNamed {
-		return nil, fmt.Errorf("%w: chat_template in %s lists %d templates, want 1 to %d", ErrTemplate, file, len(sources), maxNamed)
+	if len(sources) == 0 {
+		return nil, fmt.Errorf("%w: chat_template in %s lists no templates, want 1 to %d", ErrTemplate, file, maxNamed)
 	}
 	return sources, nil
 }

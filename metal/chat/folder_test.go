@@ -154,6 +154,15 @@ func TestAConfigurationOfManyMembers(t *testing.T) {
 	}
 }
 
+// TestAListOfManyTemplatesIsNotKept: 5.5 million empty entries took 314 MiB of an inspection.
+func TestAListOfManyTemplatesIsNotKept(t *testing.T) {
+	var list namedTemplates
+	text := `[` + strings.Repeat(`{},`, 1000) + `{}]`
+	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) != maxNamed+1 || cap(list) > 2*maxNamed {
+		t.Errorf("%d entries, with room for %d (%v)", len(list), cap(list), err)
+	}
+}
+
 func TestHostileFoldersAreRefused(t *testing.T) {
 	many := map[string]string{}
 	for i := range maxNamed + 1 {
@@ -179,7 +188,8 @@ func TestHostileFoldersAreRefused(t *testing.T) {
 		"a template that is a number":      {files: map[string]string{configFile: `{"chat_template":7}`}, kind: ErrTemplate, says: "neither a string nor a list"},
 		"a list of strings":                {files: map[string]string{configFile: `{"chat_template":["x"]}`}, kind: ErrTemplate, says: "neither a string nor a list"},
 		"an entry without a name":          {files: map[string]string{configFile: `{"chat_template":[{"template":"x"}]}`}, kind: ErrTemplate, says: "entry 0"},
-		"an empty list":                    {files: map[string]string{configFile: `{"chat_template":[]}`}, kind: ErrTemplate, says: "lists 0 templates"},
+		"an empty list":                    {files: map[string]string{configFile: `{"chat_template":[]}`}, kind: ErrTemplate, says: "lists no templates"},
+		"a list of many entries":           {files: map[string]string{configFile: `{"chat_template":[` + strings.Repeat("{},", maxNamed) + `{}]}`}, kind: ErrTemplate, says: "more than 32"},
 		"names that are never picked":      {files: map[string]string{configFile: `{"chat_template":[{"name":"rag","template":"x"}]}`}, kind: ErrTemplate, says: `no template named "default", only: rag`},
 		"a token that is a number":         {files: map[string]string{configFile: `{"bos_token":7}`}, kind: ErrTemplate, says: "bos_token"},
 		"tokens of many names":             {files: map[string]string{configFile: `{"extra_special_tokens":{` + names(maxSpecialNames+1, "") + `}}`}, kind: ErrTemplate, says: "over 1000 special tokens"},

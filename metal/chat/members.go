@@ -46,3 +46,30 @@ func (m *members) keeps(name string) bool {
 	}
 	return strings.HasSuffix(name, "_token") && len(*m) <= 2*maxSpecialNames
 }
+
+// namedTemplates are the entries of a list of templates: those that are read are at most one more
+// than maxNamed, so that a list of empty ones takes no more memory than its text.
+type namedTemplates []struct {
+	Name     *string `json:"name"`
+	Template *string `json:"template"`
+}
+
+// UnmarshalJSON reads a list, or null as an empty one.
+func (t *namedTemplates) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	open, err := d.Token()
+	if err != nil || open == nil {
+		return err
+	}
+	if open != json.Delim('[') {
+		return errors.New("not a list")
+	}
+	*t = make(namedTemplates, 0, maxNamed+1)
+	for d.More() && len(*t) <= maxNamed {
+		*t = (*t)[:len(*t)+1]
+		if err := d.Decode(&(*t)[len(*t)-1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
