@@ -9,7 +9,7 @@ import (
 // accept stores a desired state that was read completely, and applies it.
 func (a *Agent) accept(o journal.Desired) {
 	before := a.journal.Snapshot().Desired
-	if err := a.journal.Update(func(s *journal.State) { s.Desired = &o }); err != nil {
+	if err := a.journal.Release(func(s *journal.State) { s.Desired = &o }); err != nil {
 		a.Log.Error(err, "Desired state is applied but could not be stored")
 	}
 	if before != nil && before.UID != o.UID {

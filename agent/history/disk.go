@@ -48,6 +48,9 @@ func (b books) Update(change func(*journal.State)) error {
 	return b.Journal.Update(change)
 }
 
+// Release fails like Update: the reserve is used up.
+func (b books) Release(change func(*journal.State)) error { return b.Update(change) }
+
 func (w *World) setDisk(a *arguments) (string, error) {
 	var slow time.Duration
 	a.duration("slow", &slow)

@@ -6,10 +6,11 @@
 // a crash leaves the old state or the new one and never half of either. It
 // refuses a file it does not understand (of a newer version, or damaged): that
 // one is set aside under another name and the fact is reported, because an
-// agent that forgot is still better than one that does not start. It decides
-// nothing.
+// agent that forgot is still better than one that does not start. A second file is
+// a reserve of disk space: a change that gives something back is written even if
+// the disk is full. It decides nothing.
 //
-// Start reading at State, then Journal.Update.
+// Start reading at State, then Journal.Update and Journal.Release.
 package journal
 
 import (
@@ -244,6 +245,17 @@ func (j *Journal) Snapshot() State {
 // written, the state stays what it was. It waits for the disk, so nothing that
 // serves requests calls it.
 func (j *Journal) Update(change func(*State)) error {
+	return j.update(change, func(b []byte) error {
+		err := replaceFile(j.path, b)
+		if err == nil {
+			keepReserve(j.reserve(), len(b))
+		}
+		return err
+	})
+}
+
+// update changes the state if write stores it.
+func (j *Journal) update(change func(*State), write func([]byte) error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	next := clone(j.state)
@@ -255,7 +267,7 @@ func (j *Journal) Update(change func(*State)) error {
 	if err != nil {
 		return fmt.Errorf("encode journal: %w", err)
 	}
-	if err := replaceFile(j.path, b); err != nil {
+	if err := write(b); err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	j.state = next

@@ -18,6 +18,9 @@ type Journal interface {
 	// Update changes the state and returns once it is on disk, or leaves it as
 	// it was and returns an error.
 	Update(change func(*journal.State)) error
+	// Release is Update for a change that gives something back, which a full disk may still have
+	// room for.
+	Release(change func(*journal.State)) error
 }
 
 // reasonStateNotSaved of GuardInactive, Loaded and Serving: the agent's journal
@@ -72,17 +75,22 @@ func diskFault(err error) string {
 
 // record writes to the journal, and tries until it succeeds; then runs, where
 // it is given, once the change is on disk. It returns after the first attempt,
-// or after recordPatience: nothing that gives memory back waits for the disk.
+// or after recordPatience: nothing that gives memory back waits for the disk. A full disk
+// is written with its reserve, and starts nothing until it has room for a write without.
 func (rc *recorder) record(change func(*journal.State), then func()) {
 	tried := make(chan struct{})
 	rc.tasks.Go(func() {
 		caller := sync.OnceFunc(func() { close(tried) })
 		defer caller()
 		for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-			if rc.save(change) == nil {
+			err := rc.save(change)
+			if err == nil || journal.Full(err) && rc.journal.Release(change) == nil {
 				if then != nil {
 					then()
 				}
+				change, then = func(*journal.State) {}, nil
+			}
+			if err == nil {
 				return
 			}
 			caller()

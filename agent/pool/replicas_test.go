@@ -73,6 +73,7 @@ func (j *memoryJournal) Update(change func(*journal.State)) error {
 	change(&j.state)
 	return nil
 }
+func (j *memoryJournal) Release(change func(*journal.State)) error { return j.Update(change) }
 
 // machine is a replica state machine between stubs of the engines and of the memory.
 type machine struct {

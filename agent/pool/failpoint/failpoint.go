@@ -58,6 +58,7 @@ func All() []string {
 type Journal interface {
 	Snapshot() journal.State
 	Update(change func(*journal.State)) error
+	Release(change func(*journal.State)) error
 }
 
 // Wrap calls at whenever a pool over the returned journal and engines passes a

@@ -17,6 +17,7 @@ func (j *memoryJournal) Update(change func(*journal.State)) error {
 	change(&j.state)
 	return nil
 }
+func (j *memoryJournal) Release(change func(*journal.State)) error { return j.Update(change) }
 
 // TestAJournalPassesThePointsOfALife in their order, each once, and none for a
 // change that they do not depend on.

@@ -10,8 +10,17 @@ type watchedJournal struct {
 
 // Update recognises the points from what the change does to the state.
 func (w *watchedJournal) Update(change func(*journal.State)) error {
+	return w.watch(w.Journal.Update, change)
+}
+
+// Release does the same.
+func (w *watchedJournal) Release(change func(*journal.State)) error {
+	return w.watch(w.Journal.Release, change)
+}
+
+func (w *watchedJournal) watch(write func(func(*journal.State)) error, change func(*journal.State)) error {
 	var done []step
-	err := w.Journal.Update(func(s *journal.State) {
+	err := write(func(s *journal.State) {
 		before := summaryOf(s)
 		change(s)
 		done = stepsBetween(before, summaryOf(s))
