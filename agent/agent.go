@@ -107,7 +107,7 @@ func (a *Agent) open() error {
 	if err := a.openStore(); err != nil {
 		return err
 	}
-	desired := func() *journal.Desired { return a.journal.Snapshot().Desired }
+	desired := func() *journal.Desired { return a.journal.View().Desired }
 	var leases func(kv.Origin, func() int64) (pool.CacheLease, error)
 	var prepare func(model string) error
 	cacheDir := ""

@@ -55,7 +55,7 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 		Conditions: append([]metav1.Condition{accepting.condition()}, p.Conditions...),
 	}
 	s.Settings = *a.settings.inForce.Load()
-	s.CacheCleared = a.journal.Snapshot().CacheCleared
+	s.CacheCleared = a.journal.View().CacheCleared
 	s.AgentUpgrade = a.upgrader.Status()
 	s.Disk = a.store.Status()
 	s.Disk.Cache = a.cache.status()

@@ -14,7 +14,7 @@ type weightUse struct{ journal *journal.Journal }
 
 // spared returns the weights that assignments or pins name, and those that a
 // running engine was started with.
-func (u weightUse) spared() (func(digest string) bool, bool) { return spared(u.journal.Snapshot()) }
+func (u weightUse) spared() (func(digest string) bool, bool) { return spared(u.journal.View()) }
 
 // spared returns false while there is no desired state or an assignment is
 // invalid: it may be of any model.
@@ -42,7 +42,7 @@ func spared(s journal.State) (func(digest string) bool, bool) {
 
 // namespaces returns the namespaces of the assignments for a source and credential, by name.
 func (u weightUse) namespaces(rec model.Record, tokenRef string) []string {
-	return namespacesOf(u.journal.Snapshot(), rec, tokenRef)
+	return namespacesOf(u.journal.View(), rec, tokenRef)
 }
 
 func namespacesOf(s journal.State, rec model.Record, tokenRef string) (names []string) {
@@ -63,7 +63,7 @@ func namespacesOf(s journal.State, rec model.Record, tokenRef string) (names []s
 
 // ahead reports whether assignments want weights on the disk and no engine for
 // them.
-func (u weightUse) ahead(digest string) bool { return ahead(u.journal.Snapshot(), digest) }
+func (u weightUse) ahead(digest string) bool { return ahead(u.journal.View(), digest) }
 
 func ahead(s journal.State, digest string) (only bool) {
 	if s.Desired == nil {
@@ -84,7 +84,7 @@ func ahead(s journal.State, digest string) (only bool) {
 
 // peers returns the peers that the current assignments with a tokenRef name for a record.
 func (u weightUse) peers(r model.Record, tokenRef string) []v1alpha1.Peer {
-	o := u.journal.Snapshot().Desired
+	o := u.journal.View().Desired
 	if o == nil {
 		return nil
 	}

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/api/model"
@@ -80,5 +82,34 @@ func TestDownloadsAreThoseOfThePool(t *testing.T) {
 	}
 	if all := downloadsOf(journal.Desired{Assignments: []v1alpha1.Assignment{order(v1alpha1.DesiredDrained)}}); len(all) > 0 {
 		t.Errorf("what is drained is downloaded: %v", all)
+	}
+}
+
+// TestLooksAtAssignmentsCopyNone: each of many downloads that wait for peers looks every two
+// seconds, and a status looks several times.
+func TestLooksAtAssignmentsCopyNone(t *testing.T) {
+	j, err := journal.Open(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders := &journal.Desired{}
+	for i := range 100 {
+		rec := model.Record{Digest: fmt.Sprint(i), Source: "https://host/model"}
+		for range 16 {
+			rec.Files = append(rec.Files, model.File{Path: "model.safetensors", SHA256: rec.Digest})
+		}
+		orders.Assignments = append(orders.Assignments, v1alpha1.Assignment{Model: rec})
+	}
+	if err := j.Update(func(s *journal.State) { s.Desired = orders }); err != nil {
+		t.Fatal(err)
+	}
+	use, last := weightUse{j}, orders.Assignments[99].Model
+	for what, look := range map[string]func(){
+		"peers": func() { use.peers(last, "") }, "namespaces": func() { use.namespaces(last, "") },
+		"ahead": func() { use.ahead(last.Digest) }, "spared": func() { use.spared() },
+	} {
+		if n := testing.AllocsPerRun(1, look); n > 3*100 {
+			t.Errorf("%s: %v allocations for 100 assignments", what, n)
+		}
 	}
 }
