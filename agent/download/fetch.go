@@ -148,6 +148,16 @@ type Hashed struct {
 	done int64 // bytes
 }
 
+// Complete reports whether the file is on the disk as this process fetched it, so that Fetch has
+// nothing to do.
+func Complete(t Target) bool {
+	if t.Hashed == nil || t.Hashed.sum == nil || t.Hashed.done != t.Bytes || hex.EncodeToString(t.Hashed.sum.Sum(nil)) != t.SHA256 {
+		return false
+	}
+	info, err := t.Root.Lstat(t.Name)
+	return err == nil && info.Mode().IsRegular() && info.Size() == t.Bytes && readNotes(t) == (notes{})
+}
+
 // dropped reports that the partial file will be gone.
 func (t Target) dropped(bytes int64) {
 	if t.Dropped != nil {

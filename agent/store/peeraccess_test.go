@@ -69,6 +69,41 @@ func TestCopiesOfPeersWhileTheSourceIsAway(t *testing.T) {
 	}
 }
 
+// TestAFileThatIsCompleteIsNotAskedFor: a later turn of a download begins after the files of the
+// earlier ones, without a question to the source for each.
+func TestAFileThatIsCompleteIsNotAskedFor(t *testing.T) {
+	first := newTenants(t)
+	first.brought(t)
+	asked := new(atomic.Int64)
+	second := overDir(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		first.stand.ServeHTTP(w, r)
+	}), filepath.Join(t.TempDir(), "weights"))
+	second.opt.Peers, second.sources.credential = &nearby{Store: first.Store}, first.sources.credential
+	rec := want{first.private, "a"}
+	f := &sharedDownload{downloadKey: downloadKey{rec.Digest, rec.origin()}, changed: make(chan struct{})}
+	c := &copies{Store: second, rec: rec, hashed: map[string]*download.Hashed{}}
+	for _, asks := range []bool{true, false} {
+		asked.Store(0)
+		_, turn, err := second.slots.acquire(t.Context(), f.wantedBy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.turn = turn
+		c.ask(t.Context())
+		targets, _, err := second.stage(t.Context(), rec, turn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.keep(targets)
+		err = second.transfer(t.Context(), f, rec, targets, c)
+		turn.end()
+		if err != nil || (asked.Load() > 0) != asks {
+			t.Errorf("%d questions to the source (%v), want some: %v", asked.Load(), err, asks)
+		}
+	}
+}
+
 // TestAttackAPeerThatNamesAnotherCredential: the Mac that asks may have been taken over, and does
 // not ask the source. What came without a credential is given to all.
 func TestAttackAPeerThatNamesAnotherCredential(t *testing.T) {

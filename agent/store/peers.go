@@ -64,6 +64,16 @@ type copies struct {
 	begun bool
 }
 
+// keep gives each file the hash of an earlier turn that began it.
+func (c *copies) keep(targets []download.Target) {
+	for i := range targets {
+		if c.hashed[targets[i].Name] == nil {
+			c.hashed[targets[i].Name] = new(download.Hashed)
+		}
+		targets[i].Hashed = c.hashed[targets[i].Name]
+	}
+}
+
 // ask finds the Macs to copy from. They are asked before the download takes a slot, so
 // that two Macs that wait for each other's downloads do not block.
 func (c *copies) ask(ctx context.Context) {

@@ -310,12 +310,7 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 		return "", errors.Join(err, s.objects.dropPartial(f.partial()))
 	}
 	defer f.awaits.Store(0)
-	for i := range targets { // another turn may have begun it
-		if c.hashed[targets[i].Name] == nil {
-			c.hashed[targets[i].Name] = new(download.Hashed)
-		}
-		targets[i].Hashed = c.hashed[targets[i].Name]
-	}
+	c.keep(targets)
 	err = s.transfer(ctx, f, rec, targets, c)
 	if errors.Is(err, errBusy) {
 		return "", err
@@ -388,6 +383,10 @@ func (s *Store) transfer(ctx context.Context, f *sharedDownload, rec want, targe
 		before -= t.Bytes
 	}
 	for _, t := range targets {
+		if download.Complete(t) { // since an earlier turn
+			before += t.Bytes
+			continue
+		}
 		show := func(p download.Progress) {
 			within := p.Within(before, total)
 			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
