@@ -44,9 +44,13 @@ func (m adaptedModel) adapters(t *testing.T, n *network, path string) []*nn.Adap
 	var out []*nn.Adapter
 	for _, d := range m.Adapters {
 		before := n.b.Memory().Weights
-		opened, err := weights.OpenAdapter(t.Context(), d.writeAdapter(t), f)
+		folder := d.writeAdapter(t)
+		opened, err := weights.OpenAdapter(t.Context(), folder, f)
 		if err != nil {
 			t.Fatalf("%s: %v", d.Name, err)
+		}
+		if size := sizeOf(t, folder); opened.Bytes > size && d.Name != "peft, four of five experts" {
+			t.Errorf("%s takes %d bytes, more than its files of %d, by which memory is promised", d.Name, opened.Bytes, size)
 		}
 		defer opened.Close()
 		a, err := n.m.LoadAdapter(context.Background(), opened)
@@ -60,6 +64,23 @@ func (m adaptedModel) adapters(t *testing.T, n *network, path string) []*nn.Adap
 		out = append(out, a)
 	}
 	return out
+}
+
+// sizeOf is the size of the files of a folder.
+func sizeOf(t *testing.T, folder string) (n int64) {
+	t.Helper()
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += info.Size()
+	}
+	return n
 }
 
 // writeAdapter makes the folder of an adapter.

@@ -16,6 +16,8 @@ type Adapter struct {
 	// changes by the matrix whose products they are added to.
 	changes  map[tensor.Matrix]change
 	matrices []tensor.Matrix
+	// shared are the first factors that several changes may have, by Change.Shared.
+	shared map[string]tensor.Matrix
 }
 
 // change adds scale * b(a(x)) to a product. Both matrices are stacks in a layer of
@@ -29,7 +31,7 @@ type change struct {
 // LoadAdapter loads an adapter of this decoder. It refuses one that changes a layer
 // whose products it cannot be added to. After an error nothing stays loaded.
 func (m *Decoder) LoadAdapter(ctx context.Context, f *weights.Adapter) (*Adapter, error) {
-	a := &Adapter{changes: map[tensor.Matrix]change{}}
+	a := &Adapter{changes: map[tensor.Matrix]change{}, shared: map[string]tensor.Matrix{}}
 	for _, c := range f.Changes {
 		if err := ctx.Err(); err != nil {
 			a.Release()
@@ -52,9 +54,14 @@ func (a *Adapter) load(l *Loader, f *weights.Adapter, c weights.Change) error {
 	if err != nil {
 		return err
 	}
-	loaded := change{experts: c.Experts, scale: c.Scale}
-	if loaded.a, err = a.matrix(l.backend, first); err != nil {
-		return fmt.Errorf("load the adapter of %s: %w", c.Layer, err)
+	loaded := change{experts: c.Experts, scale: c.Scale, a: a.shared[c.Shared()]}
+	if loaded.a == nil {
+		if loaded.a, err = a.matrix(l.backend, first); err != nil {
+			return fmt.Errorf("load the adapter of %s: %w", c.Layer, err)
+		}
+	}
+	if name := c.Shared(); name != "" {
+		a.shared[name] = loaded.a
 	}
 	if loaded.b, err = a.matrix(l.backend, second); err != nil {
 		return fmt.Errorf("load the adapter of %s: %w", c.Layer, err)
@@ -86,7 +93,7 @@ func (a *Adapter) Release() {
 	for _, m := range a.matrices {
 		m.Release()
 	}
-	a.matrices, a.changes = nil, nil
+	a.matrices, a.changes, a.shared = nil, nil, nil
 }
 
 // Adapted returns a scope in which the products of a decoder's layers are changed by the

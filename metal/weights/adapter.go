@@ -139,11 +139,16 @@ func (a *Adapter) read(ctx context.Context, b *Budget, config *AdapterConfig, of
 		return family.Invalidf("it has no factors")
 	}
 	slices.SortFunc(a.Changes, func(x, y Change) int { return strings.Compare(x.Layer, y.Layer) })
+	counted := map[string]bool{}
 	for i, c := range a.Changes {
 		if i > 0 && c.Layer == a.Changes[i-1].Layer {
 			return family.Invalidf("layer %s has factors under two names", family.Quoted(c.Layer))
 		}
-		a.Bytes += c.a.bytes(c.Experts) + c.b.bytes(c.Experts)
+		a.Bytes += c.b.bytes(c.Experts)
+		if shared := c.Shared(); shared == "" || !counted[shared] {
+			a.Bytes += c.a.bytes(c.Experts)
+			counted[shared] = true
+		}
 	}
 	return nil
 }
@@ -219,6 +224,15 @@ func (a *Adapter) Factors(c Change) (first, second Rows, err error) {
 		return Rows{Type: kind, Rows: max(1, c.Experts) * f.rows, Columns: int(f.columns()), of: f, source: a.source, layer: c.Layer}
 	}
 	return rows(c.a, kind), rows(c.b, other), nil
+}
+
+// Shared identifies the first factor of a change, which is that of all parts of a layer that the
+// file does not divide; empty in a stack of experts of which some have none.
+func (c Change) Shared() string {
+	if c.a.stack != nil {
+		return ""
+	}
+	return c.a.tensor.name
 }
 
 // tileBytes is how much of a factor is in memory while it is read, or one row of it.
