@@ -45,9 +45,17 @@ func (all foundAdapters) check(ctx context.Context, headers *weights.Budget, of 
 		if err := opened.Close(); err != nil {
 			return readFault(err)
 		}
+		if most := a.Bytes() + beyondFiles; opened.Bytes > most {
+			return failure(v1alpha1.ReasonUnsupportedModel, "adapter %s takes %s of memory, but its files, by which memory is reserved, have %s: factors of a few experts take as much as those of all; train all experts of its layers, or merge it into the model",
+				a.Name, v1alpha1.FormatBytes(opened.Bytes), v1alpha1.FormatBytes(a.Bytes()))
+		}
 	}
 	return nil
 }
+
+// beyondFiles is how much more memory than its files' size an adapter may take: that of 16 is within
+// the slack of an engine's limit.
+const beyondFiles = 4 << 20
 
 // unfit is the error for an adapter that the engine would refuse.
 func unfit(name string, err error) error {

@@ -210,6 +210,33 @@ func TestJudgingAnAdapterEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestAnAdapterTakesTheMemoryOfItsFiles: by their size memory is reserved, but factors of single
+// experts take as much as those of all.
+func TestAnAdapterTakesTheMemoryOfItsFiles(t *testing.T) {
+	base, dir := filepath.Join(t.TempDir(), "model"), filepath.Join(t.TempDir(), "adapter")
+	if err := tinymodel.WriteFolder(base, family(), tinymodel.Layout{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := (tinymodel.Adapter{Seed: 1, Rank: 4096, Alpha: 8}).Write(dir, family()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := os.Stat(filepath.Join(dir, adapterWeights))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bytes, reason := range map[int64]string{info.Size(): "", info.Size() - beyondFiles: "", info.Size() / 2: v1alpha1.ReasonUnsupportedModel} {
+		all := foundAdapters{{Adapter: model.Adapter{Name: "experts", Files: []model.File{{Path: adapterWeights, Bytes: bytes}}}, dir: dir}}
+		if err := all.check(t.Context(), weights.NewBudget(weights.HeaderMemory), f); download.Reason(err, "") != reason {
+			t.Errorf("factors of %d bytes in files of %d: %v, want %q", info.Size(), bytes, err, reason)
+		}
+	}
+}
+
 // TestCopiesOfAllAdaptersAreBounded: the copies of all adapters of an order are bounded together,
 // as those of a model.
 func TestCopiesOfAllAdaptersAreBounded(t *testing.T) {
