@@ -99,7 +99,14 @@ func (b *Budget) openAdapter(ctx context.Context, path string, of *File) (*Adapt
 	if err != nil {
 		return nil, folderError(err)
 	}
+	memory := b.with(of)
+	defer memory.close()
+	values := valuesMemory(text)
+	if err := memory.take(values, 0); err != nil {
+		return nil, fmt.Errorf("%s: %w", AdapterConfigFile, err)
+	}
 	config, err := ParseAdapterConfig(text)
+	memory.free(values)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +115,7 @@ func (b *Budget) openAdapter(ctx context.Context, path string, of *File) (*Adapt
 		return nil, folderError(err)
 	}
 	a := &Adapter{source: source}
-	if err := a.read(ctx, b, &config, of); err != nil {
+	if err := a.read(ctx, &memory, &config, of); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", config.File, err), source.Close())
 	}
 	return a, nil
@@ -117,14 +124,12 @@ func (b *Budget) openAdapter(ctx context.Context, path string, of *File) (*Adapt
 // Close closes the file.
 func (a *Adapter) Close() error { return a.source.Close() }
 
-func (a *Adapter) read(ctx context.Context, b *Budget, config *AdapterConfig, of *File) error {
+func (a *Adapter) read(ctx context.Context, memory *account, config *AdapterConfig, of *File) error {
 	st, err := a.source.Stat()
 	if err != nil {
 		return fmt.Errorf("size: %w", err)
 	}
-	memory := b.with(of)
-	defer memory.close()
-	tensors, err := readShard(a.source, st.Size(), newAllowance(&memory))
+	tensors, err := readShard(a.source, st.Size(), newAllowance(memory))
 	if err != nil {
 		return err
 	}
@@ -132,7 +137,7 @@ func (a *Adapter) read(ctx context.Context, b *Budget, config *AdapterConfig, of
 	if err != nil {
 		return err
 	}
-	if a.Changes, err = newChangeReader(config, of, &memory).read(ctx, modules); err != nil {
+	if a.Changes, err = newChangeReader(config, of, memory).read(ctx, modules); err != nil {
 		return err
 	}
 	if len(a.Changes) == 0 {

@@ -145,6 +145,42 @@ func TestAttackHeadersOfAdaptersShareTheBudget(t *testing.T) {
 	}
 }
 
+// TestConfigurationsShareTheBudget: a value takes many times its text once it is read, in that of a
+// model and in that of an adapter.
+func TestConfigurationsShareTheBudget(t *testing.T) {
+	many := `"unread": [` + strings.Repeat(`{"a":0},`, 50_000) + `0]}`
+	path := filepath.Join(t.TempDir(), "model")
+	if err := tinymodel.WriteFolder(path, tinymodel.Default(), tinymodel.Layout{}); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(path, "config.json")
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(bytes.TrimRight(text, "} \n"), ", "+many...)
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := plainModel(t)
+	dir := adapterFiles(t, `{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], `+many, "adapter_model.safetensors", map[string][]int{
+		"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": {2, f.Dim.Hidden},
+		"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": {f.Dim.QueryHeads * f.Dim.HeadSize, 2},
+	})
+	for bytes, refused := range map[int64]bool{32 << 20: true, weights.HeaderMemory: false} {
+		opened, err := weights.NewBudget(bytes).Open(path)
+		if err == nil {
+			opened.Close()
+		}
+		if errors.Is(err, weights.ErrInvalid) != refused || !refused && err != nil {
+			t.Errorf("config.json of 100,000 values with %d bytes: %v", bytes, err)
+		}
+		if _, err := weights.NewBudget(bytes).OpenAdapter(t.Context(), dir, f); errors.Is(err, weights.ErrInvalid) != refused {
+			t.Errorf("adapter_config.json of 100,000 values with %d bytes: %v", bytes, err)
+		}
+	}
+}
+
 // spaced makes the header of a file of safetensors at least n bytes long.
 func spaced(t *testing.T, path string, n int) {
 	t.Helper()

@@ -156,6 +156,11 @@ func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 	if err != nil {
 		return nil, folderError(err)
 	}
+	values := valuesMemory(text)
+	if err := memory.take(values, 0); err != nil {
+		return nil, fmt.Errorf("%s: %w", configFile, err)
+	}
+	defer memory.free(values)
 	cfg, err := readConfig(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", configFile, err)

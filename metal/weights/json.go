@@ -15,7 +15,19 @@ import (
 const (
 	maxJSONDepth  = 32
 	maxJSONValues = 1 << 18
+	// valueMemory is what a value takes at most, about: one that is alone in its object.
+	valueMemory = 192
 )
+
+// valuesMemory is what the values in a text take once they are read: each but the first follows one
+// of these signs.
+func valuesMemory(text []byte) int64 {
+	n := 1
+	for _, sign := range []string{"{", "[", ","} {
+		n += bytes.Count(text, []byte(sign))
+	}
+	return valueMemory * int64(min(n, maxJSONValues))
+}
 
 // jsonReader reads JSON of a file that is not trusted, value by value: a key
 // that comes twice, deep nesting and very many values are faults, and numbers
