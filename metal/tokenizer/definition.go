@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,6 +56,7 @@ type vocabEntry struct {
 const (
 	maxDefinitionBytes = 1 << 27
 	maxComponentBytes  = 1 << 23
+	maxComponentValues = 1 << 14
 	maxAdded           = 1 << 16
 )
 
@@ -296,6 +298,13 @@ func (r *definitionReader) component(to *json.RawMessage, what string) error {
 	}
 	if len(*to) > maxComponentBytes {
 		return fmt.Errorf("%s has over %d bytes: %w", what, maxComponentBytes, ErrInvalid)
+	}
+	values := 0
+	for _, sign := range []string{"{", "[", ","} { // each value but the first follows one
+		values += bytes.Count(*to, []byte(sign))
+	}
+	if values > maxComponentValues {
+		return fmt.Errorf("%s has over %d values: %w", what, maxComponentValues, ErrInvalid)
 	}
 	if string(*to) == "null" {
 		*to = nil

@@ -270,6 +270,7 @@ func TestWhatTheFilesOfAFolderMayNotSay(t *testing.T) {
 		"a file that was cut":              {name: "tokenizer.json", text: whole[:len(whole)/2], kind: ErrInvalid, says: "ends early"},
 		"lists in lists without end":       {name: "tokenizer.json", text: `{"x":` + strings.Repeat("[", 1<<20), kind: ErrInvalid, says: "tokenizer.json"},
 		"too many added tokens":            {name: "tokenizer.json", text: `{"added_tokens":[` + strings.Repeat("{},", maxAdded) + `{}]}`, kind: ErrInvalid, says: "over 65536 entries"},
+		"a component of many values":       {name: "tokenizer.json", text: `{"decoder":[` + strings.Repeat("{},", maxComponentValues) + `{}]}`, kind: ErrInvalid, says: "over 16384 values"},
 		"a component without end":          {name: "tokenizer.json", text: `{"decoder":"` + strings.Repeat("x", maxComponentBytes) + `"}`, kind: ErrInvalid, says: "over 8388608 bytes"},
 		"an end that is no token":          {name: "generation_config.json", text: `{"eos_token_id": [8, 9]}`, kind: ErrInvalid, says: "eos_token_id of generation_config.json is 9, but there are 9 tokens"},
 		"too many ends":                    {name: "generation_config.json", text: `{"eos_token_id": ` + manyIDs + `}`, kind: ErrInvalid, says: "257 ids, more than 256"},
