@@ -56,6 +56,8 @@ type engine struct {
 	lastUse, lastUseKept time.Time
 	// limitsSentAt is when limits were sent that are not answered yet; zero: none.
 	limitsSentAt time.Time
+	// limitsSent is the sequence of the last limits that were sent; 0: none.
+	limitsSent int64
 	// resend: a poll found them unanswered and could not send newer ones.
 	resend bool
 	trim   trimming

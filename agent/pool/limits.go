@@ -76,12 +76,19 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 		MemoryBytes: e.Limit, CacheBytes: footprint.PooledLimit(e.Limit), PausePrefill: d.PausePrefill,
 		HeadroomKnown: r.HostKnown && d.GuardInactive == "", HeadroomBytes: max(0, d.Headroom/max(1, share)),
 		CanMakeRoom: memory.CanMakeRoom(r.Engines, e.Priority, e.Key),
-		Sequence:    time.Now().UnixNano(), // also grows over restarts of the agent
 	}
 	if e.FootprintKnown {
 		l.FootprintBytes = e.Footprint
 	}
 	return l
+}
+
+// nextLimits returns the sequence of the next limits of an engine, which ignores all that
+// are not newer than its own, of an earlier agent as well. It is no time: the Mac's clock
+// may be set back. The caller holds registry.mu.
+func (g *engine) nextLimits() int64 {
+	g.limitsSent = max(g.limitsSent, g.status.GetGuard().GetLimitsSequence()) + 1
+	return g.limitsSent
 }
 
 // publishTo sends limits to an engine that reports and has answered the last
@@ -97,7 +104,7 @@ func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64
 		if e.engine.resend = !e.engine.limitsSentAt.IsZero(); !e.engine.resend {
 			g = e.engine
 			g.limitsSentAt = time.Now()
-			l.HeadroomAnswered = g.headroom.answered
+			l.Sequence, l.HeadroomAnswered = g.nextLimits(), g.headroom.answered
 			if g.headroom.answered > g.headroom.sent && l.HeadroomKnown {
 				g.headroom.sent = g.headroom.answered
 				grant := min(*left, g.status.GetGuard().GetHeadroomBytes())
