@@ -62,6 +62,7 @@ type Agent struct {
 	clearing     *cacheClearing
 	settings     *liveSettings
 	changes      chan struct{}
+	unstored     chan struct{} // receives after a desired state could not be stored
 	accepting    availability
 	fetching     context.CancelFunc
 	upgrader     *upgrade.Upgrader
@@ -81,7 +82,7 @@ var ErrRunning = errors.New("another agent is already running on this state fold
 
 // New opens the state directory. Close releases it.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, changes: make(chan struct{}, 1), tokens: hubTokens{c.Links.Tokens}, metrics: newMetrics(), drained: make(chan time.Duration, 1)}
+	a := &Agent{Config: c, changes: make(chan struct{}, 1), unstored: make(chan struct{}, 1), tokens: hubTokens{c.Links.Tokens}, metrics: newMetrics(), drained: make(chan time.Duration, 1)}
 	// An agent on trial accepts no request, because it may be killed.
 	a.accepting.set(!c.Launched.OnTrial(), c.Launched.OnTrial())
 	if err := a.open(); err != nil {
@@ -300,6 +301,7 @@ func (a *Agent) components(fence func(error)) map[string]func(context.Context) e
 		"status":   a.statusLoop,
 		"metrics":  a.serveMetrics,
 		"orders":   func(ctx context.Context) error { return a.Links.Desired.Run(ctx, a.accept) },
+		"unstored": a.storeUnstored,
 		"reports":  a.Links.Reports.Run,
 		"identity": a.Links.Identity.Run,
 		"heartbeat": func(ctx context.Context) error {
@@ -461,12 +463,7 @@ func (a *Agent) onPower(n power.Notice) {
 }
 
 // changed signals that the status must be reported again.
-func (a *Agent) changed() {
-	select {
-	case a.changes <- struct{}{}:
-	default:
-	}
-}
+func (a *Agent) changed() { notify(a.changes) }
 
 // clip bounds a string for a status field.
 func clip(s string, most int) string {

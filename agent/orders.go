@@ -1,7 +1,11 @@
 package agent
 
 import (
+	"context"
+	"time"
+
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -9,8 +13,9 @@ import (
 // accept stores a desired state that was read completely, and applies it.
 func (a *Agent) accept(o journal.Desired) {
 	before := a.journal.Snapshot().Desired
-	if err := a.journal.Release(func(s *journal.State) { s.Desired = &o }); err != nil {
-		a.Log.Error(err, "Desired state is applied but could not be stored")
+	if err := a.journal.Follow(o); err != nil {
+		a.Log.Error(err, "Desired state is applied but could not be stored; retrying")
+		notify(a.unstored)
 	}
 	if before != nil && before.UID != o.UID {
 		a.Links.Reports.Again()
@@ -19,14 +24,39 @@ func (a *Agent) accept(o journal.Desired) {
 		a.Log.Info("Cannot apply the desired state of a replica", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
 	}
 	a.follow(o)
-	for _, reader := range []chan struct{}{a.clearing.signal, a.settings.signal} {
-		select {
-		case reader <- struct{}{}:
-		default:
-		}
-	}
+	notify(a.clearing.signal)
+	notify(a.settings.signal)
 	a.upgrader.Set(o.Agent)
 	a.prune(o)
+}
+
+// notify signals without waiting; several signals count as one.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// storeAgain is the pause before a desired state that could not be stored is tried again.
+const storeAgain = 2 * time.Second
+
+// storeUnstored stores a desired state that could not be stored when it was accepted, until
+// ctx ends: otherwise the next start would follow an older one.
+func (a *Agent) storeUnstored(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.unstored:
+		}
+		for failed := true; failed; failed = a.journal.Update(func(*journal.State) {}) != nil {
+			if !register.Sleep(ctx, storeAgain) {
+				return ctx.Err()
+			}
+		}
+		a.Log.Info("Desired state is stored")
+	}
 }
 
 // prune removes partial downloads that no assignment uses. If an assignment is

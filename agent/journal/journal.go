@@ -249,6 +249,8 @@ func (j *Journal) View() State {
 // written, the state stays what it was. It waits for the disk, so nothing that
 // serves requests calls it.
 func (j *Journal) Update(change func(*State)) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	return j.update(change, func(b []byte) error {
 		err := replaceFile(j.path, b)
 		if err == nil {
@@ -258,10 +260,20 @@ func (j *Journal) Update(change func(*State)) error {
 	})
 }
 
-// update changes the state if write stores it.
-func (j *Journal) update(change func(*State), write func([]byte) error) error {
+// Follow puts a desired state into force and returns once it is on disk. When it cannot
+// be written it is in force all the same, and the next Update that succeeds stores it.
+func (j *Journal) Follow(d Desired) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	err := j.update(func(s *State) { s.Desired = &d }, j.release)
+	if err != nil {
+		j.state.Desired = &d
+	}
+	return err
+}
+
+// update changes the state if write stores it; the caller holds mu.
+func (j *Journal) update(change func(*State), write func([]byte) error) error {
 	next := clone(j.state)
 	change(&next)
 	if len(next.Reclaims) > MaxReclaims {

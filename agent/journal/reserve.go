@@ -21,9 +21,14 @@ const (
 // full disk it uses the reserve, because what fills the disk may stay as long as the journal
 // names it.
 func (j *Journal) Release(change func(*State)) error {
-	return j.update(change, func(b []byte) error {
-		return withReserve(j.reserve(), len(b), func() error { return replaceFile(j.path, b) })
-	})
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.update(change, j.release)
+}
+
+// release replaces the file by this one, on a full disk with the reserve.
+func (j *Journal) release(b []byte) error {
+	return withReserve(j.reserve(), len(b), func() error { return replaceFile(j.path, b) })
 }
 
 // Full reports whether a change was not written because the disk is full.
