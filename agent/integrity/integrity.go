@@ -80,6 +80,11 @@ func digest(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// ChangedError means that a file of a program is not what it was.
+type ChangedError struct{ what string }
+
+func (e *ChangedError) Error() string { return e.what }
+
 // Check compares the files in a folder with f. It returns the first that was
 // changed or removed; a library that was added is a change too.
 func (f Files) Check(dir string) error {
@@ -89,7 +94,7 @@ func (f Files) Check(dir string) error {
 	}
 	for _, name := range added {
 		if _, ok := f[name]; !ok {
-			return fmt.Errorf("%s was added", filepath.Join(dir, name))
+			return &ChangedError{fmt.Sprintf("%s was added", filepath.Join(dir, name))}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f)) {
@@ -98,7 +103,7 @@ func (f Files) Check(dir string) error {
 			return err
 		}
 		if now != f[name] {
-			return fmt.Errorf("%s was changed: its SHA-256 is %s, want %s", filepath.Join(dir, name), now, f[name])
+			return &ChangedError{fmt.Sprintf("%s was changed: its SHA-256 is %s, want %s", filepath.Join(dir, name), now, f[name])}
 		}
 	}
 	return nil

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -131,6 +133,7 @@ func (lc *lifecycle) neverStarted(e *entry, g *engine, err error) {
 		lc.putOff(e, g)
 		return
 	}
+	refused := systemRefused(err)
 	err = excerpt.Error(err)
 	lc.Log.Error(err, "Engine does not start", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
 	if g.client != nil {
@@ -148,12 +151,26 @@ func (lc *lifecycle) neverStarted(e *entry, g *engine, err error) {
 		return
 	}
 	lc.change(func() {
-		lc.owner.failed(e, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()}, now)
+		why := journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()}
+		if refused {
+			lc.owner.putOff(e, why, now)
+		} else {
+			lc.owner.failed(e, why, now)
+		}
 	})
 	lc.recorder.record(func(s *journal.State) {
 		s.DropEngine(e.key.UID, e.key.Epoch, g.load)
 		lc.read(func() { e.persist(s) })
 	}, vacate)
+}
+
+// systemRefused reports whether this Mac could not start a process: its disk is full, it has
+// no more processes or files, or the program is not what it was. That is no fault of the
+// engine, and may end.
+func systemRefused(err error) bool {
+	var errno syscall.Errno
+	var changed *integrity.ChangedError
+	return errors.As(err, &errno) || errors.As(err, &changed)
 }
 
 // writeConfig writes the configuration file that an engine is started with.
