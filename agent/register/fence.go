@@ -47,6 +47,9 @@ type lease struct {
 	started time.Time
 	// version of the Lease that this start wrote last; empty if it wrote none.
 	version string
+	// gone is an earlier holder that did not renew since this start began: after the restore
+	// of a backup the Lease names one that has ended.
+	gone string
 }
 
 // renew writes the Lease. ErrFenced is final.
@@ -80,10 +83,18 @@ func (l *lease) renew(ctx context.Context, now time.Time) error {
 }
 
 // isSecond reports whether an agent that began before this one is alive: it took
-// back the Lease that this one had written.
+// back the Lease that this one had written. One whose renewal seems to be older than this
+// start is alive if it takes the Lease back again; its clock may be slow.
 func (l *lease) isSecond(have coordinationv1.LeaseSpec) bool {
-	return have.HolderIdentity != nil && *have.HolderIdentity != l.holder &&
-		have.AcquireTime != nil && have.AcquireTime.Time.Before(l.started)
+	if have.HolderIdentity == nil || *have.HolderIdentity == l.holder || have.AcquireTime == nil || !have.AcquireTime.Time.Before(l.started) {
+		return false
+	}
+	if have.RenewTime != nil && !have.RenewTime.Time.Before(l.started) {
+		return true
+	}
+	again := l.gone == *have.HolderIdentity
+	l.gone = *have.HolderIdentity
+	return again
 }
 
 // object is the Lease without content. Writes are merge patches, not server-side
