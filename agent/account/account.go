@@ -155,9 +155,11 @@ const (
 )
 
 // due returns how long the token is not renewed yet. A clock that was set back
-// makes it sooner: an hour before it was issued counts as an hour after.
+// makes it sooner: an hour before it was issued counts as an hour after. By a clock
+// that is slow a token seems to live longer than it was asked for.
 func due(c Credentials, now time.Time) time.Duration {
-	return max(0, c.Expires.Sub(c.Issued)/renewPart-now.Sub(c.Issued).Abs())
+	life := min(c.Expires.Sub(c.Issued), tokenSeconds*time.Second)
+	return max(0, life/renewPart-now.Sub(c.Issued).Abs())
 }
 
 // Run keeps the token fresh until ctx ends.
@@ -206,7 +208,8 @@ func (a *Account) renew(ctx context.Context, c client.Client) error {
 		}
 		return fmt.Errorf("renew API token: %w", err)
 	}
-	now.Token, now.Issued, now.Expires = request.Status.Token, time.Now(), request.Status.ExpirationTimestamp.Time
+	issued := time.Now().Round(0) // without the monotonic clock, which stops while the Mac sleeps
+	now.Token, now.Issued, now.Expires = request.Status.Token, issued, request.Status.ExpirationTimestamp.Time
 	a.current.Store(&now)
 	if err := Save(filepath.Dir(a.path), now); err != nil {
 		a.log.Error(err, "The new API token is in use but could not be stored")

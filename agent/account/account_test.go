@@ -187,6 +187,43 @@ func TestATokenThatTheServerMadeShortIsRenewedInTime(t *testing.T) {
 	})
 }
 
+// The API server's time is 100 days later than this Mac's.
+func TestASlowClockRenewsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, s := t.TempDir(), &tokens{life: 107 * 24 * time.Hour}
+		c := credentials(time.Now())
+		c.Expires = c.Issued.Add(s.life)
+		if err := Save(dir, c); err != nil {
+			t.Fatal(err)
+		}
+		run(t, dir, s, 7*24*time.Hour)
+		if n := len(s.asked); n < 9 {
+			t.Errorf("%d renewals in a week, after which the token is no longer valid", n)
+		}
+	})
+}
+
+// The monotonic clock, by which times are compared that have a reading of it, stops while a
+// Mac sleeps.
+func TestTheAgeOfATokenIncludesSleep(t *testing.T) {
+	a := opened(t, saved(t), logr.Discard())
+	if err := a.renew(t.Context(), &tokens{life: 7 * 24 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if at := a.current.Load().Issued; at != at.Round(0) {
+		t.Errorf("issued at %v, which has a reading of the monotonic clock", at)
+	}
+}
+
+func saved(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := Save(dir, credentials(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func TestAClockThatWasSetBackAsksSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, s := t.TempDir(), &tokens{life: 7 * 24 * time.Hour}
