@@ -95,6 +95,9 @@ func (e *entry) take(a v1alpha1.Assignment) {
 	if a.Residency.OnDemand() && e.engine == nil && e.refused != nil && e.refused.Reason == v1alpha1.ReasonInsufficientRoom {
 		e.refused, e.state = nil, Absent // it was refused while it was always resident
 	}
+	if a.Desired != v1alpha1.DesiredDrained {
+		e.released = false // it may have been drained before a backup was restored
+	}
 	switch a.Desired {
 	case v1alpha1.DesiredRunning:
 		if e.want == wantDownloaded && e.download.failure != nil && !e.download.failure.Final {

@@ -169,7 +169,10 @@ func (rs *replicas) load(e *entry) {
 func (rs *replicas) release(e *entry) {
 	rs.giveBack(e)
 	rs.recorder.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }, func() {
-		rs.change(func() { e.recording, e.released, e.state = false, true, Exited })
+		rs.change(func() {
+			e.recording, e.state = false, Exited
+			e.released = e.want != wantRunning && e.want != wantDownloaded // it may have been wanted again
+		})
 		rs.replan()
 	})
 }
