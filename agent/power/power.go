@@ -38,10 +38,13 @@ func meaning(s os.Signal) Notice {
 	}
 }
 
+// Signals are those with a meaning.
+func Signals() []os.Signal { return []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT} }
+
 // Watch calls notify for each signal until ctx ends.
 func Watch(ctx context.Context, notify func(Notice)) error {
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
+	signal.Notify(signals, Signals()...)
 	defer signal.Stop(signals)
 	for {
 		select {

@@ -7,10 +7,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"metalfleet.dev/metalfleet/agent/power"
 )
 
 // exitUpgrade is the exit code by which a launched agent asks for the trial that
@@ -37,7 +40,7 @@ type child struct {
 // becomes the agent from before.
 func (p Program) launch(s State) (exit int, err error) {
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(signals, append(power.Signals(), syscall.SIGTERM, syscall.SIGINT)...)
 	defer signal.Stop(signals)
 	for {
 		if s.Trial == nil {
@@ -96,11 +99,16 @@ func (p Program) try(t *Trial, signals <-chan os.Signal) (ended syscall.WaitStat
 				return ended, "", ended.Exited() && ended.ExitStatus() == exitUpgrade
 			}
 			return ended, "it exited with " + describe(ended) + " before it was ready; see its log", false
-		case <-signals:
-			if !proved {
+		case s := <-signals:
+			switch announced := slices.Contains(power.Signals(), s); {
+			case announced && !proved: // it takes no requests, and may not handle signals yet
+			case announced:
+				_ = syscall.Kill(c.pid, s.(syscall.Signal))
+			case !proved:
 				return c.end(), "", false
+			default:
+				_ = syscall.Kill(c.pid, syscall.SIGTERM) // it is our child and not waited for yet
 			}
-			_ = syscall.Kill(c.pid, syscall.SIGTERM) // it is our child and not waited for yet
 		case <-late.C:
 			c.end()
 			return 0, "it was not ready within " + duration.HumanDuration(limit) + ": the API server received no status and no heartbeat from it", false
