@@ -433,9 +433,7 @@ func StopLimit(grace time.Duration) time.Duration {
 }
 
 func (a *Agent) reportStopping() {
-	if a.accepting.get().leaves == "" { // else the status already says why
-		a.accepting.set(false, a.Upgrading())
-	}
+	a.accepting.set(false, a.Upgrading())
 	a.reportNow()
 }
 
