@@ -58,11 +58,16 @@ type scripts struct {
 	dir string
 	mu  sync.Mutex
 	err error
+	// fetched is called with each source that is asked for; may be nil.
+	fetched func(source string)
 }
 
 func (s *scripts) Ensure(_ context.Context, r model.Record, _ string, progress func(done, total int64)) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.fetched != nil {
+		s.fetched(r.Source)
+	}
 	progress(r.Bytes()/2, r.Bytes())
 	return filepath.Join(s.dir, r.Source), s.err
 }

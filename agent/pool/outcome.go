@@ -53,6 +53,9 @@ func (rs *replicas) ended(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, no
 	}
 	if why != nil {
 		rs.failed(e, *why, now)
+		if r.Reason == v1alpha1.ReclaimLoadFailed && e.refused == nil {
+			e.download.done = false // the files may have been removed since: they are looked at again
+		}
 		return
 	}
 	switch r.Reason {
