@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/pool/failpoint"
+	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -31,7 +32,8 @@ type stage struct {
 	mac   *probe.Scripted
 	host  probe.Host
 	probe *counting
-	fault func(string) // set by at
+	fault func(string)                          // set by at
+	wrap  func(process.Engines) process.Engines // of the next boot; may be nil
 	stop  context.CancelFunc
 	ended chan struct{}
 
@@ -108,6 +110,9 @@ func (s *stage) boot() {
 			s.fault(point)
 		}
 	})
+	if s.wrap != nil {
+		engines = s.wrap(engines)
+	}
 	s.Pool, err = New(Config{
 		Log: logr.Discard(), Journal: watched, Ledger: memory.NewLedger(), Probe: s.probe, Weights: &scripts{dir: ""},
 		Engines: engines, StateDir: s.dir,
