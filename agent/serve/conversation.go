@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"net/http"
@@ -17,20 +16,20 @@ import (
 
 // decodeResponse decodes a request for a response. The previous response and the
 // items that it refers to must belong to its tenant and be stored here.
-func (h *handler) decodeResponse(ctx context.Context, d *openai.Decoder, body []byte, head http.Header) (*request, error) {
+func (h *handler) decodeResponse(d *openai.Decoder, place *place, body []byte, head http.Header) (*request, error) {
 	r, err := responses.Decode(d, body)
 	if err != nil {
 		return nil, err
 	}
-	tenant := head.Get(agentapi.HeaderTenant)
 	if r.Background && head.Get(agentapi.HeaderBackground) != "true" {
 		return nil, openai.Invalid("background", "This port runs no responses in the background. Send the request to a gateway, or omit 'background'.")
 	}
 	r.Identify(h.Mac)
-	req, talk, err := h.responseRequest(ctx, r, tenant)
+	req, talk, err := h.responseRequest(place, r)
 	if err != nil {
 		return nil, err
 	}
+	tenant := place.tenant
 	req.stream = req.stream || r.Background
 	req.answer = func(model string, created int64) form {
 		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: responsecache.Entry{Tenant: tenant, Input: r.Input, Talk: talk}}
@@ -45,12 +44,12 @@ func (h *handler) decodeResponse(ctx context.Context, d *openai.Decoder, body []
 
 // decodeInputTokens decodes a request for the number of prompt tokens of a
 // response.
-func (h *handler) decodeInputTokens(ctx context.Context, d *openai.Decoder, body []byte, tenant string) (*request, error) {
+func (h *handler) decodeInputTokens(d *openai.Decoder, place *place, body []byte) (*request, error) {
 	r, err := responses.DecodeCount(d, body)
 	if err != nil {
 		return nil, err
 	}
-	req, _, err := h.responseRequest(ctx, r, tenant)
+	req, _, err := h.responseRequest(place, r)
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +58,15 @@ func (h *handler) decodeInputTokens(ctx context.Context, d *openai.Decoder, body
 	return req, nil
 }
 
-// responseRequest returns the request for an engine, and the conversation so far.
-func (h *handler) responseRequest(ctx context.Context, r *responses.Request, tenant string) (req *request, talk []responses.Item, err error) {
-	talk, forget, err := h.conversation(r, tenant)
+// responseRequest returns the request for an engine, and the conversation so far. Stored items may
+// be large, so it takes a place for them.
+func (h *handler) responseRequest(place *place, r *responses.Request) (req *request, talk []responses.Item, err error) {
+	if continues(r) {
+		if err := place.take(); err != nil {
+			return nil, nil, err
+		}
+	}
+	talk, forget, err := h.conversation(r, place.tenant)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,7 +82,7 @@ func (h *handler) responseRequest(ctx context.Context, r *responses.Request, ten
 	if r.Instructions != nil && *r.Instructions != "" {
 		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: *r.Instructions})
 	}
-	turns, err := talkOf(ctx, talk, r.FunctionNames())
+	turns, err := talkOf(place.ctx, talk, r.FunctionNames())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,6 +102,11 @@ func (h *handler) responseRequest(ctx context.Context, r *responses.Request, ten
 		req.shorten = shortening(chat)
 	}
 	return req, talk, nil
+}
+
+// continues reports whether a request needs stored items.
+func continues(r *responses.Request) bool {
+	return r.Previous != "" || slices.ContainsFunc(r.Input, func(i responses.Item) bool { return i.Type == responses.ItemReference })
 }
 
 // turnBytes is what an item takes as a turn of a prompt, without its texts.

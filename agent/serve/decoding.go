@@ -30,7 +30,12 @@ func (h *handler) placeFor(r *http.Request, body []byte) (*place, error) {
 	return p, p.take()
 }
 
+// take waits for a place; with one it is a no-op. What a small body makes the agent read, such as
+// stored items, may be large.
 func (p *place) take() error {
+	if p.taken {
+		return nil
+	}
 	if err := p.turns.Take(p.ctx, p.tenant); err != nil {
 		return ended(p.ctx, err)
 	}
@@ -46,10 +51,11 @@ func (p *place) give() {
 	}
 }
 
-// without returns fetch without a place while it runs: it waits for a server. nil stays nil.
+// without returns fetch without a place while it runs: it waits for a server. What it fetched may
+// be large, so the rest of the body is decoded with a place. nil stays nil.
 func (p *place) without(fetch func(string) ([]byte, error)) func(string) ([]byte, error) {
-	if fetch == nil || !p.taken {
-		return fetch
+	if fetch == nil {
+		return nil
 	}
 	return func(url string) ([]byte, error) {
 		p.give()

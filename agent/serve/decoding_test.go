@@ -7,8 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/share"
 )
 
@@ -52,5 +56,52 @@ func TestLargeBodiesAreDecodedInTurns(t *testing.T) {
 	}
 	if first.without(nil) != nil {
 		t.Error("images are fetched where none may be")
+	}
+}
+
+// TestStoredItemsAreReadInTurns: a small body may refer to a stored conversation of any size.
+func TestStoredItemsAreReadInTurns(t *testing.T) {
+	h := NewHandler(Config{}).(*handler)
+	h.decoding = share.NewTurns(1)
+	item := responses.Item{ID: "msg_1", Type: responses.ItemMessage, Role: openai.RoleUser, Content: []responses.Part{{Type: "input_text", Text: "hi"}}}
+	h.cache.Put(responsecache.Entry{Tenant: "a", Response: responses.Response{ID: "resp_1", Status: responses.StatusCompleted}, Talk: []responses.Item{item}})
+	ask := func(ctx context.Context, path, body string) error {
+		r := httptest.NewRequestWithContext(ctx, "POST", path, nil)
+		r.Header.Set(agentapi.HeaderTenant, "a")
+		_, err := h.request(httptest.NewRecorder(), r, []byte(body), h.imagesFor(r))
+		return err
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for name, tc := range map[string]struct {
+		path, body string
+		waits      bool
+	}{
+		"a response":   {dialect.PathResponses, `{"model":"m","input":"more","previous_response_id":"resp_1"}`, true},
+		"an item":      {dialect.PathResponses, `{"model":"m","input":[{"type":"item_reference","id":"msg_1"}]}`, true},
+		"their tokens": {dialect.PathInputTokens, `{"model":"m","previous_response_id":"resp_1"}`, true},
+		"neither":      {dialect.PathResponses, `{"model":"m","input":"more"}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := ask(t.Context(), tc.path, tc.body); err != nil || h.decoding.Free() != 1 {
+				t.Fatalf("%v, %d places are free after it", err, h.decoding.Free())
+			}
+			if err := h.decoding.Take(t.Context(), "b"); err != nil {
+				t.Fatal(err)
+			}
+			defer h.decoding.Give("b")
+			if err := ask(gone, tc.path, tc.body); errors.Is(err, front.ErrClientGone) != tc.waits {
+				t.Errorf("while another tenant has the place: %v", err)
+			}
+		})
+	}
+}
+
+// TestFetchedImagesAreDecodedInTurns: a small body may name a large image.
+func TestFetchedImagesAreDecodedInTurns(t *testing.T) {
+	p := &place{turns: share.NewTurns(1), ctx: t.Context(), tenant: "a"}
+	fetched, err := p.without(func(string) ([]byte, error) { return []byte("image"), nil })("https://example.com")
+	if err != nil || string(fetched) != "image" || p.turns.Taken("a") != 1 {
+		t.Errorf("%q, %v, and %d places after that", fetched, err, p.turns.Taken("a"))
 	}
 }

@@ -252,7 +252,7 @@ func (h *handler) request(w http.ResponseWriter, r *http.Request, body []byte, i
 	defer place.give()
 	d := decoderFor(r.Header)
 	d.FetchImage = place.without(images.fetcher())
-	req, err := h.decode(d, r, body)
+	req, err := h.decode(d, place, r, body)
 	if err != nil {
 		return nil, err
 	}
@@ -269,14 +269,14 @@ func decoderFor(h http.Header) *openai.Decoder {
 }
 
 // decode reads the body of a text route.
-func (h *handler) decode(d *openai.Decoder, r *http.Request, body []byte) (*request, error) {
+func (h *handler) decode(d *openai.Decoder, place *place, r *http.Request, body []byte) (*request, error) {
 	if decode := decoders[r.URL.Path]; decode != nil {
 		return decode(d, r.Header, body)
 	}
 	if r.URL.Path == dialect.PathInputTokens {
-		return h.decodeInputTokens(r.Context(), d, body, r.Header.Get(agentapi.HeaderTenant))
+		return h.decodeInputTokens(d, place, body)
 	}
-	return h.decodeResponse(r.Context(), d, body, r.Header)
+	return h.decodeResponse(d, place, body, r.Header)
 }
 
 // decoders read the bodies of text routes.
