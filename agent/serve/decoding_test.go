@@ -105,3 +105,42 @@ func TestFetchedImagesAreDecodedInTurns(t *testing.T) {
 		t.Errorf("%q, %v, and %d places after that", fetched, err, p.turns.Taken("a"))
 	}
 }
+
+// TestStoredResponsesAreEncodedInTurns: a request of a hundred bytes reads one of any size. Only
+// the head of it is not encoded at all, and a response is cancelled before it is shown.
+func TestStoredResponsesAreEncodedInTurns(t *testing.T) {
+	h := NewHandler(Config{}).(*handler)
+	h.decoding = share.NewTurns(1)
+	cancelled := 0
+	h.cache.Put(responsecache.Entry{Tenant: "a", Response: responses.Response{ID: "resp_1", Status: responses.StatusInProgress}, Cancel: func() { cancelled++ }})
+	ask := func(ctx context.Context, method, path string) (int, error) {
+		r := httptest.NewRequestWithContext(ctx, method, dialect.PathResponses+"/resp_1"+path, nil)
+		r.Header.Set(agentapi.HeaderTenant, "a")
+		w := httptest.NewRecorder()
+		err := h.kept(w, r)
+		return w.Body.Len(), err
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for _, read := range []struct{ method, path string }{{"GET", ""}, {"GET", "/input_items"}, {"HEAD", ""}, {"HEAD", "/input_items"}, {"POST", "/cancel"}} {
+		t.Run(read.method+read.path, func(t *testing.T) {
+			if err := h.decoding.Take(t.Context(), "b"); err != nil {
+				t.Fatal(err)
+			}
+			waits := read.method != "HEAD"
+			if n, err := ask(gone, read.method, read.path); errors.Is(err, front.ErrClientGone) != waits || n > 0 {
+				t.Errorf("while another tenant has the place: %d bytes, %v", n, err)
+			}
+			h.decoding.Give("b")
+			if read.method == "POST" {
+				return // it is cancelled only once
+			}
+			if n, err := ask(t.Context(), read.method, read.path); err != nil || (n > 0) != waits || h.decoding.Free() != 1 {
+				t.Errorf("%d bytes, %v, %d places are free after it", n, err, h.decoding.Free())
+			}
+		})
+	}
+	if cancelled != 1 {
+		t.Errorf("cancelled %d times", cancelled)
+	}
+}

@@ -198,26 +198,54 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	}
 	ctx, end := context.WithCancelCause(r.Context())
 	defer end(nil)
-	kept, err := h.keep(ctx, r, echoCopies*h.cache.Size(id, tenant), end)
+	size := h.cache.Size(id, tenant)
+	if r.Method == http.MethodHead {
+		size = 0 // only the head is sent
+	}
+	kept, err := h.keep(ctx, r, echoCopies*size, end)
 	if err != nil {
 		return err
 	}
 	defer kept.Release()
 	defer front.BreakAfter(ctx, w)()
+	p := &place{turns: h.decoding, ctx: ctx, tenant: tenant}
 	if what == "cancel" {
-		return h.cancel(w, id, tenant)
+		return h.cancel(w, p, id)
 	}
 	e, ok := h.cache.Get(id, tenant)
 	if !ok {
 		return responses.NotFound(id)
 	}
+	var shown any = e.Response
 	if what == "input_items" {
-		return items(w, e.Input, query)
+		if shown, err = items(e.Input, query); err != nil {
+			return err
+		}
 	}
-	if r.Method == http.MethodHead && e.Proof != "" {
+	if r.Method != http.MethodHead {
+		return show(w, p, shown)
+	}
+	if what == "" && e.Proof != "" {
 		w.Header().Set(agentapi.HeaderResponseProof, e.Proof)
 	}
-	return front.WriteJSON(w, e.Response)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// show writes a stored response, or part of one. A short request asks for a large one, so it is
+// encoded in a place as large bodies are decoded.
+func show(w http.ResponseWriter, p *place, v any) error {
+	if err := p.take(); err != nil {
+		return err
+	}
+	defer p.give()
+	body, err := openai.Marshal(v)
+	if err != nil {
+		return err
+	}
+	p.give() // the client reads as slowly as it likes
+	return front.WriteBody(w, body)
 }
 
 // known refuses query parameters that are not supported.
@@ -231,8 +259,8 @@ func known(query url.Values, names ...string) error {
 }
 
 // cancel ends a response in progress.
-func (h *handler) cancel(w http.ResponseWriter, id, tenant string) error {
-	e, found, cancelled := h.cache.Cancel(id, tenant)
+func (h *handler) cancel(w http.ResponseWriter, p *place, id string) error {
+	e, found, cancelled := h.cache.Cancel(id, p.tenant)
 	switch {
 	case !found:
 		return responses.NotFound(id)
@@ -242,21 +270,21 @@ func (h *handler) cancel(w http.ResponseWriter, id, tenant string) error {
 		return openai.Invalid("", "The response is %s; only a response in progress can be cancelled.", e.Response.Status)
 	}
 	e.Cancel()
-	return front.WriteJSON(w, e.Response)
+	return show(w, p, e.Response)
 }
 
-// items writes a page of a response's input, the newest first unless the query
+// items returns a page of a response's input, the newest first unless the query
 // asks otherwise.
-func items(w http.ResponseWriter, all []responses.Item, query url.Values) error {
+func items(all []responses.Item, query url.Values) (list responses.ItemList, err error) {
 	if err := known(query, responses.ItemsQuery...); err != nil {
-		return err
+		return list, err
 	}
 	limit := itemsDefault
 	if query.Has("limit") {
 		text := query.Get("limit")
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > itemsMost {
-			return openai.Invalid("limit", "'limit' must be between 1 and %d, not %s.", itemsMost, openai.Shorten(text))
+			return list, openai.Invalid("limit", "'limit' must be between 1 and %d, not %s.", itemsMost, openai.Shorten(text))
 		}
 		limit = n
 	}
@@ -265,19 +293,19 @@ func items(w http.ResponseWriter, all []responses.Item, query url.Values) error 
 	case order == "desc" || !query.Has("order"):
 		slices.Reverse(all)
 	case order != "asc":
-		return openai.Invalid("order", "'order' must be asc or desc, not %s.", openai.Shorten(order))
+		return list, openai.Invalid("order", "'order' must be asc or desc, not %s.", openai.Shorten(order))
 	}
 	if query.Has("after") {
 		after := query.Get("after")
 		i := slices.IndexFunc(all, func(i responses.Item) bool { return i.ID == after })
 		if i < 0 {
-			return openai.Invalid("after", "'after' is not an item of this response: %s.", openai.Shorten(after))
+			return list, openai.Invalid("after", "'after' is not an item of this response: %s.", openai.Shorten(after))
 		}
 		all = all[i+1:]
 	}
-	list := responses.ItemList{Object: "list", Data: append([]responses.Item{}, all[:min(limit, len(all))]...), HasMore: len(all) > limit}
+	list = responses.ItemList{Object: "list", Data: append([]responses.Item{}, all[:min(limit, len(all))]...), HasMore: len(all) > limit}
 	if n := len(list.Data); n > 0 {
 		list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[n-1].ID
 	}
-	return front.WriteJSON(w, list)
+	return list, nil
 }

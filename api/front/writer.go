@@ -180,6 +180,11 @@ func WriteJSON(w http.ResponseWriter, v any) error {
 	if err != nil {
 		return err
 	}
+	return WriteBody(w, body)
+}
+
+// WriteBody is WriteJSON for what is JSON already.
+func WriteBody(w http.ResponseWriter, body []byte) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
