@@ -210,11 +210,7 @@ func routedName(req *request, lease *dispatch.Lease) string {
 // headers. A client's credentials are not sent.
 func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id string) *http.Request {
 	r := req.client
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet // the server drops the body
-	}
-	out := &http.Request{Method: method, URL: &url.URL{Scheme: "https", Host: lease.Address, Path: r.URL.Path}, Host: lease.Address,
+	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: lease.Address, Path: r.URL.Path}, Host: lease.Address,
 		Body: bodyReader(req.body), ContentLength: int64(len(req.body)),
 		GetBody: func() (io.ReadCloser, error) { return bodyReader(req.body), nil },
 		Header: http.Header{
