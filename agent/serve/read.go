@@ -118,7 +118,7 @@ func decodeScore(d *openai.Decoder, by reader, body []byte) (*reading, error) {
 	return &reading{model: r.Model, ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		all, tokens := make([]float32, len(r.Documents)), 0
 		for i, g := range r.Groups() {
-			w := &wire.RerankRequest{Id: fmt.Sprintf("%s-%d", by.id, i), Tenant: by.tenant, Query: g.Query, Instruction: r.Instruction, Truncate: r.Truncate}
+			w := &wire.RerankRequest{Id: fmt.Sprintf("%s-%d", by.id, i), Tenant: by.tenant, Query: g.Query, Instruction: r.Instruction, Truncate: r.Truncate, MaxTokens: int64(r.MaxTokens)}
 			for _, at := range g.At {
 				w.Documents = append(w.Documents, r.Documents[at])
 			}

@@ -133,8 +133,8 @@ func TestScore(t *testing.T) {
 		}
 		return out, nil
 	}})
-	resp := p.do("POST", "/score", `{"model":"r","text_1":["q","r","q"],"text_2":["a","bb","ccc"]}`, agentapi.HeaderRequestID, "id-1")
-	want := []*wire.RerankRequest{{Id: "id-1-0", Query: "q", Documents: []string{"a", "ccc"}, Truncate: true}, {Id: "id-1-1", Query: "r", Documents: []string{"bb"}, Truncate: true}}
+	resp := p.do("POST", "/score", `{"model":"r","text_1":["q","r","q"],"text_2":["a","bb","ccc"],"truncate_prompt_tokens":9}`, agentapi.HeaderRequestID, "id-1")
+	want := []*wire.RerankRequest{{Id: "id-1-0", Query: "q", Documents: []string{"a", "ccc"}, Truncate: true, MaxTokens: 9}, {Id: "id-1-1", Query: "r", Documents: []string{"bb"}, Truncate: true, MaxTokens: 9}}
 	if d := cmp.Diff(want, asked, protocmp.Transform()); d != "" {
 		t.Error(d)
 	}

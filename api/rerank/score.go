@@ -15,7 +15,9 @@ type ScoreRequest struct {
 	// Queries is one for all documents, or one for each.
 	Queries, Documents []string
 	Truncate           bool
-	Instruction        string
+	// MaxTokens of a query and a document together, as in Request.
+	MaxTokens   int
+	Instruction string
 }
 
 // DecodeScore reads a request body. It returns an *openai.Error.
@@ -32,6 +34,8 @@ func DecodeScore(d *openai.Decoder, body []byte) (*ScoreRequest, error) {
 		"documents":   texts(&r.Documents),
 		"truncate":    openai.Optional(openai.Bool(&r.Truncate)),
 		"instruction": openai.Optional(openai.Instruction(&r.Instruction)),
+
+		"truncate_prompt_tokens": openai.Optional(openai.TruncateTo(&r.Truncate, &r.MaxTokens)),
 	}, unused)
 	switch {
 	case err != nil:
