@@ -48,6 +48,13 @@ func (m *Image) DataURL() string {
 	return "data:" + http.DetectContentType(m.Data) + ";base64," + base64.StdEncoding.EncodeToString(m.Data)
 }
 
+// FromDataURL returns the image of a URL that DataURL made; ok is false for other URLs.
+func FromDataURL(url string) (m Image, ok bool) {
+	_, data, found := strings.Cut(url, ";base64,")
+	ok = found && m.decode("", data) == nil
+	return m, ok
+}
+
 // ImageData reads the bytes of an image in base64.
 func ImageData(to *Image) Field {
 	return func(param string, raw json.RawMessage) error {

@@ -67,8 +67,10 @@ func (p Part) MarshalJSON() ([]byte, error) {
 
 // Image returns the image of an input_image; ok is false for other parts.
 func (p Part) Image() (m openai.Image, ok bool) {
-	raw, err := openai.Marshal(p.ImageURL)
-	return m, p.Type == partImage && err == nil && new(openai.Decoder).ImageURL(&m)("image_url", raw) == nil
+	if p.Type != partImage {
+		return m, false
+	}
+	return openai.FromDataURL(p.ImageURL)
 }
 
 // Text returns the text of all parts.
