@@ -32,7 +32,7 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	if err != nil {
 		return err
 	}
-	envelope, err := openai.DecodeEnvelope(body)
+	envelope, err := envelopeOf(r.URL.Path, body)
 	if err != nil {
 		release()
 		return err
@@ -50,6 +50,16 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	}
 	outliving := r.Clone(context.WithoutCancel(ctx))
 	return i.background.detach(ctx, c.share(), w, envelope.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
+}
+
+// envelopeOf decodes the envelope of a request. Only chats and completions have several choices:
+// elsewhere agents ignore the field, so that it takes no slots.
+func envelopeOf(path string, body []byte) (openai.Envelope, error) {
+	e, err := openai.DecodeEnvelope(body)
+	if path != dialect.PathChat && path != dialect.PathCompletions {
+		e.Choices = 0
+	}
+	return e, err
 }
 
 func runsInBackground(e openai.Envelope, r *http.Request) bool {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
@@ -141,6 +142,25 @@ func TestUnknownRoutesAreNamed(t *testing.T) {
 		resp := w.do("POST", path, "{}")
 		if got := read(t, resp); resp.StatusCode != 404 || !strings.Contains(got, want) || !w.counts("requests_total", "route", "other") {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
+		}
+	}
+}
+
+// A request takes a slot for each choice that an agent runs at once, where its route has choices.
+func TestOnlyRoutesWithChoicesTakeSeveralSlots(t *testing.T) {
+	w := newWorld(t)
+	slots := make(chan float64, 1)
+	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		slots <- w.gauge("vllm:num_requests_running")
+		say("{}")(rw, r)
+	})
+	for path, want := range map[string]float64{
+		dialect.PathChat: agentapi.ChoicesAtOnce, dialect.PathCompletions: agentapi.ChoicesAtOnce,
+		dialect.PathResponses: 1, dialect.PathMessages: 1, dialect.PathEmbeddings: 1,
+	} {
+		w.do("POST", path, `{"model":"m","n":128}`)
+		if got := <-slots; got != want {
+			t.Errorf("%s: %v slots, want %v", path, got, want)
 		}
 	}
 }
