@@ -1,6 +1,11 @@
 package toolcall
 
-import "strings"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
 
 // Markers of Gemma 4, in the order of their tags (its chat template; vLLM 0.33,
 // parser/gemma4.py; mlx-lm, tool_parsers/gemma4.py).
@@ -51,6 +56,7 @@ type bare struct {
 	named   bool
 	quote   symbol
 	escaped bool
+	code    []byte // what follows a backslash, of an escape with the number of a character
 }
 
 func newBare(l *lexer, tools Tools, python bool) body {
@@ -103,7 +109,7 @@ func (b *bare) inName(s symbol, out *sink) verdict {
 			return bad
 		}
 		b.state, b.args = bareArguments, newArguments(b.tools, b.name)
-		b.levels, b.named, b.quote, b.escaped, b.key = []byte{'{'}, true, 0, false, nil
+		b.levels, b.named, b.quote, b.escaped, b.code, b.key = []byte{'{'}, true, 0, false, nil, nil
 		return b.feed("{", out)
 	case s == tagBareEnd && b.callee() != "":
 		b.none(out)
@@ -158,6 +164,11 @@ func (b *bare) inArguments(s symbol, out *sink) verdict {
 // inString takes a symbol of a string.
 func (b *bare) inString(s symbol, out *sink) verdict {
 	switch {
+	case len(b.code) > 0:
+		return b.inCode(s, out)
+	case b.escaped && (s == 'x' || s == 'U' || isDigitOf(8, s)):
+		b.escaped, b.code = false, []byte{byte(s)}
+		return more
 	case b.escaped:
 		b.escaped = false
 		return b.feed(pythonEscape(b.lex.letters(s)), out)
@@ -175,9 +186,56 @@ func (b *bare) inString(s symbol, out *sink) verdict {
 	return b.feed(text.String(), out)
 }
 
+// isDigitOf reports whether a symbol is a digit of a base, 8 or 16.
+func isDigitOf(base int, s symbol) bool {
+	return '0' <= s && s <= '7' || base == 16 && (s == '8' || s == '9' || 'a' <= s|0x20 && s|0x20 <= 'f')
+}
+
+// number returns the digits of code, their base, and how many an escape has at most.
+func (b *bare) number() (digits []byte, base, most int) {
+	switch b.code[0] {
+	case 'x':
+		return b.code[1:], 16, 2
+	case 'U':
+		return b.code[1:], 16, 8
+	}
+	return b.code, 8, 3
+}
+
+// inCode takes a digit of an escape, or the symbol after it.
+func (b *bare) inCode(s symbol, out *sink) verdict {
+	digits, base, most := b.number()
+	if len(digits) < most && s < firstTag && isDigitOf(base, s) {
+		b.code = append(b.code, byte(s))
+		return more
+	}
+	text := `\\` + string(b.code) // Python refuses such a string
+	n, err := strconv.ParseUint(string(digits), base, 32)
+	switch complete := base == 8 || len(digits) == most; {
+	case err != nil || !complete || !utf8.ValidRune(rune(n)):
+	case n < utf8.RuneSelf:
+		text = escaped(byte(n))
+	case n <= 0xffff:
+		text = fmt.Sprintf(`\u%04x`, n)
+	default:
+		text = string(rune(n))
+	}
+	b.code = nil
+	if v := b.feed(text, out); v != more {
+		return v
+	}
+	return b.inString(s, out)
+}
+
 // pythonEscape is what a backslash and these letters mean, in a JSON string.
 func pythonEscape(letters string) string {
 	switch letters {
+	case "\n": // the line continues
+		return ""
+	case "a":
+		return `\u0007`
+	case "v":
+		return `\u000b`
 	case "'":
 		return letters
 	case `"`, `\`, "n", "t", "r", "b", "f", "u":
