@@ -144,3 +144,30 @@ func TestStoredResponsesAreEncodedInTurns(t *testing.T) {
 		t.Errorf("cancelled %d times", cancelled)
 	}
 }
+
+// TestTheHeadOfAStoredResponseWaitsForNoMemory: a gateway that looks for a response asks every Mac,
+// and gives up after a few seconds.
+func TestTheHeadOfAStoredResponseWaitsForNoMemory(t *testing.T) {
+	h := NewHandler(Config{}).(*handler)
+	h.cache.Put(responsecache.Entry{Tenant: "a", Response: responses.Response{ID: "resp_1"}})
+	for _, hold := range []struct {
+		tenant string
+		part   int64
+	}{{"a", 2}, {"b", 2}, {"a", 4}, {"c", 4}} { // as much as each of them may have
+		unread, err := h.answers.Hold(t.Context(), hold.tenant, h.answers.Most()/hold.part, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unread.Release()
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for path, found := range map[string]bool{"/resp_1": true, "/resp_1/input_items": true, "/resp_1/input_items?order=up": false, "/resp_2": false} {
+		r := httptest.NewRequestWithContext(gone, "HEAD", dialect.PathResponses+path, nil)
+		r.Header.Set(agentapi.HeaderTenant, "a")
+		w := httptest.NewRecorder()
+		if err := h.kept(w, r); (err == nil) != found || errors.Is(err, front.ErrClientGone) || w.Body.Len() > 0 {
+			t.Errorf("%s: %v, %d bytes", path, err, w.Body.Len())
+		}
+	}
+}

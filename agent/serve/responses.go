@@ -196,13 +196,12 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 		}
 		return front.WriteJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
 	}
+	if r.Method == http.MethodHead {
+		return h.headOf(w, id, what, tenant, query)
+	}
 	ctx, end := context.WithCancelCause(r.Context())
 	defer end(nil)
-	size := h.cache.Size(id, tenant)
-	if r.Method == http.MethodHead {
-		size = 0 // only the head is sent
-	}
-	kept, err := h.keep(ctx, r, echoCopies*size, end)
+	kept, err := h.keep(ctx, r, echoCopies*h.cache.Size(id, tenant), end)
 	if err != nil {
 		return err
 	}
@@ -222,10 +221,21 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 			return err
 		}
 	}
-	if r.Method != http.MethodHead {
-		return show(w, p, shown)
+	return show(w, p, shown)
+}
+
+// headOf serves HEAD: nothing is encoded, and there is nothing to wait for. A gateway that looks for
+// a response asks every Mac like this.
+func (h *handler) headOf(w http.ResponseWriter, id, what, tenant string, query url.Values) error {
+	e, ok := h.cache.Get(id, tenant)
+	if !ok {
+		return responses.NotFound(id)
 	}
-	if what == "" && e.Proof != "" {
+	if what == "input_items" {
+		if _, err := items(e.Input, query); err != nil {
+			return err
+		}
+	} else if e.Proof != "" {
 		w.Header().Set(agentapi.HeaderResponseProof, e.Proof)
 	}
 	w.Header().Set("Content-Type", "application/json")
