@@ -62,7 +62,7 @@ func (h *handler) decodeInputTokens(d *openai.Decoder, place *place, body []byte
 // be large, so it takes a place for them.
 func (h *handler) responseRequest(place *place, r *responses.Request) (req *request, talk []responses.Item, err error) {
 	if continues(r) {
-		if err := place.take(); err != nil {
+		if err := place.takeLarge(); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -12,10 +12,15 @@ import (
 // millisecond.
 const smallBody = 4 << 10
 
+// mediumBody is the size up to which a body has a place of its own kind: larger ones take up to 64
+// times as long, and most requests would wait for them.
+const mediumBody = 256 << 10
+
 // place is one in which a body is decoded. Tenants take turns at them, so that the requests of
 // one hold up neither those of others nor the answers that are being sent.
 type place struct {
-	turns  *share.Turns
+	turns  *share.Turns    // by the size of the body
+	large  *share.Turns    // for large ones
 	ctx    context.Context // of the request
 	tenant string
 	taken  bool
@@ -23,15 +28,32 @@ type place struct {
 
 // placeFor waits for a place to decode a body; a small one needs none.
 func (h *handler) placeFor(r *http.Request, body []byte) (*place, error) {
-	p := &place{turns: h.decoding, ctx: r.Context(), tenant: r.Header.Get(agentapi.HeaderTenant)}
-	if len(body) <= smallBody {
+	p := h.largePlace(r.Context(), r.Header.Get(agentapi.HeaderTenant))
+	switch n := len(body); {
+	case n <= smallBody:
 		return p, nil
+	case n <= mediumBody:
+		p.turns = h.decodingMedium
 	}
 	return p, p.take()
 }
 
-// take waits for a place; with one it is a no-op. What a small body makes the agent read, such as
-// stored items, may be large.
+// largePlace is one for large bodies, which is not taken yet.
+func (h *handler) largePlace(ctx context.Context, tenant string) *place {
+	return &place{turns: h.decoding, large: h.decoding, ctx: ctx, tenant: tenant}
+}
+
+// takeLarge waits for a place for large bodies. What a body makes the agent read, such as stored
+// items, may be large.
+func (p *place) takeLarge() error {
+	if p.turns != p.large {
+		p.give()
+		p.turns = p.large
+	}
+	return p.take()
+}
+
+// take waits for a place; with one it is a no-op.
 func (p *place) take() error {
 	if p.taken {
 		return nil
@@ -63,6 +85,6 @@ func (p *place) without(fetch func(string) ([]byte, error)) func(string) ([]byte
 		if err != nil {
 			return nil, err
 		}
-		return data, p.take()
+		return data, p.takeLarge()
 	}
 }

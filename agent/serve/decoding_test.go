@@ -19,8 +19,8 @@ import (
 // TestLargeBodiesAreDecodedInTurns: a large one waits for a place, and a small one does not. An
 // image is fetched without one, as that takes as long as its server likes.
 func TestLargeBodiesAreDecodedInTurns(t *testing.T) {
-	h := &handler{decoding: share.NewTurns(1)}
-	large := []byte(strings.Repeat("x", smallBody+1))
+	h := &handler{decoding: share.NewTurns(1), decodingMedium: share.NewTurns(1)}
+	large := []byte(strings.Repeat("x", mediumBody+1))
 	of := func(ctx context.Context, tenant string, body []byte) (*place, error) {
 		r := httptest.NewRequestWithContext(ctx, "POST", "/v1/responses", nil)
 		r.Header.Set(agentapi.HeaderTenant, tenant)
@@ -37,6 +37,13 @@ func TestLargeBodiesAreDecodedInTurns(t *testing.T) {
 	}
 	if _, err := of(gone, "b", large[:smallBody]); err != nil {
 		t.Errorf("a small one: %v", err)
+	}
+	medium, err := of(gone, "b", large[:mediumBody])
+	if err != nil || h.decodingMedium.Free() != 0 {
+		t.Errorf("one of a usual size: %v", err)
+	}
+	if err := medium.takeLarge(); !errors.Is(err, front.ErrClientGone) || h.decodingMedium.Free() != 1 {
+		t.Errorf("one of a usual size that makes the agent read a large text: %v", err)
 	}
 	fetched, err := first.without(func(string) ([]byte, error) {
 		other, err := of(t.Context(), "b", large)
@@ -99,7 +106,7 @@ func TestStoredItemsAreReadInTurns(t *testing.T) {
 
 // TestFetchedImagesAreDecodedInTurns: a small body may name a large image.
 func TestFetchedImagesAreDecodedInTurns(t *testing.T) {
-	p := &place{turns: share.NewTurns(1), ctx: t.Context(), tenant: "a"}
+	p := (&handler{decoding: share.NewTurns(1)}).largePlace(t.Context(), "a")
 	fetched, err := p.without(func(string) ([]byte, error) { return []byte("image"), nil })("https://example.com")
 	if err != nil || string(fetched) != "image" || p.turns.Taken("a") != 1 {
 		t.Errorf("%q, %v, and %d places after that", fetched, err, p.turns.Taken("a"))

@@ -45,8 +45,9 @@ type handler struct {
 	bodies *intake.Bodies
 	// answers counts what is in memory of answers until clients have read them.
 	answers *unread.Room
-	// decoding has the places to decode large bodies: most of the processors serve others.
-	decoding *share.Turns
+	// decoding has the places to decode large bodies, and decodingMedium those for bodies of
+	// usual sizes: a part of the processors serves others.
+	decoding, decodingMedium *share.Turns
 }
 
 // NewHandler returns the handler of the agent's port; Serve adds TLS.
@@ -55,7 +56,7 @@ func NewHandler(c Config) http.Handler {
 	return &handler{
 		Config: c, cache: &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge},
 		bodies: &intake.Bodies{Max: c.BodiesBytes}, answers: &unread.Room{Max: c.AnswersBytes},
-		decoding: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/2)),
+		decoding: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/2)), decodingMedium: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/4)),
 	}
 }
 

@@ -207,7 +207,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	}
 	defer kept.Release()
 	defer front.BreakAfter(ctx, w)()
-	p := &place{turns: h.decoding, ctx: ctx, tenant: tenant}
+	p := h.largePlace(ctx, tenant)
 	if what == "cancel" {
 		return h.cancel(w, p, id)
 	}
