@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -141,7 +142,10 @@ func (p Params) filtered() bool { return p.TopP < 1 || p.TopK > 0 }
 // Counts record which tokens occurred in a request, and how often each was
 // generated. The zero value is ready. Only requests with a penalty need one.
 type Counts struct {
-	n map[int32]int32
+	// prompt has a bit for each token of the prompt: a request that waits keeps it, and a map
+	// of a long prompt takes a hundred times as much.
+	prompt []uint64
+	n      map[int32]int32
 }
 
 // Add counts one generated token.
@@ -154,12 +158,22 @@ func (c *Counts) Add(token int32) {
 
 // Prompt adds the tokens of the prompt, which the repetition penalty alone counts.
 func (c *Counts) Prompt(tokens []int32) {
-	if c.n == nil {
-		c.n = map[int32]int32{}
+	if len(tokens) == 0 {
+		return
+	}
+	if words := int(slices.Max(tokens))/64 + 1; words > len(c.prompt) {
+		c.prompt = append(make([]uint64, 0, words), c.prompt...)[:words]
 	}
 	for _, id := range tokens {
-		c.n[id] += 0
+		if id >= 0 {
+			c.prompt[id/64] |= 1 << (id % 64)
+		}
 	}
+}
+
+// inPrompt reports whether the prompt has a token.
+func (c *Counts) inPrompt(id int32) bool {
+	return id >= 0 && int(id/64) < len(c.prompt) && c.prompt[id/64]&(1<<(id%64)) != 0
 }
 
 // Sampler holds the scratch memory for rows of one vocabulary, so that a token
@@ -229,27 +243,36 @@ func (s *Sampler) adjust(p Params, logits []float32, counts *Counts) []float32 {
 	if !p.penalised() || counts == nil {
 		return row
 	}
-	for id, n := range counts.n {
-		if int(id) < len(row) && id >= 0 {
-			row[id] = p.penalise(row[id], n)
+	if p.Repeats() {
+		for w, word := range counts.prompt {
+			for ; word != 0; word &= word - 1 {
+				if id := w*64 + bits.TrailingZeros64(word); id < len(row) {
+					row[id] = p.repeated(row[id])
+				}
+			}
 		}
+	}
+	for id, n := range counts.n {
+		if id < 0 || int(id) >= len(row) {
+			continue
+		}
+		if !counts.inPrompt(id) {
+			row[id] = p.repeated(row[id])
+		}
+		row[id] -= float32(p.FrequencyPenalty*float64(n) + p.PresencePenalty)
 	}
 	return row
 }
 
-// penalise lowers the logit of a token that came before and was generated n times.
-func (p Params) penalise(v float32, n int32) float32 {
+// repeated lowers the logit of a token that came before.
+func (p Params) repeated(v float32) float32 {
 	switch {
 	case !p.Repeats():
+		return v
 	case v > 0:
-		v /= float32(p.RepetitionPenalty)
-	default:
-		v *= float32(p.RepetitionPenalty)
+		return v / float32(p.RepetitionPenalty)
 	}
-	if n == 0 {
-		return v // in the prompt alone
-	}
-	return v - float32(p.FrequencyPenalty*float64(n)+p.PresencePenalty)
+	return v * float32(p.RepetitionPenalty)
 }
 
 // edge is the last token that is kept, in order of falling logits and, among
