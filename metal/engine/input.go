@@ -385,14 +385,9 @@ func (p *inputProcessor) echo(s *sequence, r Request) *Refusal {
 	if r.Chat != nil {
 		return invalid("echo", "only a prompt of text or tokens can be echoed, not a conversation")
 	}
-	text := ""
-	if r.Prompt != nil {
-		text = *r.Prompt
-	} else {
-		var err error
-		if text, err = p.tok.Decode(s.tokens, false); err != nil {
-			return invalid("prompt", "%v", err)
-		}
+	text, refusal := p.echoed(s, r)
+	if refusal != nil {
+		return refusal
 	}
 	var first []sample.Ranked
 	if r.Logprobs != nil {
@@ -400,7 +395,34 @@ func (p *inputProcessor) echo(s *sequence, r Request) *Refusal {
 		first = []sample.Ranked{{Chosen: sample.Likely{ID: s.tokens[0]}}}
 	}
 	if !s.stream.pushPrompt(text, first) {
-		return &Refusal{Kind: QueueFull, Message: "clients of the same tenant have left too much output unread; try again", RetryAfter: retryAfter}
+		return muchUnread()
 	}
 	return nil
+}
+
+// echoed is the text of the prompt. That of tokens may be many times as long as they are, so it
+// counts as output before it is made.
+func (p *inputProcessor) echoed(s *sequence, r Request) (string, *Refusal) {
+	if r.Prompt != nil {
+		return *r.Prompt, nil
+	}
+	n, err := p.tok.DecodedBytes(s.tokens, false)
+	if err != nil {
+		return "", invalid("prompt", "%v", err)
+	}
+	if most := p.unread.Limit(r.Tenant); int64(n) > most {
+		return "", invalid("echo", "the prompt has %d bytes of text, but at most %d can be echoed; shorten it, or do not ask for echo", n, most)
+	}
+	if !s.stream.expectPrompt(int64(n)) {
+		return "", muchUnread()
+	}
+	text, err := p.tok.DecodeOf(n, s.tokens, false)
+	if err != nil {
+		return "", invalid("prompt", "%v", err)
+	}
+	return text, nil
+}
+
+func muchUnread() *Refusal {
+	return &Refusal{Kind: QueueFull, Message: "clients of the same tenant have left too much output unread; try again", RetryAfter: retryAfter}
 }

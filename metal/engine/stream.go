@@ -178,7 +178,7 @@ func (s *Stream) abort(r *Refusal) {
 func (s *Stream) drop() {
 	s.cut()
 	s.rest, s.before, s.progress = nil, nil, nil
-	s.unread.waiting = 0
+	s.unread.held, s.unread.waiting = 0, 0
 	s.unread.settle()
 }
 
@@ -290,10 +290,24 @@ func (s *Stream) joinArguments() {
 	}
 }
 
+// expectPrompt counts n bytes of the prompt that pushPrompt adds next. It counts none if they
+// exceed the share of the tenant: within is false then.
+func (s *Stream) expectPrompt(n int64) (within bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unread.held = n
+	if within = s.unread.settle(); !within {
+		s.unread.held = 0
+		s.unread.settle()
+	}
+	return within
+}
+
 // pushPrompt adds text of the prompt, and the log-probabilities of more of its tokens. within is
 // false if the output that waits exceeds the share of its tenant.
 func (s *Stream) pushPrompt(text string, ranked []sample.Ranked) (within bool) {
 	s.mu.Lock()
+	s.unread.held = 0
 	if !s.closed {
 		s.echoed += text
 		s.prompts = append(s.prompts, ranked...)

@@ -325,16 +325,36 @@ func (e *encoding) cut(s span) {
 // Decode returns the text of ids. With skipSpecial control tokens are left
 // out. Bytes that are no character become U+FFFD.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
-	d := t.NewDecoder(skipSpecial)
 	var b strings.Builder
-	out := func(s string) { b.WriteString(s) }
+	if err := t.decodeTo(ids, skipSpecial, func(s string) { b.WriteString(s) }); err != nil {
+		return "", err
+	}
+	return b.String(), nil
+}
+
+// DecodedBytes returns how many bytes the text of ids has, without making it.
+func (t *Tokenizer) DecodedBytes(ids []int32, skipSpecial bool) (n int, err error) {
+	err = t.decodeTo(ids, skipSpecial, func(s string) { n += len(s) })
+	return n, err
+}
+
+// DecodeOf is Decode of a text of n bytes, which it makes room for at once.
+func (t *Tokenizer) DecodeOf(n int, ids []int32, skipSpecial bool) (string, error) {
+	var b strings.Builder
+	b.Grow(n)
+	err := t.decodeTo(ids, skipSpecial, func(s string) { b.WriteString(s) })
+	return b.String(), err
+}
+
+func (t *Tokenizer) decodeTo(ids []int32, skipSpecial bool, out func(string)) error {
+	d := t.NewDecoder(skipSpecial)
 	for _, id := range ids {
 		if err := d.push(id, out); err != nil {
-			return "", err
+			return err
 		}
 	}
 	d.flush(out)
-	return b.String(), nil
+	return nil
 }
 
 // shown is the text of a token as decoders take it; ok is false where the
