@@ -2,7 +2,6 @@ package kv
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 )
@@ -50,11 +49,13 @@ type Memory struct {
 	closed bool
 	stats  Stats
 	ahead  ahead
+	// fetches are those under way.
+	fetches map[Key]*fetch
 }
 
 // NewMemory returns an empty tier with a budget in bytes. lower may be nil.
 func NewMemory(budget int64, lower Tier) *Memory {
-	m := &Memory{budget: max(0, budget), index: newIndex()}
+	m := &Memory{budget: max(0, budget), index: newIndex(), fetches: map[Key]*fetch{}}
 	if lower != nil {
 		m.lower = &lowerTier{Tier: lower, mu: &m.mu, dirtied: make(chan struct{}, 1)}
 	}
@@ -202,32 +203,6 @@ func (m *Memory) Read(ctx context.Context, key Key, dst []byte) error {
 		return ErrAbsent
 	}
 	return m.lower.Read(ctx, key, dst)
-}
-
-// Fetch copies a block from the lower tier if there is room for it.
-func (m *Memory) Fetch(ctx context.Context, key Key) error {
-	if m.Has(key) {
-		return nil
-	}
-	if m.lower == nil {
-		return ErrAbsent
-	}
-	n, ok := m.lower.Size(key)
-	if !ok {
-		return ErrAbsent
-	}
-	saved, err := m.make(key, n, func(dst []byte) error { return m.lower.Read(ctx, key, dst) }, false)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case errors.Is(err, ErrCorrupt):
-		m.stats.Damaged++
-	case err == nil && saved == Dropped:
-		return fmt.Errorf("no room for %d bytes: %w", n, ErrAbsent)
-	case err == nil:
-		m.stats.Fetched++
-	}
-	return err
 }
 
 // Resize sets the budget in bytes and returns the bytes freed. Blocks being
