@@ -161,11 +161,11 @@ func Start(opts Options) *Engine {
 	return e
 }
 
-// unread are the bytes of output that no client has read yet, of images and tools that requests
-// hold, and of logits that wait for masks.
+// unread are the bytes of output that no client has read yet, of prompts, images and tools that
+// requests hold, and of logits that wait for masks.
 func (e *Engine) unread() int64 {
 	if p := e.input.Load(); p != nil {
-		return p.unread.Held() + p.images.bytes() + p.tools.Held() + e.counters.parked.Load()
+		return p.unread.Held() + p.images.bytes() + p.tools.Held() + p.prompts.Held() + e.counters.parked.Load()
 	}
 	return 0
 }

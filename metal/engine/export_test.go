@@ -85,7 +85,10 @@ func InputAccounts(e *Engine) (received, tools *share.Bytes) {
 func CompiledBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes() }
 
 // ParkedBytes are those of logits that wait for masks, as the guard weighs them.
-func ParkedBytes(e *Engine) int64 { return e.unread() - e.input.Load().unread.Held() }
+func ParkedBytes(e *Engine) int64 {
+	p := e.input.Load()
+	return e.unread() - p.unread.Held() - p.prompts.Held()
+}
 
 // Prepared is for how many blocks room was made ahead.
 func Prepared(e *Engine) int64 { return e.prefixes.Load().ram.Stats().Prepared }

@@ -91,7 +91,7 @@ func seeingInput(t *testing.T) *inputProcessor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower), long: share.NewTurns(1), received: share.NewBytes(receivedBytes), renders: share.NewTurns(renderPlaces)}
+	p := &inputProcessor{context: 512, ends: map[int32]bool{}, task: model.Generate, images: newImageProcessor(processor, *f.Dim.Tower), long: share.NewTurns(1), received: share.NewBytes(receivedBytes), prompts: share.NewBytes(promptBytes), renders: share.NewTurns(renderPlaces)}
 	if err := p.open(t.Context(), f, ""); err != nil {
 		t.Fatal(err)
 	}

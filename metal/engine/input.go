@@ -66,8 +66,9 @@ type inputProcessor struct {
 	long *share.Turns
 	// texts are the tokens of all requests for vectors or scores.
 	texts *share.Bytes
-	// received is the input of all requests until it is turned into tokens.
-	received *share.Bytes
+	// received is the input of all requests until it is turned into tokens, and prompts are these
+	// until the requests have ended.
+	received, prompts *share.Bytes
 	// tools are the schemas of all requests, until these have ended.
 	tools *share.Bytes
 	// unread is the output of all requests that was not sent.
@@ -118,6 +119,9 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if refusal != nil {
 		return nil, refusal
 	}
+	if cap(tokens) > len(tokens)+len(tokens)/4 { // the tokenizer makes room for more, and the request may wait long
+		tokens = slices.Clone(tokens)
+	}
 	maxTokens, clamped, refusal := p.roomFor(r, len(tokens))
 	if refusal != nil {
 		return nil, refusal
@@ -130,15 +134,16 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if params.Repeats() {
 		s.counts.Prompt(tokens)
 	}
-	if refusal := p.complete(ctx, s, r, images); refusal != nil {
+	if refusal := p.complete(ctx, s, r, images, release); refusal != nil {
 		return nil, refusal
 	}
 	return s, nil
 }
 
-// complete prepares the output of a sequence and decodes its images. Its constraint and tools are
-// released and its stream closed where that fails, also in a panic.
-func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, images []*promptImage) *Refusal {
+// complete prepares the output of a sequence and decodes its images. Then the tokens of its prompt
+// count in place of its input, which read ends. Its constraint and tools are released and its
+// stream closed where that fails, also in a panic.
+func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, images []*promptImage, read func()) *Refusal {
 	complete := false
 	defer func() {
 		if !complete {
@@ -157,6 +162,11 @@ func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, i
 		if refusal := p.images.decode(ctx, r.Tenant, images, r.Images); refusal != nil {
 			return refusal
 		}
+	}
+	read()
+	if refusal := p.holdPrompt(s); refusal != nil {
+		s.images.release()
+		return refusal
 	}
 	complete = true
 	return nil

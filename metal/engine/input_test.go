@@ -34,7 +34,7 @@ func templatedInput(t *testing.T, template string) *inputProcessor {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	p := &inputProcessor{context: 256, ends: map[int32]bool{}, task: model.Generate, long: share.NewTurns(1), received: share.NewBytes(receivedBytes), renders: share.NewTurns(renderPlaces)}
+	p := &inputProcessor{context: 256, ends: map[int32]bool{}, task: model.Generate, long: share.NewTurns(1), received: share.NewBytes(receivedBytes), prompts: share.NewBytes(promptBytes), renders: share.NewTurns(renderPlaces)}
 	if err := p.open(t.Context(), f, template); err != nil {
 		t.Fatal(err)
 	}

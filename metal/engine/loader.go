@@ -222,8 +222,8 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 	return nil
 }
 
-// divide gives tools and compiled constraints their parts of the heap. What requests hold of these
-// and of texts until they are read counts together, against the slack of the limit: the rest of
+// divide gives tools and compiled constraints their parts of the heap. What requests hold of these,
+// of prompts, and of texts until they are read counts together, against the slack of the limit: the rest of
 // it is for renders, garbage and output that is not read yet.
 func (l *loader) divide(p *inputProcessor, heap, slack int64) {
 	part := func(most, least, of int64) int64 {
@@ -232,7 +232,7 @@ func (l *loader) divide(p *inputProcessor, heap, slack int64) {
 		}
 		return min(most, max(least, heap/of))
 	}
-	p.tools = share.NewBytes(part(toolsBytes, leastToolsBytes, 4))
+	p.tools, p.prompts = share.NewBytes(part(toolsBytes, leastToolsBytes, 4)), share.NewBytes(promptBytes)
 	if p.task == model.Generate {
 		p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, part(grammarBytes, leastGrammarBytes, 3))
 		p.constraints.OnPanic(func(value any, stack []byte) { logPanic(l.log, "mask", value, stack) })
@@ -243,6 +243,7 @@ func (l *loader) divide(p *inputProcessor, heap, slack int64) {
 	held := share.NewBytes(max(receivedBytes, slack*5/8))
 	p.received.Within(held)
 	p.tools.Within(held)
+	p.prompts.Within(held)
 	p.constraints.CountIn(held)
 }
 

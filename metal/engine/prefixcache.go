@@ -256,6 +256,7 @@ func (p *prefixCache) release(s *sequence) {
 	s.constraint.Release()
 	s.constraint = nil
 	s.tools.release()
+	s.held.release()
 	s.images.release()
 	p.unpin(s)
 }

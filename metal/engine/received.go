@@ -1,6 +1,9 @@
 package engine
 
-import "fmt"
+import (
+	"fmt"
+	"sync"
+)
 
 const (
 	// receivedBytes are what the input of all requests takes until it is turned into tokens. They
@@ -9,6 +12,9 @@ const (
 	receivedBytes = 40 << 20
 	// receivedTextBytes are those of an embedding model or reranker, where tokens wait as well.
 	receivedTextBytes = 20 << 20
+	// promptBytes are the tokens of the prompts of all requests until these have ended: most of
+	// them wait. With a limit they are a part of what inputs have of its slack.
+	promptBytes = 256 << 20
 	// messageBytes is what a message, or a part of one, takes besides its texts.
 	messageBytes = 256
 )
@@ -22,7 +28,21 @@ func (p *inputProcessor) receive(tenant, param string, n int64) (release func(),
 	if !p.received.Take(tenant, n) {
 		return nil, &Refusal{Kind: QueueFull, Param: param, Message: "long inputs of other requests wait to be read; try again", RetryAfter: retryAfter}
 	}
-	return func() { p.received.Give(tenant, n) }, nil
+	return sync.OnceFunc(func() { p.received.Give(tenant, n) }), nil
+}
+
+// holdPrompt counts the tokens of a request until it ends: those of long prompts that wait are more
+// than the requests that run.
+func (p *inputProcessor) holdPrompt(s *sequence) *Refusal {
+	n := tokenBytes * int64(cap(s.tokens))
+	if most := p.prompts.Limit(s.tenant()); n > most {
+		return p.tooLong(fmt.Sprintf("the prompt has %d tokens, which take %d bytes of memory, want at most %d", s.prompt, n, most))
+	}
+	if !p.prompts.Take(s.tenant(), n) {
+		return &Refusal{Kind: QueueFull, Message: "the prompts of requests that wait take too much memory; try again", RetryAfter: retryAfter}
+	}
+	s.held = &heldBytes{account: p.prompts, tenant: s.tenant(), bytes: n}
+	return nil
 }
 
 // inputParam is the field of a request that has its input.

@@ -52,8 +52,8 @@ type sequence struct {
 	draft          draftState
 	// images of the prompt; nil if there are none.
 	images *promptImages
-	// tools are the bytes of its schemas; nil if there are none.
-	tools *heldTools
+	// tools are the bytes of its schemas, nil if there are none, and held those of its prompt.
+	tools, held *heldBytes
 }
 
 // tenant whose request it is; empty without API keys.

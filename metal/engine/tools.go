@@ -17,8 +17,8 @@ const (
 	toolCopies = 2
 )
 
-// heldTools are the bytes that a request has of the tools of all.
-type heldTools struct {
+// heldBytes are the bytes that a request has of an account of all, until it ends.
+type heldBytes struct {
 	account  *share.Bytes
 	tenant   string
 	bytes    int64
@@ -27,7 +27,7 @@ type heldTools struct {
 
 // holdTools counts the tools of a request until it ends. A template need not write all of them,
 // so that a request with a short prompt may have many.
-func (p *inputProcessor) holdTools(r Request) (*heldTools, *Refusal) {
+func (p *inputProcessor) holdTools(r Request) (*heldBytes, *Refusal) {
 	n := toolCopies*int64(len(r.Chat.Tools)) + valueBytes*int64(chat.Values(r.Chat.Tools))
 	if most := p.tools.Limit(r.Tenant); n > most {
 		return nil, invalid(toolsParam, "the tools take %d bytes of memory, want at most %d; send fewer tools, or shorter schemas", n, most)
@@ -35,11 +35,11 @@ func (p *inputProcessor) holdTools(r Request) (*heldTools, *Refusal) {
 	if !p.tools.Take(r.Tenant, n) {
 		return nil, &Refusal{Kind: QueueFull, Param: toolsParam, Message: "the tools of other requests take too much memory; try again, or send fewer tools", RetryAfter: retryAfter}
 	}
-	return &heldTools{account: p.tools, tenant: r.Tenant, bytes: n}, nil
+	return &heldBytes{account: p.tools, tenant: r.Tenant, bytes: n}, nil
 }
 
 // release returns the bytes; twice does nothing.
-func (h *heldTools) release() {
+func (h *heldBytes) release() {
 	if h != nil && !h.released.Swap(true) {
 		h.account.Give(h.tenant, h.bytes)
 	}
