@@ -36,8 +36,9 @@ const (
 	// as valueBytes, which it takes at least while a template is rendered, and a message, or a
 	// part of one, as shownBytes: what a template sees of it took 390 to 500 bytes.
 	longBytes = 1 << 20
-	// longTextBytes is the length of one text of embeddings and rerankings from which it is
-	// long: normalized it may be eight times as long, in several copies.
+	// longTextBytes is the length of one text of embeddings and rerankings, and of prompts of models
+	// with a normal form, from which it is long: normalized it may be eight times as long, in
+	// several copies.
 	longTextBytes = 128 << 10
 	valueBytes    = 150
 	shownBytes    = 512
@@ -307,7 +308,7 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 	}
 	turns := p.textTurns(r.Tenant)
 	defer turns.give()
-	if turns.take(ctx, r.bytes() > longBytes) != nil {
+	if turns.take(ctx, r.bytes() > longBytes || p.lengthens(r.textBytes())) != nil {
 		return nil, cancelled()
 	}
 	var written string
@@ -360,15 +361,27 @@ func (p *inputProcessor) checkRows(ids []int32) *Refusal {
 	return nil
 }
 
-// bytes is the length of the text of a request, and the memory of its JSON and messages while
-// a template is rendered.
-func (r Request) bytes() int {
+// lengthens reports whether a text of n bytes may take much memory once it is normalized.
+func (p *inputProcessor) lengthens(n int) bool { return n > longTextBytes && p.tok.Lengthens() }
+
+// textBytes is the length of the text of a request.
+func (r Request) textBytes() int {
 	n := 0
 	if r.Chat != nil {
-		n += r.Chat.Bytes() + valueBytes*r.Chat.Values() + shownBytes*r.messages()
+		n += r.Chat.Bytes()
 	}
 	if r.Prompt != nil {
 		n += len(*r.Prompt)
+	}
+	return n
+}
+
+// bytes is the length of the text of a request, and the memory of its JSON and messages while
+// a template is rendered.
+func (r Request) bytes() int {
+	n := r.textBytes()
+	if r.Chat != nil {
+		n += valueBytes*r.Chat.Values() + shownBytes*r.messages()
 	}
 	return n
 }

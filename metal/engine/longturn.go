@@ -78,13 +78,16 @@ func (t *textTurns) give() {
 }
 
 // render applies the chat template. A template that makes a long text of a short request starts
-// again with the turn once it has made longBytes: no request keeps its place among the short ones,
-// or a part of its text, while it waits for the turn.
+// again with the turn, once it has made longBytes or a text that normalizing makes long: no request
+// keeps its place among the short ones, or a part of its text, while it waits for the turn.
 func (p *inputProcessor) render(ctx context.Context, r Request, turns *textTurns) (rendered string, refusal *Refusal) {
 	err := errLong
 	if !turns.long.has {
 		if err = turns.take(ctx, false); err == nil {
 			rendered, err = p.text.RenderInTurn(ctx, *r.Chat, longBytes, func(context.Context) error { return errLong })
+		}
+		if err == nil && p.lengthens(len(rendered)) {
+			rendered, err = "", errLong
 		}
 	}
 	if errors.Is(err, errLong) {

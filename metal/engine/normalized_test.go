@@ -86,13 +86,24 @@ func TestAttackTextsThatNormalizationMakesLong(t *testing.T) {
 		name, reader string
 		long         int
 		query        bool
-	}{{"long texts", "xlm-roberta cls", longBytes, false}, {"short texts", "xlm-roberta cls", longTextBytes, false}, {"long queries", "xlm-roberta rerank", longBytes, true}} {
+		prompt       bool
+	}{
+		{"long texts", "xlm-roberta cls", longBytes, false, false}, {"short texts", "xlm-roberta cls", longTextBytes, false, false},
+		{"long queries", "xlm-roberta rerank", longBytes, true, false}, {"long prompts", "xlm-roberta cls", longBytes, false, true},
+	} {
 		p := compatible(t, c.reader)
+		p.context = longBytes
 		text := strings.Repeat(sign, (c.long-100)/len(sign))
 		held := mostHeld(func() {
 			var all sync.WaitGroup
 			for range bytes / c.long {
 				all.Go(func() {
+					if c.prompt {
+						if _, refusal := p.tokens(t.Context(), Request{Tenant: "a", Prompt: &text}, nil); refusal != nil {
+							t.Errorf("%s: %v", c.name, refusal)
+						}
+						return
+					}
 					of := p.embedTexts(EmbedRequest{Texts: []string{text}, Options: embed.Options{Truncate: true}})
 					if c.query {
 						of, _ = p.rerankTexts(RerankRequest{Query: text, Documents: []string{"a"}, Options: embed.Options{Truncate: true}})

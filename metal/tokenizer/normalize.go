@@ -14,6 +14,18 @@ type normalizer []normalizing
 // normalizing is one step; its only error is errTooSlow.
 type normalizing func(*budget, string) (string, error)
 
+// Lengthens reports whether the normalizer of the tokenizer makes some texts several times as long
+// as they are, as normal forms do.
+func (t *Tokenizer) Lengthens() bool {
+	const composed, compatible = "\U0001d160", "\u3316" // three characters in NFC, six in NFKC
+	for _, s := range []string{composed, compatible} {
+		if text, err := t.normalize.text(newBudget(len(s)), s); err != nil || len(text) >= 3*len(s) {
+			return true
+		}
+	}
+	return false
+}
+
 func pure(f func(string) string) normalizing {
 	return func(_ *budget, s string) (string, error) { return f(s), nil }
 }

@@ -74,3 +74,20 @@ func TestANormalFormOfALongTextIsCountedFirst(t *testing.T) {
 		}
 	}
 }
+
+// Texts of tokenizers with a normal form may become several times as long; those in which a
+// character stands for another do not.
+func TestNormalFormsLengthenTexts(t *testing.T) {
+	for normalizer, want := range map[string]bool{
+		`null`: false, `{"type":"Lowercase"}`: false, `{"type":"Replace","pattern":{"String":" "},"content":"▁"}`: false,
+		`{"type":"NFC"}`: true, `{"type":"NFD"}`: true, `{"type":"NFKC"}`: true, `{"type":"NFKD"}`: true,
+	} {
+		tok, err := kit(t, map[string]string{"normalizer": normalizer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tok.Lengthens(); got != want {
+			t.Errorf("%s lengthens texts: %t, want %t", normalizer, got, want)
+		}
+	}
+}
