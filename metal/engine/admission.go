@@ -129,13 +129,29 @@ func (a *admission) admitEmbedding(e *embedding) error {
 	return nil
 }
 
-// enter counts one more request, unless too many are waiting. It is called with mu held.
-func (a *admission) enter(tenant string) error {
+// check returns the error that another request would get now, before it is read: that may take much
+// work, and blocks of the disk.
+func (a *admission) check(tenant string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.full(tenant)
+}
+
+// full is the error if too many requests are waiting for another one. It is called with mu held.
+func (a *admission) full(tenant string) error {
 	if !a.open {
 		return errClosed
 	}
 	if free := a.limit - a.admitted; free <= a.keptFrom(tenant) {
 		return &Refusal{Kind: QueueFull, Message: fmt.Sprintf("%d requests are already running or waiting", a.admitted), RetryAfter: retryAfter}
+	}
+	return nil
+}
+
+// enter counts one more request, unless too many are waiting. It is called with mu held.
+func (a *admission) enter(tenant string) error {
+	if err := a.full(tenant); err != nil {
+		return err
 	}
 	a.admitted++
 	a.of[tenant]++

@@ -44,6 +44,9 @@ func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error)
 
 // compute checks and queues texts of a tenant, and waits for their results.
 func (e *Engine) compute(ctx context.Context, p *inputProcessor, tenant string, all texts) ([][]float32, int, *Refusal) {
+	if err := e.admission.check(tenant); err != nil {
+		return nil, 0, e.refusalOf(err)
+	}
 	var r *embedding
 	var refusal *Refusal
 	if err := contained(e.log, "input", func() error { r, refusal = p.embeddingOf(ctx, tenant, all); return nil }); err != nil {

@@ -336,6 +336,9 @@ func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
+	if err := e.admission.check(r.Tenant); err != nil {
+		return nil, e.refusalOf(err)
+	}
 	var s *sequence
 	if err := contained(e.log, "input", func() error { s, refusal = input.sequenceOf(ctx, r); return nil }); err != nil {
 		return nil, internal(err)
