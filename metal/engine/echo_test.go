@@ -212,3 +212,12 @@ func TestAttackPromptsWhoseTokensAreRanked(t *testing.T) {
 		t.Errorf("two prompts took %d steps", n)
 	}
 }
+
+// The logits of a prompt that is ranked are many rows: their space is given up when nothing is
+// computed, and before steps whose tokens the device samples.
+func TestSpaceOfARankedPromptIsGivenUp(t *testing.T) {
+	e := ready(t, engine.Options{}, ref.Options{})
+	facts, _ := e.Facts()
+	ask(t, e, engine.Request{Tokens: tokensOf(1, 200, 400), Echo: true, MaxTokens: 1, Logprobs: alternatives(0)})
+	waitFor(t, "the return of the logits", func() bool { return engine.KeptLogits(t.Context(), e) <= int(facts.VocabularySize) })
+}

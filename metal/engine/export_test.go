@@ -57,6 +57,12 @@ func Active(ctx context.Context, e *Engine) (n int) {
 	return n
 }
 
+// KeptLogits are those for which the loop keeps space between two steps.
+func KeptLogits(ctx context.Context, e *Engine) (n int) {
+	_, _ = e.admission.run(ctx, func(c loopControl) { n = cap(c.(*loop).runner.logits) })
+	return n
+}
+
 // Overhead of the process by arithmetic.
 func Overhead(e *Engine) int64 { return e.guard.Overhead() }
 

@@ -249,6 +249,7 @@ func (l *loop) preemptAll(ids []batch.ID) {
 // gives way, and images whether there is room.
 func (l *loop) wait() {
 	l.blocks.prepare()
+	l.runner.shrink()
 	if len(l.parked) > 0 && l.sched.Waiting() > 0 || len(l.blocks.roomless) > 0 {
 		again := time.AfterFunc(parkedToken, l.admission.notify)
 		defer again.Stop()

@@ -92,6 +92,8 @@ type runner struct {
 	// maxRows is the largest number of rows of logits that is kept space for.
 	maxRows int
 	logits  []float32
+	// usual is how many logits they have at most.
+	usual int
 	// axes is true if tokens of images turn by more than their position.
 	axes bool
 }
@@ -218,6 +220,7 @@ func (r *runner) read(f *inflightStep) ([]sampled, error) {
 	defer r.readStates(f)
 	shape := f.out.Shape()
 	if f.argmax {
+		r.shrink()
 		ids := make([]int32, shape[0])
 		f.scope.ReadIDs(f.out, ids)
 		return deviceSampled(ids), f.scope.Err()
@@ -259,8 +262,18 @@ func deviceSampled(ids []int32) []sampled {
 // space for rows of logits. It is kept for the next step, unless a prompt that was ranked
 // made it larger than steps need.
 func (r *runner) space(rows, width int) []float32 {
-	if limit := r.maxRows * width; rows*width <= limit && cap(r.logits) > limit || cap(r.logits) < rows*width {
+	if r.usual = r.maxRows * width; rows*width <= r.usual {
+		r.shrink()
+	}
+	if cap(r.logits) < rows*width {
 		r.logits = make([]float32, rows*width)
 	}
 	return r.logits[:rows*width]
+}
+
+// shrink gives up the space that is larger than steps need, before a step or a wait that uses none.
+func (r *runner) shrink() {
+	if cap(r.logits) > r.usual {
+		r.logits = nil
+	}
 }
