@@ -141,7 +141,7 @@ func (s *sequence) complete(log *slog.Logger) Finished {
 		return Finished{Err: internal(err)}
 	}
 	s.stream.push(deltas, 0)
-	return Finished{Reason: Stop}
+	return Finished{Reason: Stop, Stop: s.output.Stop()}
 }
 
 // ended reports whether an answer ends with a token that did not stop it: it is complete or
@@ -152,9 +152,14 @@ func (s *sequence) ended(token int32) ([]output.Delta, *Finished, error) {
 	case err != nil:
 		return nil, nil, err
 	case complete:
-		return s.output.Flush(false), &Finished{Reason: Stop}, nil
-	case s.generated() >= s.maxTokens:
-		return s.output.Flush(true), &Finished{Reason: Length, Full: s.clamped}, nil
+		deltas := s.output.Flush(false)
+		return deltas, &Finished{Reason: Stop, Stop: s.output.Stop()}, nil
+	case s.generated() < s.maxTokens:
+		return nil, nil, nil
 	}
-	return nil, nil, nil
+	deltas := s.output.Flush(true)
+	if stop := s.output.Stop(); stop != "" {
+		return deltas, &Finished{Reason: Stop, Stop: stop}, nil
+	}
+	return deltas, &Finished{Reason: Length, Full: s.clamped}, nil
 }
