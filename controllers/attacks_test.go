@@ -460,7 +460,7 @@ func TestAttackMetadataInTheOperatorsMemory(t *testing.T) {
 	}
 	var kept v1alpha1.ModelDeployment
 	w.must(w.mgr.GetClient().Get(w.ctx, client.ObjectKeyFromObject(d), &kept))
-	if kept.Annotations["a"] != "" || len(kept.Annotations) > 2 || len(kept.Labels) > 0 || len(kept.Finalizers) == 0 {
+	if kept.Annotations["a"] != "" || len(kept.Annotations) > 3 || len(kept.Labels) > 0 || len(kept.Finalizers) == 0 {
 		t.Errorf("cached with %d annotations, %d labels and finalizers %v", len(kept.Annotations), len(kept.Labels), kept.Finalizers)
 	}
 }

@@ -152,7 +152,7 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 		}
 		models[name] = cache.Config{}
 	}
-	repeated, specs := newParts(), &specRoom{}
+	repeated, specs := newParts(), newSpecRoom()
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{

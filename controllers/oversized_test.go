@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -97,6 +98,49 @@ func TestAttackManySpecsOfANamespace(t *testing.T) {
 		}
 	}
 	runtime.KeepAlive(kept)
+}
+
+// TestARefusedSpecStaysRefusedAfterARestart: client-go transforms the objects of a list twice.
+func TestARefusedSpecStaysRefusedAfterARestart(t *testing.T) {
+	w := newWorld(t)
+	w.deploy("large", func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Affinity = largeAffinity(1) })
+	before := w.deployment("large", v1alpha1.ConditionAccepted, v1alpha1.ReasonSpecTooLarge)
+	w.stop()
+	w.startOperator()
+	var d v1alpha1.ModelDeployment
+	w.eventually("the cache has it", func() error { return w.mgr.GetClient().Get(w.ctx, client.ObjectKeyFromObject(before), &d) })
+	if fleet.OversizedDeployment(&d, &d.Spec) == nil {
+		t.Errorf("a spec without its placement is accepted: %v", d.Annotations)
+	}
+}
+
+// TestASpecIsCompactedOnce: a spec that is too large, one for which there is no room, and one that a
+// tenant marks.
+func TestASpecIsCompactedOnce(t *testing.T) {
+	transform := transformOf()
+	var kept []*v1alpha1.ModelDeployment
+	for i := range 4000 {
+		d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", UID: types.UID(fmt.Sprint("u", i))}}
+		d.Spec.ChatTemplate = strings.Repeat("x", 16<<10)
+		if i == 0 {
+			d.Spec.Placement.Affinity = largeAffinity(1)
+		}
+		kept = append(kept, cached(t, transform, d))
+	}
+	if !fleet.Crowded(kept[3999]) || fleet.Crowded(kept[0]) {
+		t.Fatal("no spec is left out for lack of room")
+	}
+	for _, i := range []int{0, 1, 3999} {
+		before := kept[i].DeepCopy()
+		if again := cached(t, transform, kept[i]); !reflect.DeepEqual(again, before) || (fleet.OversizedDeployment(again, &again.Spec) != nil) != (i != 1) {
+			t.Errorf("spec %d has %v, and had %v", i, again.Annotations, before.Annotations)
+		}
+	}
+	forged := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Annotations: map[string]string{"metalfleet.dev/spec-compact": "", "metalfleet.dev/spec-bytes": "1"}}}
+	forged.Spec.Placement.Affinity = largeAffinity(1)
+	if d := cached(t, transform, forged); fleet.OversizedDeployment(d, &d.Spec) == nil {
+		t.Error("a tenant has a spec accepted that is too large")
+	}
 }
 
 // TestADeploymentTakesNoMoreThanItIsCountedFor: one of 2 KiB may have messages of 2 KiB in four

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"crypto/rand"
 	"runtime"
 	"sync"
 
@@ -11,15 +12,20 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// specRoom bounds the deployments of each namespace, and of all, in the cache. The first that come have the room, also after a restart. A spec leaves it with its
-// object, once that is out of memory. The zero value is ready.
+// specRoom bounds the deployments of each namespace, and of all, in the cache. The first that come
+// have the room, also after a restart. A spec leaves it with its object, once that is out of memory.
 type specRoom struct {
+	// mark is of the objects that slim has seen.
+	mark string
+
 	mu    sync.Mutex
 	of    map[string]*specsOf // by namespace, guarded by mu
 	bytes int                 // of all namespaces, guarded by mu
 	// last is the number of the last version that took room, guarded by mu.
 	last uint64
 }
+
+func newSpecRoom() *specRoom { return &specRoom{mark: rand.Text()} }
 
 // specsOf has the specs of a namespace that take room.
 type specsOf struct {
@@ -46,7 +52,7 @@ type version struct {
 func (r *specRoom) slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
-		fleet.Compact(o, func(bytes int) bool { return r.take(o, bytes) })
+		fleet.Compact(o, r.mark, func(bytes int) bool { return r.take(o, bytes) })
 	case *appsv1.ControllerRevision:
 		o.ManagedFields, o.Annotations = nil, nil
 	}

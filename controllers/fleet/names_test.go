@@ -68,7 +68,7 @@ func TestAttackNamesInTheOrdersOfAMac(t *testing.T) {
 		t.Errorf("the names that the schema allows are accepted: %+v", refusal)
 	}
 	counted := 0
-	Compact(&d, func(bytes int) bool { counted = bytes; return true })
+	Compact(&d, "", func(bytes int) bool { counted = bytes; return true })
 	if whole, _ := Names(&d, nil); counted < jsonBytes(whole) {
 		t.Errorf("%d bytes count in the operator, and its names are %d", counted, jsonBytes(whole))
 	}

@@ -19,6 +19,8 @@ const (
 	annotationRoom = "metalfleet.dev/spec-room"
 	// annotationCrowded marks a spec for which its namespace had no room.
 	annotationCrowded = "metalfleet.dev/spec-crowded"
+	// annotationCompact has the mark of the cache that compacted the deployment.
+	annotationCompact = "metalfleet.dev/spec-compact"
 )
 
 // SpecsRoom is for the deployments: their specs and names.
@@ -32,11 +34,17 @@ const leastBytes = 8 << 10
 // of its spec, and drops the large parts of a spec that is too large, or that is not admitted
 // with the bytes that it takes in memory: a tenant may store a MiB in each of many objects. Such
 // a spec is refused by OversizedDeployment, so that nothing reads these parts.
-func Compact(d *v1alpha1.ModelDeployment, admits func(bytes int) bool) {
+//
+// An object with the mark of the cache is unchanged: client-go transforms those of a list twice, and
+// the size of what is left must not replace that of the spec. No tenant knows the mark.
+func Compact(d *v1alpha1.ModelDeployment, mark string, admits func(bytes int) bool) {
+	if mark != "" && d.Annotations[annotationCompact] == mark {
+		return
+	}
 	text := jsonOf(&d.Spec)
 	n := len(text)
 	d.ManagedFields, d.Labels, d.OwnerReferences = nil, nil, nil
-	d.Annotations = map[string]string{annotationSpecBytes: strconv.Itoa(n)}
+	d.Annotations = map[string]string{annotationCompact: mark, annotationSpecBytes: strconv.Itoa(n)}
 	shareMessages(d.Status.Conditions)
 	if oversized(n) != nil {
 		n = 0 // without these parts it is small

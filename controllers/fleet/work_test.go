@@ -53,7 +53,7 @@ func TestAttackALargeAffinity(t *testing.T) {
 		t.Errorf("Macs are asked for a deployment that is refused: %+v", Oversized(&d.Spec))
 	}
 	d.Spec.Placement = v1alpha1.PlacementSpec{NodeSelector: map[string]string{"key": strings.Repeat("x", 40<<10)}}
-	if Compact(d, func(int) bool { return true }); d.Spec.Placement.NodeSelector != nil || len(Asked(d, macs)) != 0 {
+	if Compact(d, "", func(int) bool { return true }); d.Spec.Placement.NodeSelector != nil || len(Asked(d, macs)) != 0 {
 		t.Errorf("Macs are asked for a deployment whose refused placement was dropped: %v", Asked(d, macs))
 	}
 }
