@@ -44,7 +44,10 @@ func (e *fullError) Error() string {
 // add counts more bytes, or refuses them.
 func (r *Reconciler) add(ctx context.Context, f *footprint, namespace string, bytes int) error {
 	most := replicasRoom.Least
-	if f.all+bytes > most {
+	switch {
+	case f.all+bytes > replicasRoom.Namespace: // others do not matter, and to read all of theirs costs memory
+		most = replicasRoom.Namespace
+	case f.all+bytes > most:
 		if f.most == 0 {
 			others, err := r.replicasOfOthers(ctx, namespace)
 			if err != nil {

@@ -4,20 +4,25 @@ package modeldeployment
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
 // placer is an API server that keeps replicas, and gives each a Mac.
@@ -239,6 +244,49 @@ func TestAttackManyDeploymentsWithRevisions(t *testing.T) {
 	}
 	if _, err := r.ensureRevision(t.Context(), s, s.revisions[len(s.revisions)-1].engine); err != nil {
 		t.Errorf("a revision that exists is refused: %v", err)
+	}
+}
+
+// TestRevisionsTakeNoMoreThanTheyAreCountedFor: an edit of a number makes another engine of less
+// than 1 KB, of which a deployment may keep a hundred.
+func TestRevisionsTakeNoMoreThanTheyAreCountedFor(t *testing.T) {
+	const many = 10_000
+	s, v := rolled(wide), &revising{}
+	s.deployment.Name = strings.Repeat("d", 52)
+	e := s.revisions[0].engine
+	e.Model = fleettest.Model("hf://owner/name", "a", 1<<20)
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, fleet.IndexOwner: func(o any) ([]string, error) {
+		owner := string(metav1.GetControllerOf(o.(*appsv1.ControllerRevision)).UID)
+		return []string{owner, s.deployment.Namespace + "/" + owner}, nil
+	}})
+	var before, after goruntime.MemStats
+	goruntime.GC()
+	goruntime.ReadMemStats(&before)
+	for i := range many {
+		s.deployment.UID = types.UID(fmt.Sprintf("%036d", i/2)) // two of each
+		e.Context.MaxTokens = int64(i)
+		v.revisions.Items, s.revisions = nil, nil
+		if _, err := (&Reconciler{Client: v}).ensureRevision(t.Context(), s, e); err != nil {
+			t.Fatal(err)
+		}
+		o := &appsv1.ControllerRevision{}
+		if text, err := json.Marshal(v.revisions.Items[0]); err != nil || json.Unmarshal(text, o) != nil {
+			t.Fatal(err)
+		}
+		o.Annotations, o.UID, o.ResourceVersion = nil, s.deployment.UID, fmt.Sprint(i)
+		if err := store.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goruntime.GC()
+	goruntime.ReadMemStats(&after)
+	v.revisions.Items = nil
+	for _, o := range store.List() {
+		v.revisions.Items = append(v.revisions.Items, *o.(*appsv1.ControllerRevision))
+	}
+	counted, err := (&Reconciler{Client: v}).revisionBytes(t.Context())
+	if taken := int(after.HeapAlloc) - int(before.HeapAlloc); err != nil || taken > counted {
+		t.Errorf("%d revisions take %d bytes each, and are counted for %d (%v)", many, taken/many, counted/many, err)
 	}
 }
 

@@ -93,17 +93,24 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	return made, nil
 }
 
-// revisionsRoom is for the engines in all revisions: no quota has to count them, and the operator
-// has them in memory. It is enough for 5,000 deployments of a namespace with two usual ones.
+// revisionsRoom is for all revisions: no quota has to count them, and the operator has them in
+// memory. It is enough for 5,000 deployments of a namespace with two usual ones.
 var revisionsRoom = fleet.Room{Namespace: 64 << 20, All: 128 << 20, Least: 4 << 20}
+
+// perRevision is what a revision takes in memory besides its engine, at most: its metadata, and its
+// entries in the indexes. An engine may have 700 bytes.
+const perRevision = 2 << 10
 
 // roomForRevision refuses a revision for which its namespace has no room. It is asked when one is
 // created, which only an edit of a deployment leads to.
 func (r *Reconciler) roomForRevision(ctx context.Context, made *appsv1.ControllerRevision) error {
 	own, err := r.revisionBytes(ctx, client.InNamespace(made.Namespace))
-	n := own + len(made.Data.Raw)
-	if err != nil || n <= revisionsRoom.Least {
+	n := own + perRevision + len(made.Data.Raw)
+	switch most := revisionsRoom.Namespace; {
+	case err != nil || n <= revisionsRoom.Least:
 		return err
+	case n > most: // others do not matter, and to read all of theirs costs memory
+		return &createRevisionError{made.Namespace, n, most}
 	}
 	all, err := r.revisionBytes(ctx)
 	if err != nil {
@@ -115,14 +122,14 @@ func (r *Reconciler) roomForRevision(ctx context.Context, made *appsv1.Controlle
 	return nil
 }
 
-// revisionBytes returns what the engines in revisions take.
+// revisionBytes returns what revisions take.
 func (r *Reconciler) revisionBytes(ctx context.Context, of ...client.ListOption) (n int, err error) {
 	var list appsv1.ControllerRevisionList // shares its objects with the cache: read only
 	if err := r.Client.List(ctx, &list, append(of, client.UnsafeDisableDeepCopy)...); err != nil {
 		return 0, fmt.Errorf("list revisions: %w", err)
 	}
 	for i := range list.Items {
-		n += len(list.Items[i].Data.Raw)
+		n += perRevision + len(list.Items[i].Data.Raw)
 	}
 	return n, nil
 }
