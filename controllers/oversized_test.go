@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,12 @@ func cached(t *testing.T, transform func(any) (any, error), d *v1alpha1.ModelDep
 		t.Fatal(err)
 	}
 	return o.(*v1alpha1.ModelDeployment)
+}
+
+// countedFor returns the bytes for which a deployment in the cache is counted.
+func countedFor(d *v1alpha1.ModelDeployment) int {
+	n, _ := strconv.Atoi(d.Annotations["metalfleet.dev/spec-room"])
+	return n
 }
 
 // TestAttackManySpecsOfANamespace: each is just small enough to be accepted.
@@ -192,6 +199,42 @@ func TestADeploymentTakesNoMoreThanItIsCountedFor(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
+// TestADeploymentIsCountedWithItsStatus: a spec that is larger than leastBytes has one as well.
+func TestADeploymentIsCountedWithItsStatus(t *testing.T) {
+	const many = 1000
+	transform := transformOf()
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team", ResourceVersion: "1234567", Finalizers: []string{v1alpha1.FinalizerReplicas}}}
+	d.Spec.Model.Source, d.Spec.ChatTemplate = "hf://owner/name", strings.Repeat("x", 12_000)
+	for i := range 10 {
+		d.Status.Conditions = append(d.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Condition", i), Status: "True", Reason: "Reason",
+			Message: fmt.Sprint(i) + strings.Repeat("m", 100), ObservedGeneration: 1, LastTransitionTime: metav1.Now()})
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []*v1alpha1.ModelDeployment
+	counted := 0
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range many {
+		o := &v1alpha1.ModelDeployment{}
+		if err := json.Unmarshal(text, o); err != nil {
+			t.Fatal(err)
+		}
+		o.Name, o.UID = fmt.Sprint("d-", i), types.UID(fmt.Sprintf("%036d", i))
+		kept = append(kept, cached(t, transform, o))
+		counted += countedFor(kept[i])
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if taken := int(after.HeapAlloc) - int(before.HeapAlloc); taken > counted {
+		t.Errorf("each takes %d bytes, and is counted for %d", taken/many, counted/many)
+	}
+	runtime.KeepAlive(kept)
+}
+
 // TestAttackSpecsOfManyNamespaces: each has as many as one may.
 func TestAttackSpecsOfManyNamespaces(t *testing.T) {
 	transform := transformOf()
@@ -202,8 +245,9 @@ func TestAttackSpecsOfManyNamespaces(t *testing.T) {
 		for i := range 3000 {
 			d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprint("evil-", namespace), UID: types.UID(fmt.Sprint(namespace, "-", i))}}
 			d.Spec.ChatTemplate = strings.Repeat("x", 16<<10)
-			d = cached(t, transform, d)
-			n += len(d.Spec.ChatTemplate)
+			if d = cached(t, transform, d); !fleet.Crowded(d) {
+				n += countedFor(d)
+			}
 			kept = append(kept, d)
 		}
 		if bytes += n; n < fleet.SpecsRoom.Least*9/10 {

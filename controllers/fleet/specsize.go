@@ -27,8 +27,11 @@ const (
 var SpecsRoom = Room{Namespace: 48 << 20, All: 96 << 20, Least: 4 << 20}
 
 // leastBytes is what a deployment takes at least, with its status: one of a few bytes may have long
-// messages in four conditions.
-const leastBytes = 8 << 10
+// messages in four conditions. statusBytes is what one takes besides a larger spec.
+const (
+	leastBytes  = 8 << 10
+	statusBytes = 5 << 10
+)
 
 // Compact prepares a deployment for the operator's cache: it drops its metadata, records the size
 // of its spec, and drops the large parts of a spec that is too large, or that is not admitted
@@ -49,7 +52,7 @@ func Compact(d *v1alpha1.ModelDeployment, mark string, admits func(bytes int) bo
 	if oversized(n) != nil {
 		n = 0 // without these parts it is small
 	}
-	room := max(leastBytes, n+bytes.Count(text[:n], []byte{'"'})/2*perString+namesBytes(d))
+	room := max(leastBytes, n+bytes.Count(text[:n], []byte{'"'})/2*perString+namesBytes(d)+statusBytes)
 	d.Annotations[annotationRoom] = strconv.Itoa(room)
 	admitted := admits(room)
 	if !admitted {
