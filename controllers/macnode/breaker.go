@@ -59,7 +59,8 @@ func leaving(mac *v1alpha1.MacNode) string {
 }
 
 // back reports whether a Mac's renewals resumed within the window, or just now and before
-// it was judged. One that has just joined was never away.
+// it was judged. One that has just joined was never away, and a time in the future is of a clock
+// that was ahead.
 func back(before *metav1.Condition, p Pulse, age time.Duration, now time.Time) bool {
 	if before == nil {
 		return false
@@ -67,7 +68,7 @@ func back(before *metav1.Condition, p Pulse, age time.Duration, now time.Time) b
 	since := now.Sub(before.LastTransitionTime.Time)
 	switch before.Reason {
 	case v1alpha1.ReasonReporting:
-		return since < breakerWindow && age-since > breakerWindow
+		return since >= 0 && since < breakerWindow && age-since > breakerWindow
 	case v1alpha1.ReasonMacSilent, v1alpha1.ReasonBreakerOpen:
 		return p.Seen && p.Silence < silentAfter
 	default:

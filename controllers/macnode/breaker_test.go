@@ -166,6 +166,7 @@ func TestAMacIsBackForAMinuteAfterASilence(t *testing.T) {
 		"a restart hears nothing":    {mac: mac(time.Hour, time.Hour, held), pulse: Pulse{}},
 		"it was gone":                {mac: mac(time.Hour, time.Hour, v1alpha1.ReasonMacGone), pulse: Pulse{Seen: true}},
 		"it has just joined":         {mac: mac(50*time.Second, 40*time.Second, seen), pulse: Pulse{}},
+		"a clock was ahead":          {mac: mac(time.Hour, -24*time.Hour, seen), pulse: Pulse{}},
 		"it was not judged ever":     {mac: &v1alpha1.MacNode{}, pulse: Pulse{}},
 	} {
 		if got := ObservationOf(tc.mac, tc.pulse, start).Back; got != tc.want {

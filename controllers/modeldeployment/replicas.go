@@ -399,7 +399,11 @@ func fillSlots(w desiredState, revision string, room int, same []*v1alpha1.Model
 // that copied it.
 func avoided(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) []v1alpha1.AvoidedMac {
 	byName := map[string]v1alpha1.AvoidedMac{}
+	latest := metav1.NewTime(now.Add(w.avoid).Truncate(time.Second)) // later ones are of a clock that was ahead
 	note := func(a v1alpha1.AvoidedMac) {
+		if a.Until.After(latest.Time) {
+			a.Until = latest
+		}
 		if known, has := byName[a.Name]; a.Until.After(now) && (!has || known.Until.Before(&a.Until)) {
 			byName[a.Name] = a
 		}

@@ -239,6 +239,18 @@ func TestSuccessorsAvoidTheMacThatRefused(t *testing.T) {
 	}
 }
 
+// The clock of the operator that created the replica was a day ahead.
+func TestARefusalIsRememberedNoLonger(t *testing.T) {
+	r := have("new#0 refused")
+	r.Spec.Avoid = []v1alpha1.AvoidedMac{{Name: "mac-8", Until: metav1.NewTime(now.Add(24 * time.Hour))}}
+	got := plan(desiredState{revision: "new", count: 1, avoid: avoidFor}, []v1alpha1.ModelReplica{r}, now)
+	for _, a := range got.create[0].avoid {
+		if left := a.Until.Sub(now); left > avoidFor || len(got.create[0].avoid) != 2 {
+			t.Errorf("%s is avoided for %s", a.Name, left)
+		}
+	}
+}
+
 // The transition's time is of the Mac's clock, which is not trusted.
 func TestAMacsClockCannotStretchItsRefusal(t *testing.T) {
 	for name, offset := range map[string]time.Duration{"fast": 1000 * time.Hour, "slow": -1000 * time.Hour} {

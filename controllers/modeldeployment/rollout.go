@@ -97,12 +97,12 @@ func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 		next.Halt = h
 		return next, false
 	}
-	if next.StartTime == nil || d.Status.UpdateRevision != wanted || before.Halt != nil {
+	if later(next.StartTime, now) || d.Status.UpdateRevision != wanted || before.Halt != nil {
 		next.StartTime, next.ProgressTime = &now, &now
 	}
 	moved := f.placed != before.PlacedReplicas || f.bytes != before.BytesDone || f.available != d.Status.UpdatedAvailableReplicas || f.total != d.Status.UpdatedReplicas
 	begins := f.fetches && before.State != v1alpha1.RolloutPrefetching // it may have waited for long before
-	if moved || begins || before.State == v1alpha1.RolloutPaused && !rollout.Paused || next.ProgressTime == nil {
+	if moved || begins || before.State == v1alpha1.RolloutPaused && !rollout.Paused || later(next.ProgressTime, now) {
 		next.ProgressTime = &now
 	}
 	if rollout.Paused {
@@ -114,6 +114,9 @@ func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 	}
 	return next, overdue
 }
+
+// later reports whether a time is unknown, or in the future: the clock of an operator was ahead.
+func later(t *metav1.Time, now metav1.Time) bool { return t == nil || t.After(now.Time) }
 
 // halt returns why the wanted revision is given up; nil if it is not.
 func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.RolloutHalt {
@@ -222,7 +225,7 @@ func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 		return nil
 	}
 	if done := next.UpdatedAvailableReplicas; done > 0 && next.Rollout.State != v1alpha1.RolloutStarting {
-		return ptr.To(int64(s.now.Sub(next.Rollout.StartTime.Time).Seconds()) * int64(left) / int64(done))
+		return ptr.To(max(0, int64(s.now.Sub(next.Rollout.StartTime.Time).Seconds())) * int64(left) / int64(done))
 	}
 	var longest *int64
 	s.some(func(r *v1alpha1.ModelReplica) bool {

@@ -243,6 +243,21 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 	}
 }
 
+// TestARolloutThatBeganInTheFuture: the clock of an operator was ahead. The schema refuses a status
+// with a negative estimate, and its deadline would come a day late.
+func TestARolloutThatBeganInTheFuture(t *testing.T) {
+	s := rolled(func(s *scope) { s.now = now.Add(-24 * time.Hour) }, "old#0 ready", "new#0 ready", "new#1")
+	s.deployment.Spec.Replicas = ptr.To[int32](2)
+	if e := deriveStatus(s).Rollout.ETASeconds; e == nil || *e < 0 {
+		t.Errorf("estimate %v before the rollout is judged", ptr.Deref(e, -1))
+	}
+	s.rollout, s.overdue = assess(s)
+	next := deriveStatus(s).Rollout
+	if *next.ETASeconds < 0 || next.StartTime.After(s.now) || next.ProgressTime.After(s.now) {
+		t.Errorf("%+v", next)
+	}
+}
+
 func halt(revision string, attempt int64) func(*scope) {
 	return func(s *scope) {
 		s.deployment.Status.Rollout.Halt = &v1alpha1.RolloutHalt{Revision: revision, RetryGeneration: attempt, Reason: "Why", Message: "because", Time: metav1.NewTime(now)}

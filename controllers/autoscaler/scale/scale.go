@@ -139,6 +139,7 @@ func Decide(p Policy, m Memory, f Figures, replicas []Replica, now time.Time) De
 	if !m.Decided {
 		m = Memory{Decided: true, Desired: min(max(p.Min, 1, len(replicas)), p.Max), Changed: now, Seen: now}
 	}
+	m.correct(now)
 	m.skip(f, now)
 	c := &choice{Policy: p, Decision: Decision{Memory: m}, f: f, replicas: replicas, now: now}
 	c.want()
@@ -165,6 +166,16 @@ func Decide(p Policy, m Memory, f Figures, replicas []Replica, now time.Time) De
 // replacing reports whether a rollout decides which replicas are removed.
 func (c *choice) replacing() bool {
 	return slices.ContainsFunc(c.replicas, func(r Replica) bool { return r.Old })
+}
+
+// correct replaces times in the future: an earlier operator wrote them by a clock that was ahead,
+// and nothing would be removed until then.
+func (m *Memory) correct(now time.Time) {
+	for _, t := range []*time.Time{&m.Changed, &m.LowSince, &m.IdleSince, &m.HighSince, &m.Seen} {
+		if t.After(now) {
+			*t = now
+		}
+	}
 }
 
 // skip moves the remembered times over unobserved time: since the last complete evaluation.

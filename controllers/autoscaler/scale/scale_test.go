@@ -260,6 +260,19 @@ func TestTheDelaySurvivesARestart(t *testing.T) {
 	}
 }
 
+// The clock of the operator that wrote the times was a day ahead.
+func TestTimesOfAClockThatWasAhead(t *testing.T) {
+	p := policy()
+	p.Min = 0
+	f := newFleet(t, p)
+	f.pass(time.Minute, running(12))
+	f.pass(time.Minute, running(0))
+	f.now = f.now.Add(-24 * time.Hour)
+	clear(f.ready) // they serve
+	f.pass(20*time.Minute, running(0))
+	f.want(0, "")
+}
+
 func TestToZeroAndBack(t *testing.T) {
 	p := policy()
 	p.Min = 0

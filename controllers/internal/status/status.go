@@ -60,7 +60,9 @@ func Unknown(t, reason, message string) Condition {
 }
 
 // Merge stamps the wanted conditions: one whose status is unchanged keeps the time of its
-// last transition. Conditions of previous that are not wanted are not in the result.
+// last transition, unless that is in the future: the clock of an operator was ahead, and what is
+// counted from that time would last until then. Conditions of previous that are not wanted are
+// not in the result.
 func Merge(previous []metav1.Condition, generation int64, now time.Time, wanted ...Condition) []metav1.Condition {
 	out := make([]metav1.Condition, 0, len(wanted))
 	for _, w := range wanted {
@@ -68,7 +70,7 @@ func Merge(previous []metav1.Condition, generation int64, now time.Time, wanted 
 			Type: w.Type, Status: w.Status, Reason: w.Reason, Message: truncate(w.Message),
 			ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 		}
-		if p := meta.FindStatusCondition(previous, w.Type); p != nil && p.Status == c.Status {
+		if p := meta.FindStatusCondition(previous, w.Type); p != nil && p.Status == c.Status && !p.LastTransitionTime.After(now) {
 			c.LastTransitionTime = p.LastTransitionTime
 		}
 		out = append(out, c)

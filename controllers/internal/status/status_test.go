@@ -32,6 +32,9 @@ func TestMergeKeepsTransitionTimes(t *testing.T) {
 	if third := Merge(second, 2, t0, True("A", "Yes", "")); len(third) != 1 {
 		t.Errorf("a condition that is not wanted stayed: %+v", third)
 	}
+	if again := Merge(second, 2, t0, True("B", "Yes", "")); !again[0].LastTransitionTime.Time.Equal(t0) {
+		t.Errorf("a time in the future stays: %+v", again)
+	}
 }
 
 // TestAttackLongMessages: they keep the beginning and the next step.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -52,6 +53,9 @@ type spread struct {
 }
 
 const noDomain = -1
+
+// avoidAtMost is how long a Mac is avoided after a refusal.
+const avoidAtMost = v1alpha1.AvoidSeconds * time.Second
 
 // classKey finds a class; sameClass verifies the match.
 type classKey struct {
@@ -131,7 +135,8 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 		return no(st.closed, 0)
 	}
 	if i := slices.IndexFunc(r.Spec.Avoid, func(a v1alpha1.AvoidedMac) bool { return a.Name == st.mac.Name }); i >= 0 {
-		if left := r.Spec.Avoid[i].Until.Sub(s.now); left > 0 {
+		// Longer than that is of an operator's clock that was ahead.
+		if left := r.Spec.Avoid[i].Until.Sub(s.now); left > 0 && left <= avoidAtMost {
 			return fixed{no: &rejection{mac: st.mac.Name, kind: avoided, left: left}}
 		}
 	}

@@ -183,7 +183,8 @@ func TestPick(t *testing.T) {
 		"its end is not waited for": {macs: macs{mac("a", 9*gib)}, replica: replica("r", gib, avoids("a", 0)), mac: "a", reason: v1alpha1.ReasonPlaced},
 		"fewer OnDemand bytes evict less often": {macs: macs{mac("a", 10*gib), mac("b", 10*gib)},
 			existing: replicas{replica("s", 6*gib, on("a"), onDemand), replica("t", 2*gib, on("b"), onDemand)}, replica: replica("r", gib, onDemand), mac: "b", reason: v1alpha1.ReasonPlaced},
-		"and forgotten": {macs: macs{mac("a", 9*gib)}, replica: replica("r", gib, avoids("a", -time.Second)), mac: "a", reason: v1alpha1.ReasonPlaced},
+		"a clock that was ahead": {macs: macs{mac("a", 9*gib)}, replica: replica("r", gib, avoids("a", 24*time.Hour)), mac: "a", reason: v1alpha1.ReasonPlaced},
+		"and forgotten":          {macs: macs{mac("a", 9*gib)}, replica: replica("r", gib, avoids("a", -time.Second)), mac: "a", reason: v1alpha1.ReasonPlaced},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := NewSnapshot(tc.macs, tc.existing, now).Pick(&tc.replica)
