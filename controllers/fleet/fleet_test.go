@@ -159,6 +159,41 @@ func TestAttackSourcesThatFillTheInspections(t *testing.T) {
 	}
 }
 
+// TestSettledDeploymentsLeaveTheirInspectionsToOthers: each Mac has room for 64 inspections, and the
+// oldest deployments ask first.
+func TestSettledDeploymentsLeaveTheirInspectionsToOthers(t *testing.T) {
+	macs := []v1alpha1.MacNode{ready("a"), ready("b")}
+	settle := func(d *v1alpha1.ModelDeployment, status metav1.ConditionStatus) {
+		d.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, ObservedGeneration: d.Generation}}
+	}
+	var all []v1alpha1.ModelDeployment
+	for i := range MaxInspections + 2 {
+		d := deployment(fmt.Sprint("d-", i), fmt.Sprintf("hf://owner/model-%d", min(i, MaxInspections)), time.Duration(1000-i)*time.Hour)
+		d.Namespace, d.Generation = fmt.Sprint("team-", i), 3
+		if settle(&d, metav1.ConditionTrue); i == MaxInspections+1 {
+			settle(&d, metav1.ConditionFalse) // another one asks for the same
+		}
+		all = append(all, d)
+	}
+	newest := func(want bool, what string) {
+		t.Helper()
+		for _, m := range macs {
+			got := Inspections(m.Name, all, macs, nil)
+			if asked := slices.ContainsFunc(got, func(in v1alpha1.Inspection) bool { return in.Source == all[MaxInspections].Spec.Model.Source }); asked != want || len(got) != MaxInspections {
+				t.Errorf("%s: Mac %s has %d inspections, that of the newest source %v", what, m.Name, len(got), asked)
+			}
+		}
+	}
+	newest(true, "others are settled")
+	settle(&all[MaxInspections+1], metav1.ConditionTrue)
+	newest(false, "it is settled")
+	all[MaxInspections+1].Generation++
+	newest(true, "it has another spec")
+	settle(&all[MaxInspections+1], metav1.ConditionTrue)
+	all[MaxInspections+1].Spec.Prefetch.Macs = 1
+	newest(true, "it prefetches")
+}
+
 // A namespace with many sources names one that another wants, too, and did so first. It waits in
 // the share of the other one.
 func TestAnInspectionThatNamespacesShareIsChargedToTheOneWithTheFewest(t *testing.T) {

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -95,7 +98,8 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that
 // ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
-// deployment first, so that no namespace can use up the bound. One that several ask for is charged to
+// deployment first, so that no namespace can use up the bound. Those of settled deployments come
+// last. One that several ask for is charged to
 // the one with the fewest. In the same way each has a
 // share of the bytes; what the others leave of theirs is given away afterwards. The rules may be
 // nil.
@@ -136,7 +140,8 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 	s.keep(deployments, macs)
 	seen, namespaces := map[string]bool{}, map[string]bool{}
 	var asked []sizedInspection
-	for _, d := range byTurns(charged(asking, requests)) {
+	inTurns, first := settledLast(asking, requests)
+	for _, d := range first {
 		if r := requests[d]; !seen[r.id] {
 			seen[r.id], namespaces[d.Namespace] = true, true
 			asked = append(asked, sizedInspection{inspectionFor(d, r.id), r.bytes})
@@ -146,7 +151,40 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 	if rotates && s.Now != nil {
 		lasts = roundTime - time.Duration(s.Now().UnixNano()%int64(roundTime))
 	}
-	return withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces))), lasts
+	out := withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces)))
+	turn := map[string]int{} // the same while deployments settle, so that nothing is written
+	for i, d := range slices.Backward(inTurns) {
+		turn[requests[d].id] = i
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.Inspection) int { return turn[a.ID] - turn[b.ID] })
+	return out, lasts
+}
+
+// settledLast returns the deployments whose inspections are charged, in turns, and the same with
+// those last of which all that ask for the same are settled.
+func settledLast(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDeployment]*request) (inTurns, settled []*v1alpha1.ModelDeployment) {
+	open := map[string]bool{}
+	for _, d := range asking {
+		open[requests[d].id] = open[requests[d].id] || !Settled(d)
+	}
+	inTurns = byTurns(charged(asking, requests))
+	var first, last []*v1alpha1.ModelDeployment
+	for _, d := range inTurns {
+		if open[requests[d].id] {
+			first = append(first, d)
+		} else {
+			last = append(last, d)
+		}
+	}
+	return inTurns, append(byTurns(first), byTurns(last)...)
+}
+
+// Settled reports whether a deployment needs no inspection now, because all that its current spec
+// asks for is there. It is inspected nevertheless where Macs have room for that.
+func Settled(d *v1alpha1.ModelDeployment) bool {
+	ready := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionReady)
+	return ready != nil && ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == d.Generation &&
+		(d.Spec.Prefetch.Macs == 0 || meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionPrefetched))
 }
 
 // charged keeps, of the deployments that ask for the same inspection, those of one namespace: the

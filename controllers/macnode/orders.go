@@ -132,12 +132,12 @@ func specChanged() predicate.Predicate {
 	}}
 }
 
-// statusChanged passes a deployment that got or lost a served name, or whose credential is of
-// another Secret.
+// statusChanged passes a deployment that got or lost a served name, whose credential is of another
+// Secret, or that leaves its place among the inspections to others, or needs it again.
 func statusChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, now := e.ObjectOld.(*v1alpha1.ModelDeployment), e.ObjectNew.(*v1alpha1.ModelDeployment)
-		return !slices.Equal(fleet.Served(old), fleet.Served(now)) || old.Status.SecretUID != now.Status.SecretUID
+		return !slices.Equal(fleet.Served(old), fleet.Served(now)) || old.Status.SecretUID != now.Status.SecretUID || fleet.Settled(old) != fleet.Settled(now)
 	}}
 }
 

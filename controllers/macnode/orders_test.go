@@ -40,6 +40,21 @@ func TestEmptyOrdersNameBothLists(t *testing.T) {
 }
 
 // In a large fleet, a new deployment triggers a few Macs, not all.
+// TestADeploymentThatSettlesHasOrdersDerived: another one may have its place among the inspections.
+func TestADeploymentThatSettlesHasOrdersDerived(t *testing.T) {
+	passes := func(before, now metav1.ConditionStatus) bool {
+		of := func(s metav1.ConditionStatus) *v1alpha1.ModelDeployment {
+			d := &v1alpha1.ModelDeployment{}
+			d.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: s}}
+			return d
+		}
+		return statusChanged().Update(event.UpdateEvent{ObjectOld: of(before), ObjectNew: of(now)})
+	}
+	if !passes(metav1.ConditionFalse, metav1.ConditionTrue) || !passes(metav1.ConditionTrue, metav1.ConditionUnknown) || passes(metav1.ConditionFalse, metav1.ConditionUnknown) {
+		t.Error("orders are not derived if, and only if, a deployment settles or no longer is settled")
+	}
+}
+
 func TestADeploymentConcernsFewMacs(t *testing.T) {
 	hub := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hub", UID: "hub"}}
 	hub.Spec.Model.Source = "hf://org/model"
