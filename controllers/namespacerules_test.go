@@ -124,6 +124,27 @@ func TestTheRulesOfANamespaceSelectItsMacs(t *testing.T) {
 	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "2 not among the Macs that the namespace may use")
 }
 
+// The Mac that the rules allow then inspects the source for another namespace already, so that it
+// reports nothing new.
+func TestRulesThatAllowAMacWhoseReportIsKnown(t *testing.T) {
+	w := governed{newWorld(t)}
+	w.mac("mac-1", holding(100*gib))
+	named := func(mac string) v1alpha1.NamespaceRulesSpec {
+		return w.limited(v1alpha1.NamespaceRule{MacSelector: &v1alpha1.MacSelector{MatchLabels: map[string]string{"name": mac}}})
+	}
+	w.rules(named("mac-2"))
+	other := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "chat-of-others"}, Spec: v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: source}}}
+	w.must(w.c.Create(w.ctx, other))
+	w.eventually("the source is inspected for another namespace", func() error {
+		w.must(w.c.Get(w.ctx, client.ObjectKeyFromObject(other), other))
+		return wantReason(other.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	})
+	w.deploy("chat", nil)
+	w.deployment("chat", v1alpha1.ConditionAccepted, v1alpha1.ReasonNoMacs)
+	w.changeRules(named("mac-1"))
+	w.deployment("chat", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}
+
 func TestNamespaceRulesSchema(t *testing.T) {
 	s := newSchema(t)
 	for name, tc := range map[string]struct{ name, spec, sentence string }{

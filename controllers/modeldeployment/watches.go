@@ -39,6 +39,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Watches(&v1alpha1.MacNode{}, fairqueue.InTurns(fleet.OnMacChange(r.inspectedBy))).
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
 		Watches(&v1alpha1.ModelProfile{}, handler.EnqueueRequestsFromMapFunc(r.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.underRules), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
 
@@ -130,6 +131,12 @@ func (r *Reconciler) inspectedBy(ctx context.Context, before, now *v1alpha1.MacN
 		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return !accepted(d) }, client.MatchingFields{fleet.IndexInspection: id})...)
 	}
 	return out
+}
+
+// underRules returns the deployments that are not accepted: the rules may let their namespaces use
+// other Macs, whose reports on a source are known already.
+func (r *Reconciler) underRules(ctx context.Context, _ client.Object) []reconcile.Request {
+	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return !accepted(d) })
 }
 
 // accepted reports whether the spec of a deployment was accepted.
