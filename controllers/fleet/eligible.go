@@ -110,7 +110,7 @@ func SameStanding(before, now *v1alpha1.MacNode) bool {
 }
 
 func sameBesidesChip(before, now *v1alpha1.MacNode) bool {
-	return StateOf(before) == StateOf(now) && maps.Equal(before.Labels, now.Labels) && equalTaints(before.Spec.Taints, now.Spec.Taints)
+	return StateOf(before) == StateOf(now) && before.DeletionTimestamp.IsZero() == now.DeletionTimestamp.IsZero() && maps.Equal(before.Labels, now.Labels) && equalTaints(before.Spec.Taints, now.Spec.Taints)
 }
 
 // Concerns reports whether a change of a Mac's standing may change who is asked for a

@@ -159,6 +159,22 @@ func TestAttackSourcesThatFillTheInspections(t *testing.T) {
 	}
 }
 
+// TestAMacThatLeavesIsNotAskedAndOthersHearOfIt: it drains for an hour before its MacNode is gone.
+func TestAMacThatLeavesIsNotAskedAndOthersHearOfIt(t *testing.T) {
+	macs := []v1alpha1.MacNode{ready("a"), ready("b"), ready("c")}
+	d := deployment("d", "hf://owner/model", time.Hour)
+	asked := Asked(&d, macs)
+	i := slices.IndexFunc(macs, func(m v1alpha1.MacNode) bool { return m.Name == asked[0].Name })
+	before := *macs[i].DeepCopy()
+	macs[i].DeletionTimestamp, macs[i].Finalizers = &metav1.Time{Time: time.Unix(1_800_000_000, 0)}, []string{v1alpha1.FinalizerDrain}
+	if again := Asked(&d, macs); len(again) != 2 || slices.ContainsFunc(again, func(m *v1alpha1.MacNode) bool { return m.Name == before.Name }) {
+		t.Errorf("%d Macs are asked, and %s leaves", len(again), before.Name)
+	}
+	if SameStanding(&before, &macs[i]) || !Concerns(&before, &macs[i], &d) {
+		t.Error("the orders of the other Mac are not derived")
+	}
+}
+
 // TestSettledDeploymentsLeaveTheirInspectionsToOthers: each Mac has room for 64 inspections, and the
 // oldest deployments ask first.
 func TestSettledDeploymentsLeaveTheirInspectionsToOthers(t *testing.T) {
