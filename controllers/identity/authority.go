@@ -153,11 +153,12 @@ func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, uid types.UID, no
 }
 
 // renewIn returns how long until a leaf's Secret is to be renewed: 0 if it is due, damaged,
-// signed by an untrusted root or for another name. A new signing root does not make
+// signed by an untrusted root or for another name, or not valid yet, because the clock of the
+// operator that signed it was ahead. A new signing root does not make
 // certificates of the other one due.
 func (a *authority) renewIn(l leaf, data map[string][]byte, now time.Time) time.Duration {
 	cert, _, err := parse(data)
-	if err != nil || !a.vouches(cert) ||
+	if err != nil || !a.vouches(cert) || cert.NotBefore.After(now) ||
 		!slices.Equal(cert.DNSNames, []string{l.dnsName}) || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{l.usage}) {
 		return 0
 	}

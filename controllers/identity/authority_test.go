@@ -59,6 +59,7 @@ func TestLeavesAreRenewedInTime(t *testing.T) {
 		"fresh":                 {ca: ca, leaf: mac, data: data, at: now, left: due},
 		"just before 70 %":      {ca: ca, leaf: mac, data: data, at: now.Add(due - time.Second), left: time.Second},
 		"at 70 %":               {ca: ca, leaf: mac, data: data, at: now.Add(due)},
+		"of a clock ahead":      {ca: ca, leaf: mac, data: data, at: now.Add(-time.Hour)},
 		"of another authority":  {ca: other, leaf: mac, data: data, at: now},
 		"of another name":       {ca: ca, leaf: leaf{dnsName: "n.mac.metalfleet.dev", usage: mac.usage}, data: data, at: now},
 		"of another use":        {ca: ca, leaf: leaf{dnsName: mac.dnsName, usage: x509.ExtKeyUsageClientAuth}, data: data, at: now},

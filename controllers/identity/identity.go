@@ -272,6 +272,10 @@ func secret(key client.ObjectKey, labels map[string]string, data map[string][]by
 	}
 }
 
+// lookAgain is how often the certificate of the gateways is compared with the clock: no Mac accepts
+// one that is not valid yet.
+const lookAgain = time.Minute
+
 // Gateway maintains the client certificate of the gateways.
 type Gateway struct{ Issuer *Issuer }
 
@@ -292,6 +296,6 @@ func (g *Gateway) SetupWithManager(mgr ctrl.Manager, o controller.Options) error
 // Reconcile maintains the one certificate, for any request.
 func (g *Gateway) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	left, err := g.Issuer.keep(ctx, SecretGateway, leaf{dnsName: agentapi.GatewayName, usage: x509.ExtKeyUsageClientAuth})
-	// Until the certificate is due.
-	return reconcile.Result{RequeueAfter: left}, err
+	// Until the certificate is due, or not valid any more because the clock was set back.
+	return reconcile.Result{RequeueAfter: min(left, lookAgain)}, err
 }

@@ -75,7 +75,7 @@ func (s *Server) current(ctx context.Context) (*tls.Certificate, *x509.CertPool,
 		return nil, nil, err
 	}
 	now := s.Issuer.Clock.Now()
-	if s.last == nil || s.last.version != version || !now.Before(s.last.due) {
+	if s.last == nil || s.last.version != version || !now.Before(s.last.due) || s.last.certificate.Leaf.NotBefore.After(now) {
 		if s.last, err = s.parse(ctx, now); err != nil {
 			return nil, nil, err
 		}

@@ -2,10 +2,14 @@ package identity
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/demand"
@@ -61,6 +65,36 @@ func TestTheOperatorProvesItselfToGatewaysAndLetsNobodyElseIn(t *testing.T) {
 	}
 	if _, err := dial(func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }); err == nil {
 		t.Error("who has no certificate is let in")
+	}
+}
+
+// TestCertificatesOfAClockThatWasAhead: they are not valid yet once the clock is right, and due much
+// later. Neither Macs nor gateways accept them.
+func TestCertificatesOfAClockThatWasAhead(t *testing.T) {
+	d := newDrama(t)
+	s, g := &Server{Issuer: d.issuer()}, &Gateway{Issuer: d.issuer()}
+	look := func() []*x509.Certificate {
+		t.Helper()
+		own, _, err := s.current(t.Context())
+		d.must(err)
+		again, err := g.Reconcile(t.Context(), reconcile.Request{})
+		if d.must(err); again.RequeueAfter > time.Minute {
+			t.Errorf("the certificate of gateways is compared with the clock in %s", again.RequeueAfter)
+		}
+		held, _ := d.secret(SecretGateway)
+		pair, err := tls.X509KeyPair(held.Data[corev1.TLSCertKey], held.Data[corev1.TLSPrivateKeyKey])
+		d.must(err)
+		return []*x509.Certificate{own.Leaf, pair.Leaf}
+	}
+	look()
+	right := d.clock.Now()
+	d.clock.SetTime(right.Add(24 * time.Hour))
+	look()
+	d.clock.SetTime(right)
+	for _, c := range look() {
+		if c.NotBefore.After(right) {
+			t.Errorf("the certificate of %s is valid in %s", c.Subject.CommonName, c.NotBefore.Sub(right))
+		}
 	}
 }
 
