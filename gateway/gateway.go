@@ -169,10 +169,14 @@ func figuresOf(own prometheus.Gatherer, front *proxy.Proxy) http.Handler {
 // Limits of a request's headers. Each line takes memory besides its bytes.
 const maxHeaderBytes, maxHeaderLines = 64 << 10, 200
 
+// maxUnread is how many clients may be behind with reading at once: each response then has about
+// 170 KiB in the heap, for what its Mac sends ahead, and 128 KiB in the kernel.
+const maxUnread = 512
+
 // bounded wraps the clients' listener with its connection limits. Headers count against the
 // memory of bodies.
 func (o Options) bounded(metrics prometheus.Registerer, bodies *intake.Bodies) net.Listener {
-	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress, HeadLines: maxHeaderLines, HeadBytes: maxHeaderBytes, Bodies: bodies}
+	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress, HeadLines: maxHeaderLines, HeadBytes: maxHeaderBytes, Unread: maxUnread, Bodies: bodies}
 	metrics.MustRegister(l)
 	return l
 }

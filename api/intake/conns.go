@@ -25,6 +25,9 @@ type Listener struct {
 	// its head; 0 is no limit. One with more is refused with 431. They are for connections
 	// without TLS.
 	HeadLines, HeadBytes int
+	// Unread is how many connections may be open whose clients do not read their responses, each
+	// of which holds some in memory; 0 is no limit.
+	Unread int
 	// Bodies counts the memory of heads, against the address or what Own names; nil counts
 	// none. It is for connections without TLS.
 	Bodies *Bodies
@@ -38,6 +41,9 @@ type Listener struct {
 	ended     map[reason]int64
 	owned     map[string]int // requests by owner, see Own
 	inAll     int            // of all owners
+
+	writing  atomic.Int64 // connections in a write
+	watching atomic.Bool
 }
 
 // reason why a connection was closed or refused; it is a metric label too.
@@ -45,6 +51,7 @@ type reason string
 
 const (
 	replaced  reason = "replaced" // another one took its place: it had no complete request, or did not read
+	unread    reason = "unread"   // closed: its client did not read, and there were too many of these
 	noTotal   reason = "total"    // refused: all others are in use
 	noAddress reason = "address"  // refused: all others of its address are in use
 	longHead  reason = "head"     // closed: a request had too many header lines, or bytes of them
@@ -56,14 +63,11 @@ var refusals = map[reason]struct {
 	message string
 }{
 	replaced:  {},
+	unread:    {},
 	longHead:  {},
 	noTotal:   {http.StatusServiceUnavailable, "The gateway has no room for another connection."},
 	noAddress: {http.StatusTooManyRequests, "All connections that this address may have are in use."},
 }
-
-// stallTime is how long a client may read nothing of a response before its connection gives
-// way to another one.
-const stallTime = time.Second
 
 // address holds the connections of one address, oldest first: those that serve a request, and
 // those that wait for one.
@@ -75,13 +79,13 @@ type address struct {
 	fresh, used list.List
 }
 
-// stalled returns the connection whose client has read nothing for longest; nil if all read.
+// stalled returns the connection whose client is the furthest behind; nil if all read.
 func (a *address) stalled(now time.Time) (out *Conn) {
-	since := now.Add(-stallTime).UnixNano()
+	most := time.Duration(0)
 	for at := a.serving.Front(); at != nil; at = at.Next() {
 		c := at.Value.(*Conn)
-		if began := c.writing.Load(); began != 0 && began <= since {
-			out, since = c, began
+		if behind := c.reads.behind(now); c.stalled(now) && behind > most {
+			out, most = c, behind
 		}
 	}
 	return out
@@ -109,8 +113,7 @@ type Conn struct {
 	room     headRoom
 	once     sync.Once // of closing
 	headOnce sync.Once // of counting a head that is refused
-	// writing is when the current write began, in nanoseconds since 1970; 0 without one.
-	writing atomic.Int64
+	reads    reading
 
 	// Guarded by the listener's mu.
 	address *address
@@ -260,9 +263,10 @@ func (c *Conn) countHead() {
 
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (int, error) {
-	c.writing.Store(time.Now().UnixNano())
-	defer c.writing.Store(0)
-	return c.Conn.Write(p)
+	c.listener.writing.Add(1)
+	defer c.listener.writing.Add(-1)
+	c.listener.watch()
+	return c.reads.write(c.Conn, p)
 }
 
 // Close implements net.Conn and frees the connection's place.
@@ -303,6 +307,7 @@ func Arrived(ctx context.Context) {
 func (c *Conn) ended() {
 	c.receives(receiveBytes)
 	c.room.release(false)
+	c.reads.end()
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.disown()

@@ -58,3 +58,53 @@ func TestAttackResponsesThatNobodyReads(t *testing.T) {
 		}
 	})
 }
+
+// TestClientsThatDoNotReadAreFew: each of them has what its Mac sends ahead in memory. One that
+// reads a little now and then is no better, and each client has as large a part.
+func TestClientsThatDoNotReadAreFew(t *testing.T) {
+	synctest.Test(t, func(bubble *testing.T) {
+		f := newFront(bubble, 0, 0, 1<<20)
+		f.conns.Unread = 4
+		unread := func(from string) net.Conn {
+			c := f.dial(from)
+			if _, err := io.WriteString(c, strings.Replace(small, "POST / ", "POST /long ", 1)); err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		gone := func(all []net.Conn) (n int) {
+			for _, c := range all {
+				if c.SetReadDeadline(time.Time{}) != nil { // the other end is closed
+					n++
+				}
+			}
+			return n
+		}
+		var many, few []net.Conn
+		for range 2 {
+			few = append(few, unread("10.0.0.2"))
+		}
+		for range 6 {
+			many = append(many, unread("10.0.0.1"))
+		}
+		defer many[5].Close()
+		go func() { // a byte each time is nothing
+			for _, err := many[5].Read(make([]byte, 1)); err == nil; _, err = many[5].Read(make([]byte, 1)) {
+				time.Sleep(stallTime / 2)
+			}
+		}()
+		if synctest.Wait(); f.conns.Count() != 8 {
+			t.Fatalf("%d of 8 connections", f.conns.Count())
+		}
+		time.Sleep(3 * stallTime)
+		if synctest.Wait(); f.conns.Count() != 4 || gone(many[:5]) < 3 || gone(few) != 0 {
+			t.Errorf("%d connections are left; of those that do not read, %d of an address with many and %d of one with few have ended", f.conns.Count(), gone(many[:5]), gone(few))
+		}
+		if err := few[0].SetReadDeadline(time.Now().Add(stallTime)); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := io.CopyN(io.Discard, few[0], 64<<10); n < 64<<10 {
+			t.Errorf("one that reads later gets %d bytes", n)
+		}
+	})
+}

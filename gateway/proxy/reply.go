@@ -10,13 +10,14 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
 // minRate is how many bytes per second a client has to read: a slower one occupies its slot
 // of a replica for longer than the Mac needs.
-const minRate = 64 << 10
+const minRate = intake.ReadRate
 
 // reply is the response to the client. It implements dispatch.Client.
 type reply struct {
