@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,8 @@ type Listener struct {
 	ended     map[reason]int64
 	owned     map[string]int // requests by owner, see Own
 	inAll     int            // of all owners
+
+	lingering []*Conn // closed, and not delivered; the oldest first
 
 	writing  atomic.Int64 // connections in a write
 	watching atomic.Bool
@@ -75,8 +78,9 @@ type address struct {
 	name    string
 	count   int
 	serving list.List
-	// fresh connections have not completed a request yet, used ones have.
-	fresh, used list.List
+	// fresh connections have not completed a request yet, used ones have; closing ones are closed,
+	// but their clients have not read everything.
+	fresh, used, closing list.List
 }
 
 // stalled returns the connection whose client is the furthest behind; nil if all read.
@@ -97,7 +101,7 @@ func (a *address) waiting(now time.Time) *Conn {
 	if c := a.stalled(now); c != nil {
 		return c
 	}
-	for _, l := range []*list.List{&a.fresh, &a.used} {
+	for _, l := range []*list.List{&a.closing, &a.fresh, &a.used} {
 		if first := l.Front(); first != nil {
 			return first.Value.(*Conn)
 		}
@@ -113,6 +117,8 @@ type Conn struct {
 	room     headRoom
 	once     sync.Once // of closing
 	headOnce sync.Once // of counting a head that is refused
+	endOnce  sync.Once // of giving its place back
+	aborted  atomic.Bool
 	reads    reading
 
 	// Guarded by the listener's mu.
@@ -135,7 +141,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
 		if old != nil {
-			_ = old.Close() // its client is gone or will notice
+			old.abort() // its client is gone or will notice
 		}
 		if why == "" || why == replaced {
 			conn.boundUnread()
@@ -269,13 +275,28 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.reads.write(c.Conn, p)
 }
 
-// Close implements net.Conn and frees the connection's place.
+// Close implements net.Conn. It frees the connection's place, once the client has read
+// everything.
 func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
-		c.listener.mu.Lock()
-		c.listener.leave(c)
-		c.listener.mu.Unlock()
 		c.room.release(true)
+		if !c.linger() {
+			err = c.end()
+		}
+	})
+	return err
+}
+
+// end frees the connection's place.
+func (c *Conn) end() (err error) {
+	c.endOnce.Do(func() {
+		l := c.listener
+		l.mu.Lock()
+		l.leave(c)
+		if at := slices.Index(l.lingering, c); at >= 0 {
+			l.lingering = slices.Delete(l.lingering, at, at+1)
+		}
+		l.mu.Unlock()
 		err = c.Conn.Close()
 	})
 	return err

@@ -70,7 +70,7 @@ func (l *Listener) watch() {
 	if l.Unread > 0 && l.writing.Load() > int64(l.Unread) && l.watching.CompareAndSwap(false, true) {
 		time.AfterFunc(stallTime/stallChecks, func() {
 			for _, c := range l.tooMany(time.Now()) {
-				_ = c.Close() // which ends its request
+				c.abort() // which ends its request
 			}
 			l.watching.Store(false)
 			l.watch()

@@ -1,0 +1,77 @@
+package intake
+
+import "time"
+
+const (
+	// lingerTime is how long a closed connection may take to deliver the end of its response: what
+	// the kernel holds of it passes at ReadRate, and stallTime.
+	lingerTime = stallTime + 2*sendBytes*time.Second/ReadRate
+	// lingerCheck is the first pause before it is looked at again; each is twice as long.
+	lingerCheck = 5 * time.Millisecond
+	// maxLingering connections are closed and not delivered.
+	maxLingering = 512
+)
+
+// closer is a connection that can be closed in parts, as those of TCP.
+type closer interface {
+	CloseWrite() error
+	SetLinger(seconds int) error
+}
+
+// linger keeps the place of a closed connection while the kernel holds unread bytes of its
+// response: otherwise it would hold them for minutes, of any number of connections whose clients
+// do not read. It returns false for one that has none, or that is given up.
+func (c *Conn) linger() bool {
+	if c.aborted.Load() || unsent(c.Conn) == 0 {
+		return false
+	}
+	tcp, ok := c.Conn.(closer)
+	if !ok || tcp.CloseWrite() != nil || c.Conn.SetDeadline(time.Unix(1, 0)) != nil { // ends what reads or writes
+		return false
+	}
+	l := c.listener
+	l.mu.Lock()
+	c.disown()
+	c.move(&c.address.closing)
+	oldest := l.lingers(c)
+	l.mu.Unlock()
+	if oldest != nil {
+		oldest.abort()
+	}
+	c.awaitSent(time.Now().Add(lingerTime), lingerCheck)
+	return true
+}
+
+// lingers counts a connection that lingers, and returns the one that has for longest if there
+// are too many. The lock is held.
+func (l *Listener) lingers(c *Conn) (oldest *Conn) {
+	l.lingering = append(l.lingering, c)
+	if len(l.lingering) > maxLingering {
+		oldest, l.lingering = l.lingering[0], l.lingering[1:]
+	}
+	return oldest
+}
+
+// awaitSent ends a connection once its client has everything, or at a time.
+func (c *Conn) awaitSent(until time.Time, pause time.Duration) {
+	time.AfterFunc(pause, func() {
+		switch {
+		case unsent(c.Conn) == 0:
+			_ = c.end()
+		case !time.Now().Before(until):
+			c.abort()
+		default:
+			c.awaitSent(until, min(2*pause, stallTime))
+		}
+	})
+}
+
+// abort closes a connection at once; what its client has not read is lost.
+func (c *Conn) abort() {
+	c.aborted.Store(true)
+	if tcp, ok := c.Conn.(closer); ok && unsent(c.Conn) > 0 {
+		_ = tcp.SetLinger(0) // it fails only if the connection is broken
+	}
+	_ = c.Close()
+	_ = c.end() // if it was closed before
+}

@@ -1,0 +1,79 @@
+//go:build linux
+
+package intake
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/test/patience"
+)
+
+// shortSighted dials with a small buffer for what it does not read.
+func shortSighted(t *testing.T, to string) *net.TCPConn {
+	t.Helper()
+	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		return raw.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
+	}}
+	c, err := d.DialContext(t.Context(), "tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c.(*net.TCPConn)
+}
+
+// TestAConnectionCountsUntilItsClientHasRead: the kernel would hold the end of a response for
+// minutes after its connection was closed, for any number of clients that do not read.
+func TestAConnectionCountsUntilItsClientHasRead(t *testing.T) {
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = 32 << 10
+	l := &Listener{Listener: raw, Total: 3}
+	s := &http.Server{ConnContext: Context, Handler: Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		_, _ = w.Write(make([]byte, text))
+	}))}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	defer func() { _ = s.Close(); <-ended }()
+	ask := func() *net.TCPConn {
+		c := shortSighted(t, raw.Addr().String())
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		return c
+	}
+	ask()
+	ask()
+	for began := time.Now(); closing(l) < 2; time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience.Of(t) {
+			t.Fatalf("%d of 2 closed connections have a place although their clients have not read", closing(l))
+		}
+	}
+	for range 4 { // the third has a place, and the others take those of the clients that do not read
+		if got, err := io.ReadAll(ask()); err != nil || len(got) < text || !strings.HasPrefix(string(got), "HTTP/1.1 200") {
+			t.Errorf("a client gets %d bytes: %v", len(got), err)
+		}
+	}
+	for began := time.Now(); l.Count() > 0; time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience.Of(t) {
+			t.Fatalf("%d connections never end", l.Count())
+		}
+	}
+}
+
+func closing(l *Listener) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.addresses {
+		n += a.closing.Len()
+	}
+	return n
+}
