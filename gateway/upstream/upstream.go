@@ -37,6 +37,9 @@ const (
 	probeTimeout  = 3 * time.Second
 )
 
+// errNoIdentity means nothing about the Mac.
+var errNoIdentity = errors.New("the gateway's certificate has not been read yet")
+
 // errSilent is the reason to avoid a Mac on whose connection no request failed.
 var errSilent = errors.New("the Mac does not answer pings")
 
@@ -93,7 +96,12 @@ func (p *Pool) CanReach(e route.Endpoint) bool {
 
 // To returns the transport for requests to the Mac of an endpoint. Closing a response never
 // waits for the Mac.
-func (p *Pool) To(e route.Endpoint) http.RoundTripper { return prompt{p.to(e), &p.tasks} }
+func (p *Pool) To(e route.Endpoint) http.RoundTripper {
+	if p.identity() == nil {
+		return failing{errNoIdentity}
+	}
+	return prompt{p.to(e), &p.tasks}
+}
 
 func (p *Pool) to(e route.Endpoint) http.RoundTripper {
 	if e.Reach != v1alpha1.ReachTunnel && e.Reach != v1alpha1.ReachDirectOrTunnel {
@@ -104,7 +112,7 @@ func (p *Pool) to(e route.Endpoint) http.RoundTripper {
 	case e.Reach == v1alpha1.ReachDirectOrTunnel && t == nil:
 		return p.direct(e)
 	case t == nil:
-		return noTunnel{}
+		return failing{tunnel.ErrNone}
 	case e.Reach == v1alpha1.ReachTunnel:
 		return t
 	}
@@ -158,10 +166,11 @@ func (p *Pool) current(e route.Endpoint) (c, before *conn) {
 	return c, before
 }
 
-// noTunnel fails all requests: the Mac has opened no tunnel.
-type noTunnel struct{}
+// failing fails all requests.
+type failing struct{ err error }
 
-func (noTunnel) RoundTrip(*http.Request) (*http.Response, error) { return nil, tunnel.ErrNone }
+// RoundTrip implements http.RoundTripper.
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
 // either sends a request directly, or through the tunnel if the Mac cannot be reached that
 // way. It sends no request twice.
