@@ -99,6 +99,9 @@ func (d *Dispatcher) Acquire(ctx context.Context, r *Request) (*Lease, error) {
 // acquire returns a slot at the current deployment of a request, at once or after a wait,
 // while request and deployment may be tried.
 func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
+	if r.enginesLost >= maxEnginesLost {
+		return nil, r.lost
+	}
 	if r.last == nil || r.tries < maxTries && d.queue.mayRetry(r) {
 		if lease, ok := d.queue.take(r); ok {
 			return lease, nil

@@ -26,8 +26,8 @@ const (
 	// refused it; within them the refusal's own Retry-After counts.
 	backoffMin = 250 * time.Millisecond
 	backoffMax = 2 * time.Second
-	// maxEnginesLost is how many engines may crash under a request before it is given up:
-	// it may be the cause.
+	// maxEnginesLost is how many engines may crash under a request before it is given up, of
+	// all deployments: it may be the cause.
 	maxEnginesLost = 2
 	// sameEngine is how long further losses at one replica count as one: its Mac may not have
 	// noticed yet that the engine ended, and a new engine takes longer to load.
@@ -139,7 +139,8 @@ type Request struct {
 	last           *Failure
 	refusal        *openai.Error // the last one that an agent sent
 	enginesLost    int
-	lostBy         string // the replica that lost the last engine
+	lost           *openai.Error // the refusal of the last one
+	lostBy         string        // the replica that lost the last engine
 	lostAt         time.Time
 }
 
@@ -235,6 +236,7 @@ func (r *Request) failed(e route.Endpoint, f *Failure) {
 	r.last, r.refusal = f, moreHelpful(r.refusal, f.Refusal)
 	r.replicas[e.Replica] = true
 	if f.Refusal != nil && f.Refusal.Code == agentapi.CodeEngineLost {
+		r.lost = f.Refusal
 		r.engineLost(e.Replica, time.Now())
 	}
 	if f.Reason == ReasonConnection {
@@ -253,7 +255,7 @@ func (r *Request) engineLost(replica string, now time.Time) {
 // mayWait reports whether a replica may still take a request that all refused: one that
 // sent Retry-After, or whose engine crashed and is being restarted.
 func (r *Request) mayWait() bool {
-	return r.refusal == nil || r.refusal.RetryAfter > 0 || r.refusal.Code == agentapi.CodeEngineLost && r.enginesLost < maxEnginesLost
+	return r.refusal == nil || r.refusal.RetryAfter > 0 || r.refusal.Code == agentapi.CodeEngineLost
 }
 
 // newRound allows all replicas again, after a backoff of at least a duration.
