@@ -5,7 +5,7 @@
 // alone uses half of the memory. If a tenant needs memory that another has, and would use
 // less than half as much as that one, the oldest answer of the tenant with the most memory
 // is ended. A tenant never ends its own answers: it waits for them. An answer that exceeds
-// half of the memory is refused.
+// half of the memory is refused, and one that needs none waits for nothing.
 //
 // Start reading at Room.Hold.
 package unread
@@ -139,7 +139,7 @@ func (r *Room) makeRoom(tenant string, n int64) (free bool, retry time.Duration)
 	if n > r.Most() {
 		return false, Grace
 	}
-	for !r.fits(tenant, n) {
+	for n > 0 && !r.fits(tenant, n) {
 		victim := r.victim(tenant, n)
 		if victim == nil {
 			return false, Grace

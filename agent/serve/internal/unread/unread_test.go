@@ -134,3 +134,29 @@ func TestAnAnswerGrowsAndShrinks(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAnswerWithoutMemoryWaitsForNone: most answers are read as they are made, also those of a
+// tenant that has more than is free because others came.
+func TestAnAnswerWithoutMemoryWaitsForNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &Room{Max: 200}
+		large, _ := within(t, r, "a", 90, time.Second)
+		other, _ := within(t, r, "b", 40, time.Second)
+		if large == nil || other == nil {
+			t.Fatal("there is no memory")
+		}
+		small, _ := within(t, r, "a", 0, time.Hour)
+		if small == nil {
+			t.Fatal("an answer without memory is not admitted for an hour")
+		}
+		if err := small.Set(1); !errors.Is(err, ErrFull) {
+			t.Errorf("it gets memory that is not free: %v", err)
+		}
+		for _, h := range []*Hold{large, other, small} {
+			h.Release()
+		}
+		if r.held != 0 || len(r.owners) != 0 {
+			t.Errorf("%d bytes of %d tenants stay held", r.held, len(r.owners))
+		}
+	})
+}
