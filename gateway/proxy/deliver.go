@@ -21,8 +21,9 @@ const (
 	// wholeBytes of a non-streaming response are buffered before any is sent, so that
 	// another replica can be tried if it breaks off.
 	wholeBytes = 1 << 20
-	// refusalBytes bounds how much of a refusal is read.
+	// refusalBytes bounds how much of a refusal is read, and refusalTime how long.
 	refusalBytes = 64 << 10
+	refusalTime  = 2 * time.Second
 )
 
 // errCut means that a stream ended regularly, but without its last event.
@@ -71,14 +72,18 @@ func reasonOf(err error) string {
 	return dispatch.ReasonConnection
 }
 
-// refusal returns the error of an agent that refused the request without side effects.
-func refusal(resp *http.Response) *dispatch.Failure {
+// refusal returns the error of an agent that refused the request without side effects. try is
+// the context of the attempt.
+func refusal(ctx, try context.Context, resp *http.Response) (*dispatch.Failure, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, refusalBytes))
+	if err != nil && errors.Is(context.Cause(try), errTry) {
+		err = errTry
+	}
 	if err != nil {
-		return &dispatch.Failure{Reason: reasonOf(err), Err: fmt.Errorf("read an error response: %w", err)}
+		return failureOf(ctx, fmt.Errorf("read an error response: %w", err))
 	}
 	e := dialect.ParseError(resp.StatusCode, resp.Header, body)
-	return &dispatch.Failure{Reason: dispatch.ReasonRefused, Err: e, Refusal: e}
+	return &dispatch.Failure{Reason: dispatch.ReasonRefused, Err: e, Refusal: e}, nil
 }
 
 // delivery is a Mac's response on its way to the client.

@@ -44,8 +44,8 @@ const maxStatus = 599
 const userAgent = "metalfleet-gateway"
 
 // errTry means that a replica did not begin its response within the time limit of one
-// attempt.
-var errTry = errors.New("the replica did not begin its response within the try timeout")
+// attempt, or did not end a refusal.
+var errTry = errors.New("the replica did not begin its response within the try timeout, or did not end a refusal")
 
 // forwarder sends requests to replicas and their responses to clients.
 type forwarder struct {
@@ -158,7 +158,8 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 			Message: "The Mac sent a response that is not valid. Send the request again.", Cause: fmt.Errorf("response of Mac %s has status %d", lease.Mac, resp.StatusCode)}
 	}
 	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
-		return refusal(resp), nil
+		defer time.AfterFunc(refusalTime, func() { cancel(errTry) }).Stop()
+		return refusal(ctx, running, resp)
 	}
 	d := delivery{w: w, req: req, resp: resp, mac: lease.Mac, forwarder: f}
 	if isEvents(resp.Header.Get("Content-Type")) {
