@@ -38,7 +38,7 @@ func newHostile(t *testing.T, stops bool) *hostile {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hostile{pool: New(Options{Table: route.NewTable(), Identity: func() *identity.Identity { return id }}), stops: stops, answers: make(chan struct{})}
+	h := &hostile{pool: New(Options{Table: tableWith("a"), Identity: func() *identity.Identity { return id }}), stops: stops, answers: make(chan struct{})}
 	config := agentapi.ServerTLS(ca.Mac("a").Pair(t), ca.Roots())
 	var served sync.WaitGroup
 	for i := range h.addresses {
@@ -190,4 +190,11 @@ func TestRequestsThatComeAtOnceAllFindAConnection(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// tableWith returns a table that knows a Mac.
+func tableWith(mac string) *route.Table {
+	table := route.NewTable()
+	table.SetMac(route.Mac{Name: mac, UID: agentapitest.UID(mac), Open: true})
+	return table
 }

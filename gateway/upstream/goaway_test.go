@@ -51,7 +51,7 @@ func TestAttackAMacThatEndsEachConnection(t *testing.T) {
 			})
 		}
 	})
-	p := New(Options{Table: route.NewTable(), Identity: func() *identity.Identity { return id }})
+	p := New(Options{Table: tableWith("a"), Identity: func() *identity.Identity { return id }})
 	t.Cleanup(func() {
 		p.drop("a")
 		p.Close()

@@ -64,6 +64,7 @@ type Options struct {
 // Pool holds the connections to all Macs.
 type Pool struct {
 	identity func() *identity.Identity
+	uid      func(mac string) (uid string, ok bool)
 	lost     func(mac string, cause error)
 	tunnels  *tunnel.Hub // nil accepts none
 
@@ -75,7 +76,7 @@ type Pool struct {
 
 // New returns a pool without connections.
 func New(o Options) *Pool {
-	p := &Pool{identity: o.Identity, lost: o.Lost, conns: map[string]*conn{}}
+	p := &Pool{identity: o.Identity, uid: o.Table.UID, lost: o.Lost, conns: map[string]*conn{}}
 	if o.TakesTunnels {
 		p.tunnels = tunnel.New(tunnel.Options{UID: o.Table.UID, Identity: o.Identity, HTTP2: http2Config, Wrap: func(c net.Conn) net.Conn { return combineWrites(c) },
 			Changed: func(string) { o.Changed() }, Log: o.Log})
@@ -139,22 +140,43 @@ func (p *Pool) tunnel(mac string) http.RoundTripper {
 // an additional root. When the address changes, or a root is no longer trusted, the next
 // request opens another connection, and running requests finish on the old one.
 func (p *Pool) direct(e route.Endpoint) *conn {
-	c, before := p.current(e)
+	c, before, made := p.current(e)
 	if before != nil { // not under the lock: connections that close call lost
 		before.replace()
+	}
+	if made && !p.belongs(e) {
+		p.forget(e.Mac, c)
 	}
 	return c
 }
 
-// current is direct. It also returns the connection that was replaced, if any.
-func (p *Pool) current(e route.Endpoint) (c, before *conn) {
+// belongs reports whether an endpoint is of the current MacNode of its Mac, which may have been
+// deleted since a request chose it.
+func (p *Pool) belongs(e route.Endpoint) bool {
+	uid, ok := p.uid(e.Mac)
+	return e.MacUID == "" || ok && uid == e.MacUID
+}
+
+// forget opens no connection for a conn, and drops it.
+func (p *Pool) forget(mac string, c *conn) {
+	c.opened.cut()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns[mac] == c {
+		delete(p.conns, mac)
+	}
+}
+
+// current is direct. It also returns the connection that was replaced, if any, and whether it
+// made one.
+func (p *Pool) current(e route.Endpoint) (c, before *conn, made bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := p.identity() // under the lock, so that the identity never gets older
 	c = p.conns[e.Mac]
 	if c != nil && id.Succeeds(c.identity) && c.address == e.Address && c.uid == e.MacUID {
 		c.identity = id
-		return c, nil
+		return c, nil, false
 	}
 	before = c
 	c = newConn(id, e, p.identity, func() {
@@ -163,7 +185,7 @@ func (p *Pool) current(e route.Endpoint) (c, before *conn) {
 		}
 	}, before)
 	p.conns[e.Mac] = c
-	return c, before
+	return c, before, true
 }
 
 // failing fails all requests.
