@@ -169,7 +169,7 @@ func figuresOf(own prometheus.Gatherer, front *proxy.Proxy) http.Handler {
 // Limits of a request's headers. Each line takes memory besides its bytes.
 const maxHeaderBytes, maxHeaderLines = 64 << 10, 200
 
-// maxUnread is how many clients may be behind with reading at once: each response then has about
+// maxUnread is how many clients may read too slowly at once: each response then has about
 // 170 KiB in the heap, for what its Mac sends ahead, and 128 KiB in the kernel.
 const maxUnread = 512
 

@@ -83,13 +83,13 @@ type address struct {
 	fresh, used, closing list.List
 }
 
-// stalled returns the connection whose client is the furthest behind; nil if all read.
+// stalled returns the connection whose client is the latest; nil if all read.
 func (a *address) stalled(now time.Time) (out *Conn) {
 	most := time.Duration(0)
 	for at := a.serving.Front(); at != nil; at = at.Next() {
 		c := at.Value.(*Conn)
-		if behind := c.reads.behind(now); c.stalled(now) && behind > most {
-			out, most = c, behind
+		if late := c.reads.late(now); c.stalled(now) && late > most {
+			out, most = c, late
 		}
 	}
 	return out

@@ -40,8 +40,9 @@ const (
 	// traceTime is how long the last traces may take.
 	traceTime = 5 * time.Second
 	// heapShare is the share of a container's memory limit for the heap. Of the chart's 1 GiB,
-	// requests and connections take 320 MiB and responses 128 MiB at most; the kernel's buffers
-	// of connections that stall take 375 MiB at 100 Mbit/s.
+	// requests and connections take 320 MiB and responses 128 MiB at most, and 88 MiB more where
+	// clients do not read them; the kernel's buffers of connections that stall take 375 MiB at
+	// 100 Mbit/s.
 	heapShare = 0.6
 )
 

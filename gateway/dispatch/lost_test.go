@@ -17,7 +17,7 @@ import (
 )
 
 // TestARequestThatEndsEnginesIsGivenUp: its client gets the reason, also where another replica,
-// or another deployment, could still be tried, and whatever else refused it.
+// or another deployment, could still be tried, and if others refused it before.
 func TestARequestThatEndsEnginesIsGivenUp(t *testing.T) {
 	busy, ended := openai.RateLimited(time.Second), &openai.Error{Status: 502, Code: agentapi.CodeEngineLost}
 	replicas := []string{"r1", "r2", "r3", "r4", "r5"}
