@@ -3,9 +3,9 @@ package intake
 import "time"
 
 const (
-	// lingerTime is how long a closed connection may take to deliver the end of its response: what
-	// the kernel holds of it passes at ReadRate, and stallTime.
-	lingerTime = stallTime + 2*sendBytes*time.Second/ReadRate
+	// lingerTime is how long a closed connection may take to deliver the end of its response.
+	// maxLingering bounds what the kernel holds meanwhile.
+	lingerTime = 10 * time.Second
 	// lingerCheck is the first pause before it is looked at again; each is twice as long.
 	lingerCheck = 5 * time.Millisecond
 	// maxLingering connections are closed and not delivered.
