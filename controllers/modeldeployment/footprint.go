@@ -15,16 +15,22 @@ import (
 
 // replicasRoom is for all replicas, with and without a Mac: no quota counts OnDemand replicas, and
 // each repeats the placement and metadata of its deployment in the operator's memory. It is enough
-// for about 10,000 replicas of a namespace with a short spec.
-var replicasRoom = fleet.Room{Namespace: 32 << 20, All: 96 << 20, Least: 4 << 20}
+// for about 8,000 replicas of a namespace with a short spec.
+var replicasRoom = fleet.Room{Namespace: 56 << 20, All: 96 << 20, Least: 4 << 20}
 
-// footprint is what the replicas of a namespace take, by fleet.ReplicaBytes, as one pass reads and
-// changes it.
+// besideSpec is what a replica takes in the operator's memory besides its fleet.ReplicaBytes: its
+// object and status (1.7 KB), its assignment (1.4 KB) and the report of its Mac (1.0 KB).
+const besideSpec = 4 << 10
+
+// bytesOf returns what a replica takes.
+func bytesOf(r *v1alpha1.ModelReplica) int { return fleet.ReplicaBytes(r) + besideSpec }
+
+// footprint is what the replicas of a namespace take, as one pass reads and changes it.
 type footprint struct {
 	all int
 	// most is what the namespace may have beyond replicasRoom.Least; 0 until that is asked for.
 	most int
-	// waiting is the part of those without a Mac.
+	// waiting is what those without a Mac take, by fleet.ReplicaBytes.
 	waiting int
 }
 
@@ -72,7 +78,7 @@ func (r *Reconciler) replicasOfOthers(ctx context.Context, namespace string) (n 
 	}
 	for i := range list.Items {
 		if list.Items[i].Namespace != namespace {
-			n += fleet.ReplicaBytes(&list.Items[i])
+			n += bytesOf(&list.Items[i])
 		}
 	}
 	return n, nil
@@ -94,10 +100,9 @@ func (r *Reconciler) footprint(ctx context.Context, s *scope) (*footprint, error
 			continue
 		}
 		listed.Insert(replica.Name)
-		bytes := fleet.ReplicaBytes(replica)
-		f.all += bytes
+		f.all += bytesOf(replica)
 		if waits(replica) {
-			f.waiting += bytes
+			f.waiting += fleet.ReplicaBytes(replica)
 		}
 	}
 	s.footprint = f
@@ -129,7 +134,7 @@ func (r *Reconciler) withinNamespace(ctx context.Context, s *scope, missing []re
 		if f.waiting+bytes > maxNamespaceUnplacedBytes && waiting+i > 0 {
 			return missing[:i], nil
 		}
-		if err := r.add(ctx, f, s.deployment.Namespace, bytes); err != nil {
+		if err := r.add(ctx, f, s.deployment.Namespace, bytesOf(replica)); err != nil {
 			return missing[:i], &createError{name: replica.Name, err: err}
 		}
 		f.waiting += bytes

@@ -68,7 +68,7 @@ func (p *placer) Delete(_ context.Context, o client.Object, _ ...client.DeleteOp
 // bytes is what all replicas take.
 func (p *placer) bytes() (n int) {
 	for i := range p.replicas {
-		n += fleet.ReplicaBytes(&p.replicas[i])
+		n += bytesOf(&p.replicas[i])
 	}
 	return n
 }
@@ -150,9 +150,9 @@ func TestAttackPlacedReplicasOfManyBytes(t *testing.T) {
 func TestAttackPlacedReplicasThatGrow(t *testing.T) {
 	p := &placer{}
 	p.pass(t, p.deployed("d", 1, 1, v1alpha1.PlacementSpec{}))
-	for i := int32(1); len(p.replicas) < 1030; i++ {
+	for i := int32(1); len(p.replicas) < 1530; i++ {
 		r := p.replicas[1] // the prefetching one
-		if i < 1000 {
+		if i < 1500 {
 			r = p.replicas[0]
 		}
 		r.Name, r.Spec.Slot = fmt.Sprint("r", i), i
@@ -161,7 +161,7 @@ func TestAttackPlacedReplicasThatGrow(t *testing.T) {
 	}
 	follow := func(placement v1alpha1.PlacementSpec) *scope {
 		for {
-			s := p.deployed("d", 1000, 30, placement)
+			s := p.deployed("d", 1500, 30, placement)
 			s.deployment.Spec.Rollout.DrainSeconds = ptr.To[int32](7)
 			if p.pass(t, s); !s.more {
 				return s
@@ -180,7 +180,7 @@ func TestAttackPlacedReplicasThatGrow(t *testing.T) {
 			t.Fatalf("%s keeps its drainSeconds", r.Name)
 		}
 	}
-	if narrow < 100 || narrow > 900 {
+	if narrow < 100 || narrow > 1400 {
 		t.Errorf("%d replicas keep their placement", narrow)
 	}
 	if s := follow(v1alpha1.PlacementSpec{}); s.failure != nil || p.bytes() > replicasRoom.Namespace/2 {
