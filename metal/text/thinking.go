@@ -1,6 +1,8 @@
 package text
 
 import (
+	"slices"
+
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
 
@@ -53,21 +55,18 @@ func (r Reasoning) After(tok *tokenizer.Tokenizer, prompt []int32) Thinking {
 	if id, known := tok.ID(r.Interrupted); known {
 		interrupts = []int32{id}
 	}
-	open, closed := lastIndex(prompt, opens), lastIndex(prompt, closes[0])
-	switch {
-	case open > closed:
-		return Thinking{Underway: true, Closes: closes[0], Interrupts: interrupts}
-	case closed >= 0 && len(prompt)-closed <= closedTail:
-		return Thinking{} // the template closed it: the model must not think
-	}
-	return Thinking{MayBegin: true, Opens: opens, Closes: closes[0], Interrupts: interrupts}
-}
-
-func lastIndex(ids []int32, id int32) int {
-	for i := len(ids) - 1; i >= 0; i-- {
-		if ids[i] == id {
-			return i
+	// The last mark decides, unless a control token follows: that ended the turn of a message
+	// which only quotes the mark.
+	for i, id := range slices.Backward(prompt) {
+		switch {
+		case id == opens:
+			return Thinking{Underway: true, Closes: closes[0], Interrupts: interrupts}
+		case id == closes[0] && len(prompt)-i <= closedTail:
+			return Thinking{} // the template closed it: the model must not think
+		}
+		if id == closes[0] || tok.IsControl(id) {
+			break
 		}
 	}
-	return -1
+	return Thinking{MayBegin: true, Opens: opens, Closes: closes[0], Interrupts: interrupts}
 }
