@@ -14,6 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
 // greedy requests of many lengths; some end at a stop string, some at a bound.
@@ -159,5 +160,54 @@ func TestAShutdownAheadOfAStepLeavesNothing(t *testing.T) {
 	}
 	if end := collect(t, s); end.finished.Err == nil {
 		t.Error("the request ended without an error")
+	}
+}
+
+// unreadable is a back end whose results cannot be read while fail returns true, as those of a
+// device that ended a step with an error.
+type unreadable struct {
+	tensor.Backend
+	fail func() bool
+}
+
+func (b unreadable) NewScope(ctx context.Context) tensor.Scope {
+	return &unreadableScope{Scope: b.Backend.NewScope(ctx), fail: b.fail}
+}
+
+type unreadableScope struct {
+	tensor.Scope
+	fail func() bool
+	err  error
+}
+
+func (s *unreadableScope) ReadIDs(a tensor.Array, to []int32) {
+	if s.Scope.ReadIDs(a, to); s.fail() {
+		s.err = errors.New("the device is gone")
+	}
+}
+
+func (s *unreadableScope) Err() error {
+	if s.err != nil {
+		return s.err
+	}
+	return s.Scope.Err()
+}
+
+// TestAFaultAheadLeavesNoBlocks: a block that was about to be saved when a step failed is not saved
+// after the prefix cache was dropped, when the step that was built on the failed one completes.
+func TestAFaultAheadLeavesNoBlocks(t *testing.T) {
+	var reads, fail atomic.Int64
+	b := unreadable{ref.New(ref.Options{Ahead: true, Poison: true, Threads: 2}), func() bool { return reads.Add(1) == fail.Load() }}
+	e := ready(t, engine.Options{CacheMemory: mebi, Sequences: 2, Backend: b}, ref.Options{})
+	p := sample.Greedy()
+	for n := range int64(40) {
+		fail.Store(reads.Load() + 2 + n)
+		if got := ask(t, e, engine.Request{Tokens: tokensOf(1, 100, 400), Sampling: &p, MaxTokens: 60, IgnoreEnd: true}); got.finished.Err == nil {
+			t.Fatalf("fault %d steps on: the request ended with %q", n, got.finished.Reason)
+		}
+		waitFor(t, "the end of the step", func() bool { return engine.Active(t.Context(), e) == 0 })
+		if blocks := e.Status().Prefixes.Blocks; blocks != 0 {
+			t.Errorf("fault %d steps on: %d blocks are kept", n, blocks)
+		}
 	}
 }

@@ -341,8 +341,7 @@ func (b *blocks) savesState(step batch.Step) bool {
 }
 
 // distrust drops the prefix cache after a step that the back end could not compute: what it
-// computed lately may be wrong. The sequences of that step have ended; of those that
-// continue nothing more is saved.
+// computed lately may be wrong. Nothing more is saved of the sequences that there are.
 func (b *blocks) distrust(cause error) {
 	if b.prefixes == nil || errors.Is(cause, tensor.ErrMemory) {
 		return

@@ -35,12 +35,12 @@ func (l *loop) stepFailed(step batch.Step, err error) error {
 		l.failures++
 	}
 	l.log.Error("step failed", "rows", len(step.Rows), "tokens", step.Tokens(), "error", err.Error())
+	l.blocks.distrust(err) // first: blocks of those that end now may wait to be saved
 	for _, r := range step.Rows {
 		if s := l.byID[r.ID]; s != nil { // else it ended before the step did
 			l.finish(s, Finished{Err: refusal})
 		}
 	}
-	l.blocks.distrust(err)
 	if l.failures >= failuresInARow {
 		return fmt.Errorf("%w: %d steps in a row: %w", ErrBackend, l.failures, err)
 	}
