@@ -108,6 +108,9 @@ func (p *inputProcessor) constrain(ctx context.Context, r Request, prompt []int3
 	if err != nil {
 		return nil, invalid(p.paramAtFault(ctx, r.Tenant, r.Constraint), "%v", err)
 	}
+	if p.continues(r, prompt) {
+		state.Continue()
+	}
 	if err := state.Check(ctx); err != nil {
 		state.Release()
 		return nil, invalid(r.Constraint.Param, "%v", err)

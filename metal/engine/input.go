@@ -191,13 +191,19 @@ func (p *inputProcessor) prepareOutput(ctx context.Context, s *sequence, r Reque
 		r.IgnoreEnd = false // the answer has to end with its form
 	}
 	s.ends = p.endTokens(r, calls.Ends())
-	o := output.Options{Tokenizer: p.tok, Stop: r.Stop, Ends: s.ends.tokens, MinTokens: s.ends.min, Calls: calls}
+	o := output.Options{Tokenizer: p.tok, Continues: p.continues(r, s.tokens), Stop: r.Stop, Ends: s.ends.tokens, MinTokens: s.ends.min, Calls: calls}
 	if r.SplitReasoning && r.Chat != nil {
 		o.Reasoner = output.NewReasoner(p.tok, p.text.Reasoning(), s.tokens)
 		o.SplitReasoning = calls == nil || !callsHaveReasoning(p.text)
 	}
 	s.output = output.New(o)
 	return nil
+}
+
+// continues reports whether an answer begins in the middle of a text: a template ends the text
+// before it, and control tokens show none.
+func (p *inputProcessor) continues(r Request, prompt []int32) bool {
+	return r.Chat == nil && slices.ContainsFunc(prompt, func(id int32) bool { return !p.tok.IsControl(id) })
 }
 
 // paramsOf returns the parameters of the sampler.

@@ -238,6 +238,8 @@ func (s *mapStage) push(token string, out func(string)) {
 
 func (s *mapStage) flush(func(string)) { s.i = 0 }
 
+func (s *mapStage) follow() { s.i = 1 }
+
 func (d *decoding) wordPiece(c component) error {
 	f := struct {
 		Prefix  string `json:"prefix"`
@@ -462,6 +464,8 @@ func (s *stripStage) push(part string, out func(string)) {
 
 func (s *stripStage) flush(func(string)) { s.left, s.held = s.start, 0 }
 
+func (s *stripStage) follow() { s.left = 0 }
+
 func (d *decoding) fuse(component) error {
 	d.join()
 	return nil
@@ -484,3 +488,5 @@ func (s *joinStage) push(token string, out func(string)) {
 }
 
 func (s *joinStage) flush(func(string)) { s.more = false }
+
+func (s *joinStage) follow() { s.more = true }

@@ -20,6 +20,16 @@ func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
 	return d
 }
 
+// Continue decodes what comes next as the middle of a text: what a tokenizer puts before a text
+// does not stand there.
+func (d *Decoder) Continue() {
+	for _, s := range d.stages {
+		if s, ok := s.(interface{ follow() }); ok {
+			s.follow()
+		}
+	}
+}
+
 // Push adds one id and returns the text that is complete now, which is often
 // empty.
 func (d *Decoder) Push(id int32) (string, error) {

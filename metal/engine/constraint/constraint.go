@@ -162,6 +162,9 @@ func (s *State) OnReady(notify func()) {
 	}
 }
 
+// Continue has the answer begin in the middle of a text, where all tokens are shown as they are.
+func (s *State) Continue() { s.begun = true }
+
 // Check computes the first mask, so that a form that takes too much work can still be
 // refused.
 func (s *State) Check(ctx context.Context) error {

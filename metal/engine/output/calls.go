@@ -113,7 +113,9 @@ func (c *Calls) mark(token int32, d *tokenizer.Decoder) string {
 	if c == nil || c.hidden[token] == "" {
 		return ""
 	}
-	return d.Flush() + c.hidden[token]
+	before := d.Flush()
+	d.Continue()
+	return before + c.hidden[token]
 }
 
 // push parses more text of the answer, and returns its parts in order.

@@ -32,6 +32,8 @@ type Delta struct {
 // Options of an Assembler.
 type Options struct {
 	Tokenizer *tokenizer.Tokenizer
+	// Continues is true if the answer begins in the middle of the text of its prompt.
+	Continues bool
 	// Stop strings end the text; they are not shown.
 	Stop []string
 	// Ends are tokens that end the answer. Stop strings end it only after MinTokens.
@@ -67,6 +69,9 @@ func New(o Options) *Assembler {
 	a := &Assembler{
 		decoder: o.Tokenizer.NewDecoder(true), stops: sample.NewStopMatcher(o.Stop), ends: o.Ends, minTokens: o.MinTokens,
 		counter: o.Reasoner, calls: o.Calls,
+	}
+	if o.Continues {
+		a.decoder.Continue()
 	}
 	if o.Calls == nil && o.Reasoner != nil {
 		o.Reasoner.Interrupts = nil // nothing that begins a call means one
