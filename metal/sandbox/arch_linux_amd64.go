@@ -7,3 +7,6 @@ const (
 	// firstForeignCall is the bit that marks a call of the x32 ABI.
 	firstForeignCall = 0x40000000
 )
+
+// forks are the system calls that always make a process; clone may make a thread.
+var forks = []uint32{unix.SYS_FORK, unix.SYS_VFORK}

@@ -10,3 +10,6 @@ const (
 	nativeArch       = unix.AUDIT_ARCH_AARCH64
 	firstForeignCall = math.MaxUint32
 )
+
+// forks are the system calls that always make a process; clone may make a thread.
+var forks = []uint32{}

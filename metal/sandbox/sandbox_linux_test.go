@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +13,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // confinedIn makes the test program confine itself to a folder and try things.
@@ -74,7 +78,70 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "listen", try: func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err }},
 		{what: "run a program", try: func() error { return exec.Command("/bin/true").Run() }},
 		{what: "signal its parent", try: func() error { return syscall.Kill(os.Getppid(), syscall.SIGCONT) }},
+		{what: "signal itself", allowed: true, try: func() error { return syscall.Kill(os.Getpid(), 0) }},
+		{what: "read its own limits", allowed: true, try: func() error { return syscall.Getrlimit(syscall.RLIMIT_NOFILE, new(syscall.Rlimit)) }},
+		{what: "change the limits of its parent", try: func() error {
+			return unix.Prlimit(os.Getppid(), unix.RLIMIT_CPU, &unix.Rlimit{Cur: math.MaxInt32, Max: math.MaxInt32}, nil)
+		}},
+		{what: "change the priority of its parent", try: func() error { return syscall.Setpriority(syscall.PRIO_PROCESS, os.Getppid(), 1) }},
+		{what: "change the processors of its parent", try: func() error {
+			var all unix.CPUSet
+			return errors.Join(unix.SchedGetaffinity(0, &all), unix.SchedSetaffinity(os.Getppid(), &all))
+		}},
+		{what: "start a thread", allowed: true, try: startThread},
+		{what: "make a process", try: fork},
+		{what: "make a process as the C library does", try: fork3},
+		{what: "take memory that is mapped nowhere", try: func() error { _, err := unix.MemfdCreate("x", 0); return err }},
+		{what: "take memory that outlives it", try: func() error {
+			id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600)
+			if err == nil {
+				_, err = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
+			}
+			return err
+		}},
 	}
+}
+
+// startThread locks this goroutine to its thread, so that another goroutine needs one more.
+func startThread() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // the thread ends with its goroutine
+		close(done)
+	}()
+	<-done
+	return nil
+}
+
+// fork makes a process that ends at once.
+func fork() error {
+	child, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	return ended(child, errno)
+}
+
+// fork3 is fork by another system call.
+func fork3() error {
+	args := [8]uint64{4: uint64(syscall.SIGCHLD)} // struct clone_args: exit_signal is the fifth
+	child, _, errno := syscall.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), 0)
+	return ended(child, errno)
+}
+
+// ended ends the new process, and waits for it in the one that made it.
+//
+//go:nosplit
+func ended(child uintptr, errno syscall.Errno) error {
+	if errno != 0 {
+		return errno
+	}
+	if child == 0 {
+		for {
+			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+	}
+	_, err := syscall.Wait4(int(child), nil, 0, nil)
+	return err
 }
 
 // tryAll prints what went against the rules.

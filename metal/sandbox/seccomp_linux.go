@@ -3,6 +3,8 @@ package sandbox
 import (
 	"fmt"
 	"math"
+	"os"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/net/bpf"
@@ -11,8 +13,10 @@ import (
 
 // refused are the system calls that answer EPERM from now on. An engine accepts
 // connections on the socket that it has, so it needs none that makes or
-// connects one; io_uring would make them past a filter.
-var refused = []uint32{
+// connects one; io_uring would make them past a filter. The agent measures what a
+// process has mapped and ends processes: memory that is mapped nowhere, or that
+// outlives its process, would count at no engine.
+var refused = append([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD,
@@ -21,19 +25,34 @@ var refused = []uint32{
 	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD,
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
+	unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_SEMGET, unix.SYS_MSGGET, unix.SYS_MQ_OPEN,
+	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_TKILL, unix.SYS_PIDFD_OPEN,
+	unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_KCMP,
+}, forks...)
+
+// ofItself are the system calls that a process may use for itself alone: their first argument
+// is a process ID. Those of one user may change and signal one another: the agent and the
+// engines of other models have the same. Of what Landlock refuses, older kernels refuse nothing.
+var ofItself = []uint32{
+	unix.SYS_KILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO,
+	unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETAFFINITY, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR,
 }
+
+// signals are those of ofItself for which 0 is no process, but all of the group.
+var signals = ofItself[:4]
 
 // Offsets in struct seccomp_data (linux/seccomp.h).
 const (
 	offsetCall = 0
 	offsetArch = 4
+	offsetArg0 = 16 // its lower half: both architectures are little-endian
 )
 
 // filterCalls installs the filter for all threads. The libraries that build
 // such filters let the calls of a foreign architecture pass (32-bit calls on a
 // 64-bit kernel), which would be a way around this list.
 func filterCalls() error {
-	program, err := bpf.Assemble(callFilter(refused))
+	program, err := bpf.Assemble(callFilter(uint32(os.Getpid())))
 	if err != nil {
 		return fmt.Errorf("assemble: %w", err)
 	}
@@ -56,20 +75,42 @@ func filterCalls() error {
 	return nil
 }
 
-// callFilter refuses the calls with EPERM, and ends a process that calls the
+// callFilter refuses calls with EPERM to the process with this ID, and ends one that calls the
 // kernel in another architecture's way.
-func callFilter(calls []uint32) []bpf.Instruction {
-	const denied = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+func callFilter(pid uint32) []bpf.Instruction {
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offsetArch, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: nativeArch, SkipTrue: 1},
 		bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS},
 		bpf.LoadAbsolute{Off: offsetCall, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: firstForeignCall, SkipTrue: 1},
-		bpf.RetConstant{Val: denied},
+		bpf.RetConstant{Val: fails(unix.EPERM)},
 	}
-	for _, c := range calls {
-		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c, SkipTrue: 1}, bpf.RetConstant{Val: denied})
+	for _, c := range refused {
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: c, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)})
 	}
+	for _, c := range ofItself {
+		is := []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: pid, SkipTrue: 1}}
+		if !slices.Contains(signals, c) {
+			is = []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: pid, SkipTrue: 2}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}}
+		}
+		program = appendCall(program, c, append(is, bpf.RetConstant{Val: fails(unix.EPERM)}))
+	}
+	// Threads are allowed, processes are not: they outlive an engine that is killed, and what
+	// they share with it is measured in parts. The C library uses clone where clone3 is unknown.
+	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.ENOSYS)})
+	program = appendCall(program, unix.SYS_CLONE, []bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLONE_THREAD, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
+	})
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
+}
+
+// fails is the result of a filter by which a call returns an error.
+func fails(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
+
+// appendCall appends what judges the first argument of a call: it returns or falls through.
+// Of other calls the number stays loaded.
+func appendCall(program []bpf.Instruction, call uint32, judge []bpf.Instruction) []bpf.Instruction {
+	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: uint8(len(judge) + 2)}, bpf.LoadAbsolute{Off: offsetArg0, Size: 4})
+	return append(append(program, judge...), bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
