@@ -218,11 +218,15 @@ func TestHeadroomRequestIsAnsweredOnce(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("idle1", enginetest.Script{HoldBytes: 20 * gib, ShutdownMilliseconds: 3000}, onDemand(0)),
 			s.model("idle2", enginetest.Script{HoldBytes: 10 * gib}, onDemand(0)),
-			s.model("asks", enginetest.Script{HoldBytes: 10 * gib, HeadroomBytes: 30 * gib}, onDemand(0)))
+			s.model("asks", enginetest.Script{HoldBytes: 10 * gib, HeadroomBytes: 14 * gib}, onDemand(0), reserves(25*gib)))
 		s.used("idle1")
 		s.after(time.Second)
 		s.used("idle2")
 		h := s.acquire("asks")
+		other := s.host
+		other.MetalCap = 50 * gib // less than is promised
+		s.mac.SetHost(other)
+		s.after(time.Second)
 		began := time.Now()
 		if end, err := ask(s.ctx, h, 1, nil); err != nil {
 			t.Errorf("%v, %v", end, err)
@@ -243,6 +247,24 @@ func TestHeadroomRequestIsAnsweredOnce(t *testing.T) {
 			t.Error(err)
 		}
 		s.wantReclaims()
+	})
+}
+
+// A model that took its engine over asks for more than its engine may ever hold.
+func TestAnEngineTakesNoOtherModelsMemoryBeyondItsOwnLimit(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("idle", enginetest.Script{HoldBytes: 20 * gib}, onDemand(0), of("other")),
+			s.model("taken over", enginetest.Script{HoldBytes: 10 * gib, HeadroomBytes: 300 * gib}))
+		s.used("idle")
+		h := s.acquire("taken over")
+		for range 10 {
+			if _, err := ask(s.ctx, h, 1, nil); err != nil {
+				t.Error(err)
+			}
+			s.after(time.Second)
+		}
+		s.wantReclaims()
+		s.wantResident("idle taken over")
 	})
 }
 

@@ -203,7 +203,18 @@ func (g *engine) wanted() int64 {
 	if guard.GetHeadroomRequest() <= g.headroom.answered || g.headroom.victim != nil {
 		return 0
 	}
-	return guard.GetHeadroomBytes()
+	return g.asks()
+}
+
+// asks returns the bytes that the guard's newest request asks for, at most those that the
+// engine's own limit leaves: for more no other engine has to end. The caller holds registry.mu.
+func (g *engine) asks() int64 {
+	bytes, limit := g.status.GetGuard().GetHeadroomBytes(), g.config.LimitBytes
+	if limit <= 0 {
+		return bytes
+	}
+	pooled := min(g.status.GetMemory().GetPooledBytes(), g.footprint) // is used first
+	return min(bytes, max(0, limit-g.footprint+pooled))
 }
 
 // use records a use: the idle time begins again. The caller holds registry.mu.

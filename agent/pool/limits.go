@@ -107,7 +107,7 @@ func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64
 			l.Sequence, l.HeadroomAnswered = g.nextLimits(), g.headroom.answered
 			if g.headroom.answered > g.headroom.sent && l.HeadroomKnown {
 				g.headroom.sent = g.headroom.answered
-				grant := min(*left, g.status.GetGuard().GetHeadroomBytes())
+				grant := min(*left, g.asks())
 				l.HeadroomBytes = max(l.HeadroomBytes, grant)
 				*left = max(0, *left-l.HeadroomBytes)
 			}

@@ -172,6 +172,11 @@ func onDemand(idle time.Duration) func(*v1alpha1.Assignment) {
 	}
 }
 
+// reserves makes an order reserve more than its engine holds.
+func reserves(bytes int64) func(*v1alpha1.Assignment) {
+	return func(a *v1alpha1.Assignment) { a.ReservedBytes = bytes }
+}
+
 func priority(n int32) func(*v1alpha1.Assignment) {
 	return func(a *v1alpha1.Assignment) { a.Residency.EvictionPriority = n }
 }
