@@ -1,9 +1,12 @@
 package cold
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"path/filepath"
+	"strings"
 	"time"
 
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
@@ -27,12 +30,56 @@ func (w *Owner) end(a *account) {
 	_, err := blocks.Fence(w.opt.FS, w.dir(a.namespace), a.namespace, a.epoch)
 	if err == nil {
 		err = w.rescan(a.namespace)
+		w.sweep(a.model)
 	}
 	if err != nil {
 		w.problem("Failed to clean up what an engine left in the cache", err)
 		return
 	}
 	w.books.close(a)
+}
+
+// sweep removes what engines left in the folder of their model next to its namespaces: it would
+// count nowhere. What cannot be removed is no reason to keep an ended engine's lease.
+func (w *Owner) sweep(model string) {
+	folder := blocks.ModelFolder(w.opt.Dir, model)
+	infos, err := w.opt.FS.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	removed, freed := map[string]bool{}, int64(0)
+	for _, i := range infos {
+		n, other := blocks.ParseNamespace(i.Name)
+		if other == nil && i.Mode.IsDir() && w.origins[n].Model == model {
+			continue
+		}
+		at := filepath.Join(folder, i.Name)
+		bytes, failed := blocks.RemoveTree(w.opt.FS, at)
+		removed[i.Name], freed, err = true, freed+bytes, cmp.Or(err, failed)
+	}
+	if len(removed) > 0 {
+		w.forgetForeign(folder, removed)
+		w.opt.Log.Info("Removed what an engine left in the cache next to its blocks", "folder", folder, "names", len(removed), "bytes", freed)
+	}
+	if err != nil {
+		w.problem("Failed to clean up what an engine left in the cache", err)
+	}
+}
+
+// forgetForeign drops the files that are no blocks under names in a folder, which were removed.
+func (w *Owner) forgetForeign(folder string, names map[string]bool) {
+	var gone []blocks.Entry
+	w.books.index.Each(func(e blocks.Entry) bool {
+		if rest, in := strings.CutPrefix(e.Foreign, folder+string(filepath.Separator)); in {
+			if name, _, _ := strings.Cut(rest, string(filepath.Separator)); names[name] {
+				gone = append(gone, e)
+			}
+		}
+		return e.Foreign != ""
+	})
+	for _, e := range gone {
+		w.books.index.Forget(e)
+	}
 }
 
 // Clear removes all blocks of a namespace, even while engines write there: writes

@@ -177,3 +177,38 @@ func TestAttackAFolderThatCannotBeRead(t *testing.T) {
 		})
 	}
 }
+
+// TestFilesNextToTheBlocksOfAnEngineAreRemoved: an engine that was taken over writes where no
+// block lies, so that the disk is full of what counts nowhere.
+func TestFilesNextToTheBlocksOfAnEngineAreRemoved(t *testing.T) {
+	e := newTakenOver(t)
+	model := filepath.Dir(e.namespace)
+	sibling := e.origin
+	sibling.Layout = "another"
+	other, err := e.owner.Lease(sibling, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.write(filepath.Join(model, "before"))
+	e.lease.End()
+	e.open() // which finds it
+	if e.lease, err = e.owner.Lease(e.origin, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"own", "folder/own", strings.Repeat("a", 64) + "/own"} {
+		e.write(filepath.Join(model, path))
+	}
+	if err := os.Symlink(e.state, filepath.Join(model, "link")); err != nil {
+		t.Fatal(err)
+	}
+	e.lease.End()
+	all, err := os.ReadDir(model)
+	if err != nil || len(all) != 2 {
+		t.Errorf("%d names in the folder of the model, want those of its two kinds of blocks; %v: %v", len(all), err, all)
+	}
+	if s := e.owner.Snapshot(); s.ForeignFiles != 0 || s.UsedBytes != 0 || s.Problem != "" {
+		t.Errorf("%+v", s)
+	}
+	e.untouched("after the engine ended")
+	other.End()
+}
