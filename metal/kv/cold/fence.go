@@ -1,6 +1,7 @@
 package cold
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -47,15 +48,14 @@ func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
 		} else {
 			bytes, failed = RemoveTree(f, filepath.Join(at, i.Name))
 		}
-		freed += bytes
-		err = errors.Join(err, failed)
+		freed, err = freed+bytes, cmp.Or(err, failed)
 	}
 	return freed, err
 }
 
 // RemoveTree removes a file or folder and returns the disk space it used. It
-// follows no links. A missing path is not an error; after an error it continues
-// with the rest.
+// follows no links. A missing path is not an error; after an error, of which it returns
+// the first, it continues with the rest: there may be one for each of a million files.
 func RemoveTree(f disk.FS, path string) (freed int64, err error) {
 	info, err := f.Stat(path)
 	switch {
@@ -68,8 +68,7 @@ func RemoveTree(f disk.FS, path string) (freed int64, err error) {
 		err = failed
 		for _, i := range infos {
 			bytes, failed := RemoveTree(f, filepath.Join(path, i.Name))
-			freed += bytes
-			err = errors.Join(err, failed)
+			freed, err = freed+bytes, cmp.Or(err, failed)
 		}
 	}
 	if err != nil {

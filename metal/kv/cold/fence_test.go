@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"path"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -302,3 +303,42 @@ func survivors(t *testing.T, f *faultfs.FS, must map[kv.Key]bool) {
 		}
 	}
 }
+
+// TestTheErrorOfManyFilesThatStayIsShort: an engine that was taken over leaves a folder from which
+// nothing can be removed. The text of joined errors takes the square of their number.
+func TestTheErrorOfManyFilesThatStayIsShort(t *testing.T) {
+	for name, remove := range map[string]func(f *faultfs.FS, n cold.Namespace) error{
+		"a folder": func(f *faultfs.FS, n cold.Namespace) error {
+			_, err := cold.RemoveTree(f, cold.Folder(dir, n))
+			return err
+		},
+		"of all epochs": func(f *faultfs.FS, n cold.Namespace) error { _, err := cold.FenceAll(f, dir, n); return err },
+	} {
+		f, n := faultfs.New(1<<30), cold.Namespace{1}
+		at := path.Join(cold.Folder(dir, n), cold.Temporary)
+		if err := f.MkdirAll(at); err != nil {
+			t.Fatal(err)
+		}
+		for i := range manyFiles {
+			w, err := f.Create(path.Join(at, strconv.Itoa(i)))
+			if err == nil {
+				err = w.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.Inject(func(op faultfs.Op) (fault faultfs.Fault) {
+			if op.Kind == faultfs.Remove {
+				fault.Err = fs.ErrPermission
+			}
+			return fault
+		})
+		err := remove(f, n)
+		if !errors.Is(err, fs.ErrPermission) || len(err.Error()) > 1024 {
+			t.Errorf("%s: the error is %v, of %d bytes", name, errors.Is(err, fs.ErrPermission), len(err.Error()))
+		}
+	}
+}
+
+const manyFiles = 1000
