@@ -10,6 +10,7 @@ import (
 	"time"
 
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
 // End ends a lease after the engine's process has ended or lost its connection:
@@ -43,25 +44,21 @@ func (w *Owner) end(a *account) {
 // count nowhere. What cannot be removed is no reason to keep an ended engine's lease.
 func (w *Owner) sweep(model string) {
 	folder := blocks.ModelFolder(w.opt.Dir, model)
-	infos, err := w.opt.FS.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
 	removed, freed := map[string]bool{}, int64(0)
-	for _, i := range infos {
+	err := blocks.EachName(w.opt.FS, folder, func(i disk.Info) error {
 		n, other := blocks.ParseNamespace(i.Name)
 		if other == nil && i.Mode.IsDir() && w.origins[n].Model == model {
-			continue
+			return nil
 		}
-		at := filepath.Join(folder, i.Name)
-		bytes, failed := blocks.RemoveTree(w.opt.FS, at)
-		removed[i.Name], freed, err = true, freed+bytes, cmp.Or(err, failed)
-	}
+		bytes, failed := blocks.RemoveTree(w.opt.FS, filepath.Join(folder, i.Name))
+		removed[i.Name], freed = true, freed+bytes
+		return failed
+	})
 	if len(removed) > 0 {
 		w.forgetForeign(folder, removed)
 		w.opt.Log.Info("Removed what an engine left in the cache next to its blocks", "folder", folder, "names", len(removed), "bytes", freed)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.problem("Failed to clean up what an engine left in the cache", err)
 	}
 }

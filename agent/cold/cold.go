@@ -62,6 +62,7 @@ type Owner struct {
 	work    chan struct{}
 	books   *books
 	origins map[blocks.Namespace]kv.Origin
+	listed  int // files that are no blocks, by the scan that runs
 	view    atomic.Pointer[Snapshot]
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -211,4 +212,31 @@ func TestFilesNextToTheBlocksOfAnEngineAreRemoved(t *testing.T) {
 	}
 	e.untouched("after the engine ended")
 	other.End()
+}
+
+// TestTheAgentListsABoundedNumberOfFilesOfAnEngine: each takes half a KiB of the agent's memory,
+// and an engine that was taken over makes a million in a minute.
+func TestTheAgentListsABoundedNumberOfFilesOfAnEngine(t *testing.T) {
+	const files, bound = 20_000, 1 << 14
+	for name, find := range map[string]func(e *takenOver){
+		"after its end": func(e *takenOver) { e.lease.End() },
+		"after a start": func(e *takenOver) { e.open() },
+	} {
+		e := newTakenOver(t)
+		for i := range files {
+			at := filepath.Join(e.namespace, "own", strconv.Itoa(i%3), strconv.Itoa(i))
+			if i < 3 {
+				if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Link(filepath.Join(e.state, "identity.json"), at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		find(e)
+		if s := e.owner.Snapshot(); s.ForeignFiles != bound || s.Problem != "" {
+			t.Errorf("%s: %d files are listed, want %d; problem %q", name, s.ForeignFiles, bound, s.Problem)
+		}
+	}
 }

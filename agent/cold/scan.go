@@ -31,6 +31,7 @@ type found struct {
 // scan ends all epochs and fills the index: foreign files, then blocks by the
 // time of their last use.
 func (w *Owner) scan() error {
+	w.listed = 0
 	infos, err := w.opt.FS.ReadDir(w.opt.Dir)
 	if err != nil {
 		return err
@@ -163,19 +164,30 @@ func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 		err = errors.Join(err, r.Close())
 	}
 	if err != nil {
-		f = found{path: at, bytes: f.bytes, used: f.used}
+		return w.foreign(at)
 	}
 	return []found{f}
 }
 
-// foreign lists the files in a path, recursively, that are no blocks of ours. It
-// follows no link.
+// maxForeign bounds how many files that are no blocks of ours one scan lists: an engine that was
+// taken over makes a million in a minute.
+const maxForeign = 1 << 14
+
+// foreign lists the files in a path, recursively, that are no blocks of ours, and removes what
+// is too many. It follows no link.
 func (w *Owner) foreign(path string) []found {
+	if w.listed >= maxForeign {
+		if _, err := blocks.RemoveTree(w.opt.FS, path); err != nil {
+			w.problem("Failed to remove files that are no blocks", err)
+		}
+		return nil
+	}
 	i, err := w.opt.FS.Stat(path)
 	if err != nil {
 		return nil
 	}
 	if !i.Mode.IsDir() {
+		w.listed++
 		return []found{{path: path, bytes: blocks.Takes(i.Bytes), used: i.Changed}}
 	}
 	infos, err := w.opt.FS.ReadDir(path)
@@ -192,6 +204,7 @@ func (w *Owner) foreign(path string) []found {
 // rescan updates the index from the files of a namespace: an engine that ended
 // may have written files that it did not report.
 func (w *Owner) rescan(n blocks.Namespace) error {
+	w.listed = 0
 	files, err := w.scanNamespace(n)
 	if errors.Is(err, fs.ErrNotExist) {
 		files = nil

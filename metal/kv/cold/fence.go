@@ -36,11 +36,7 @@ func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
 	if info, err := f.Stat(at); err == nil && !info.Mode.IsDir() {
 		return RemoveTree(f, at)
 	}
-	infos, err := f.ReadDir(at)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	for _, i := range infos {
+	err = EachName(f, at, func(i disk.Info) error {
 		var bytes int64
 		var failed error
 		if CheckEpoch(i.Name) == nil {
@@ -48,9 +44,30 @@ func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
 		} else {
 			bytes, failed = RemoveTree(f, filepath.Join(at, i.Name))
 		}
-		freed, err = freed+bytes, cmp.Or(err, failed)
+		freed += bytes
+		return failed
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return freed, nil
 	}
 	return freed, err
+}
+
+// EachName calls do, which removes it, for each name in a folder: for those of a large folder in
+// parts, and of 256 parts at most, because an engine may make other names meanwhile. It returns the
+// first error, after the rest of that part.
+func EachName(f disk.FS, path string, do func(disk.Info) error) (err error) {
+	for range 256 {
+		infos, failed := f.ReadDir(path)
+		err = failed
+		for _, i := range infos {
+			err = cmp.Or(err, do(i))
+		}
+		if err != nil || len(infos) < disk.MaxNames {
+			break
+		}
+	}
+	return err
 }
 
 // RemoveTree removes a file or folder and returns the disk space it used. It
@@ -64,12 +81,11 @@ func RemoveTree(f disk.FS, path string) (freed int64, err error) {
 	case err != nil:
 		return 0, err
 	case info.Mode.IsDir():
-		infos, failed := f.ReadDir(path)
-		err = failed
-		for _, i := range infos {
+		err = EachName(f, path, func(i disk.Info) error {
 			bytes, failed := RemoveTree(f, filepath.Join(path, i.Name))
-			freed, err = freed+bytes, cmp.Or(err, failed)
-		}
+			freed += bytes
+			return failed
+		})
 	}
 	if err != nil {
 		return freed, err

@@ -1,7 +1,9 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -114,8 +116,8 @@ func (c Contained) ReadDir(path string) (all []Info, err error) {
 			return err
 		}
 		defer d.Close() //nolint:errcheck // read only
-		names, err := d.Readdirnames(-1)
-		if err != nil {
+		names, err := d.Readdirnames(MaxNames)
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		slices.Sort(names)

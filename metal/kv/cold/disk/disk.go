@@ -8,10 +8,13 @@
 package disk
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -26,7 +29,7 @@ type FS interface {
 	Open(path string) (Reader, error)
 	// Stat describes what lies at a path, a link as a link.
 	Stat(path string) (Info, error)
-	// ReadDir lists a folder, sorted by name.
+	// ReadDir lists a folder, sorted by name; MaxNames of one with more.
 	ReadDir(path string) ([]Info, error)
 	// MkdirAll makes a folder and those above it.
 	MkdirAll(path string) error
@@ -105,12 +108,22 @@ func (OS) Stat(path string) (Info, error) {
 	return infoOf(i), nil
 }
 
+// MaxNames bounds a listing, and its memory. A folder of a cache has half as many files if the
+// cache has all that it may have.
+const MaxNames = 1 << 16
+
 // ReadDir implements FS.
 func (OS) ReadDir(path string) ([]Info, error) {
-	entries, err := os.ReadDir(path)
+	d, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
+	defer d.Close() //nolint:errcheck // read only
+	entries, err := d.ReadDir(MaxNames)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	infos := make([]Info, 0, len(entries))
 	for _, e := range entries {
 		i, err := e.Info()
