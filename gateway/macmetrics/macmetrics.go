@@ -60,6 +60,9 @@ type Handler struct {
 
 	running sync.Mutex        // one scrape at a time
 	fresh   map[string]*fresh // of each Mac; guarded by running
+	// failed are the Macs that gave no answer when they were asked last. They are asked after the
+	// others, whose turn would not come where many hang. Guarded by running.
+	failed map[string]bool
 
 	mu    sync.Mutex      // guards asked
 	asked map[string]bool // Macs that are being asked
@@ -94,7 +97,8 @@ type answer struct {
 // collect asks all Macs, some at once, and joins the series by name of those that answer until
 // ctx ends.
 func (h *Handler) collect(ctx context.Context) map[string]*dto.MetricFamily {
-	macs := h.Macs()
+	macs := slices.Clone(h.Macs())
+	slices.SortStableFunc(macs, func(a, b route.Mac) int { return order(h.failed[a.Name]) - order(h.failed[b.Name]) })
 	answers := make(chan answer, len(macs))
 	go h.askAll(ctx, macs, answers)
 	all, unheard, known := map[string]*dto.MetricFamily{}, map[string]bool{}, map[string]*fresh{}
@@ -105,11 +109,19 @@ func (h *Handler) collect(ctx context.Context) map[string]*dto.MetricFamily {
 		}
 	}
 	h.fresh = known
+	before := h.failed
+	h.failed = map[string]bool{}
+	for mac := range unheard {
+		if before[mac] {
+			h.failed[mac] = true // those that are not asked this time included
+		}
+	}
 	for len(unheard) > 0 {
 		select {
 		case a := <-answers:
 			delete(unheard, a.mac)
 			addScraped(all, a.mac, a.err == nil)
+			h.failed[a.mac] = a.err != nil
 			if a.err == nil {
 				h.fresh[a.mac].admit(a.metrics, time.Now())
 			}
@@ -126,6 +138,14 @@ func (h *Handler) collect(ctx context.Context) map[string]*dto.MetricFamily {
 		}
 	}
 	return all
+}
+
+// order returns 0 for a Mac that is asked first.
+func order(failed bool) int {
+	if failed {
+		return 1
+	}
+	return 0
 }
 
 // askAll sends one answer of each Mac, but for those that are not asked when ctx ends. A Mac

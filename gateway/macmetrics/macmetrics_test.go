@@ -152,6 +152,45 @@ func TestAttackAMacThatNeverEndsItsAnswer(t *testing.T) {
 	})
 }
 
+// TestMacsThatHangAreAskedAfterTheOthers: who stole an enrolment token joins as many Macs as it
+// allows, and all of them hang.
+func TestMacsThatHangAreAskedAfterTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hanging, well = 100, 20
+		h := &Handler{
+			Macs: func() (all []route.Mac) {
+				for i := range hanging + well {
+					all = append(all, route.Mac{Name: fmt.Sprintf("%03d", i), Address: "mac:8443"})
+				}
+				return all
+			},
+			To: func(m route.Mac) http.RoundTripper {
+				if m.Name >= fmt.Sprintf("%03d", hanging) {
+					return says(200, "")
+				}
+				return agent(func(r *http.Request) (*http.Response, error) {
+					<-r.Context().Done()
+					return nil, r.Context().Err()
+				})
+			},
+		}
+		var answered []int
+		for range 10 {
+			n := 0
+			for line := range scrapeOf(t, h) {
+				if strings.HasSuffix(line, " 1") {
+					n++
+				}
+			}
+			answered = append(answered, n)
+			time.Sleep(time.Minute)
+		}
+		if answered[8] != well || answered[9] != well {
+			t.Errorf("%v of %d Macs that are well were scraped, want all in the end", answered, well)
+		}
+	})
+}
+
 // TestAttackAnAnswerOverWhichTheParserPanics: it fails, and no other one does.
 func TestAttackAnAnswerOverWhichTheParserPanics(t *testing.T) {
 	got := scrape(t, map[string]agent{"good": says(200, "metalfleet_agent_x 5\n"), "evil": func(*http.Request) (*http.Response, error) { panic("a defect") }})
