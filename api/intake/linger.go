@@ -1,6 +1,9 @@
 package intake
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// lingerTime is how long a closed connection may take to deliver the end of its response.
@@ -33,23 +36,33 @@ func (c *Conn) linger() bool {
 	l.mu.Lock()
 	c.disown()
 	c.move(&c.address.closing)
-	oldest := l.lingers(c)
+	other := l.lingers(c)
 	l.mu.Unlock()
-	if oldest != nil {
-		oldest.abort()
+	if other != nil {
+		other.abort()
 	}
 	c.awaitSent(time.Now().Add(lingerTime), lingerCheck)
 	return true
 }
 
-// lingers counts a connection that lingers, and returns the one that has for longest if there
-// are too many. The lock is held.
-func (l *Listener) lingers(c *Conn) (oldest *Conn) {
+// lingers counts a connection that lingers. If there are too many it returns the one to end: of the
+// address with the most, the one that has for longest. The lock is held.
+func (l *Listener) lingers(c *Conn) (out *Conn) {
 	l.lingering = append(l.lingering, c)
-	if len(l.lingering) > maxLingering {
-		oldest, l.lingering = l.lingering[0], l.lingering[1:]
+	if len(l.lingering) <= maxLingering {
+		return nil
 	}
-	return oldest
+	counts, most := map[string]int{}, ""
+	for _, one := range l.lingering {
+		name := one.address.name
+		if counts[name]++; counts[name] > counts[most] {
+			most = name
+		}
+	}
+	at := slices.IndexFunc(l.lingering, func(one *Conn) bool { return one.address.name == most })
+	out = l.lingering[at]
+	l.lingering = slices.Delete(l.lingering, at, at+1)
+	return out
 }
 
 // awaitSent ends a connection once its client has everything, or at a time.

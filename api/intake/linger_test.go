@@ -18,7 +18,13 @@ import (
 // shortSighted dials with a small buffer for what it does not read.
 func shortSighted(t *testing.T, to string) *net.TCPConn {
 	t.Helper()
-	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+	return shortSightedFrom(t, "127.0.0.1", to)
+}
+
+// shortSightedFrom is shortSighted from an address.
+func shortSightedFrom(t *testing.T, from, to string) *net.TCPConn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		return raw.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
 	}}
 	c, err := d.DialContext(t.Context(), "tcp", to)
@@ -66,6 +72,46 @@ func TestAConnectionCountsUntilItsClientHasRead(t *testing.T) {
 		if time.Since(began) > patience.Of(t) {
 			t.Fatalf("%d connections never end", l.Count())
 		}
+	}
+}
+
+// TestClientsThatDoNotReadEndNoResponseOfAnotherAddress: with more connections that linger than
+// there may be, those of the address with the most give way.
+func TestClientsThatDoNotReadEndNoResponseOfAnotherAddress(t *testing.T) {
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = 32 << 10
+	l := &Listener{Listener: raw}
+	s := &http.Server{ConnContext: Context, Handler: Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		_, _ = w.Write(make([]byte, text))
+	}))}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	defer func() { _ = s.Close(); <-ended }()
+	ask := func(from string) *net.TCPConn {
+		c := shortSightedFrom(t, from, raw.Addr().String())
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		return c
+	}
+	await := func(what string, is func() bool) {
+		t.Helper()
+		for began := time.Now(); !is(); time.Sleep(time.Millisecond) {
+			if time.Since(began) > patience.Of(t) {
+				t.Fatalf("%s; %d connections linger", what, closing(l))
+			}
+		}
+	}
+	slow := ask("127.0.0.2")
+	await("the connection of the slow client does not linger", func() bool { return closing(l) == 1 })
+	for range maxLingering + 1 {
+		ask("127.0.0.1")
+	}
+	await("no connection gave way", func() bool { return closing(l) == maxLingering && l.Count() == maxLingering })
+	if got, err := io.ReadAll(slow); err != nil || len(got) < text {
+		t.Errorf("the slow client gets %d bytes: %v", len(got), err)
 	}
 }
 
