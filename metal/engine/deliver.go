@@ -87,11 +87,8 @@ func (l *loop) accept(s *sequence, t sampled, counted bool) {
 	case errors.Is(err, constraint.ErrComplete):
 		l.finish(s, s.complete(l.log))
 		return
-	case errors.Is(err, grammar.ErrWork), errors.Is(err, grammar.ErrAmbiguous):
-		l.finish(s, Finished{Err: invalid(s.constraintParam, "%v", err)})
-		return
 	case err != nil:
-		l.finish(s, Finished{Err: &Refusal{Kind: Internal, Message: "cannot sample the model's output: " + err.Error()}})
+		l.finish(s, Finished{Err: s.unsampled(err)})
 		return
 	}
 	s.tokens = append(s.tokens, t.token)
@@ -107,6 +104,17 @@ func (l *loop) accept(s *sequence, t sampled, counted bool) {
 	if err := l.sched.Grow(s.id); err != nil {
 		l.finish(s, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 	}
+}
+
+// unsampled is the refusal of an answer that cannot continue: that of its request if its form cannot be
+// followed.
+func (s *sequence) unsampled(err error) *Refusal {
+	for _, of := range []error{grammar.ErrWork, grammar.ErrAmbiguous, constraint.ErrSpelling} {
+		if errors.Is(err, of) {
+			return invalid(s.constraintParam, "%v", err)
+		}
+	}
+	return &Refusal{Kind: Internal, Message: "cannot continue the model's output: " + err.Error()}
 }
 
 // show streams what a token adds to the answer. The result is nil if the answer continues.
@@ -126,7 +134,7 @@ func (s *sequence) show(log *slog.Logger, t sampled) (end *Finished) {
 	}
 	deltas = nil
 	if err := contained(log, "output", func() (err error) { deltas, end, err = s.ended(t.token); return err }); err != nil {
-		return &Finished{Err: internal(err)}
+		return &Finished{Err: s.unsampled(err)}
 	}
 	if end != nil {
 		s.stream.push(deltas, 0)

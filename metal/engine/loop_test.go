@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/engine/constraint"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/share"
 )
 
@@ -38,6 +42,26 @@ func TestARequestThatTheSchedulerRefusesLeavesNothing(t *testing.T) {
 		}
 		if !s.images.released.Load() {
 			t.Error("its images are held")
+		}
+	}
+}
+
+// TestAFormThatCannotBeFollowedIsTheFaultOfItsRequest: an internal error counts as a failure of the
+// replica at gateways, which then avoid it for all clients.
+func TestAFormThatCannotBeFollowedIsTheFaultOfItsRequest(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want Kind
+	}{
+		{err: constraint.ErrSpelling, want: Invalid},
+		{err: grammar.ErrWork, want: Invalid},
+		{err: grammar.ErrAmbiguous, want: Invalid},
+		{err: errors.New("anything else"), want: Internal},
+	} {
+		s := &sequence{constraintParam: "response_format"}
+		r := s.unsampled(fmt.Errorf("row 1: %w", c.err))
+		if r.Kind != c.want || (c.want == Invalid) != (r.Param == "response_format") {
+			t.Errorf("%v: %+v, want %v", c.err, r, c.want)
 		}
 	}
 }

@@ -32,6 +32,9 @@ import (
 // errMismatch: a token was sampled that the form does not allow.
 var errMismatch = errors.New("the token does not satisfy the output constraint")
 
+// ErrSpelling is returned for a form that the tokens of the model cannot write.
+var ErrSpelling = errors.New("no token of the vocabulary can continue the output as the constraint requires")
+
 // Compiler compiles constraints for the vocabulary of one model. Any goroutine may use it.
 type Compiler struct {
 	tok      *tokenizer.Tokenizer
@@ -269,7 +272,7 @@ func (s *State) Apply(logits, out []float32) error {
 		out[opens] = logits[opens]
 	}
 	if !slices.ContainsFunc(out, func(v float32) bool { return v > never }) {
-		return errors.New("no token of the vocabulary can continue the output as the constraint requires")
+		return ErrSpelling
 	}
 	return nil
 }

@@ -179,8 +179,12 @@ func TestATokenThatIsShownOtherwiseAtTheStartDoesNotComeThere(t *testing.T) {
 func TestAFormThatTheVocabularyCannotSpellEndsInAnError(t *testing.T) {
 	c := under(t, "axb", false, text.Thinking{})
 	takes(t, c, tokenizertest.A)
-	if err := applied(c, make([]float32, 7), make([]float32, 7)); err == nil {
-		t.Error("no token can go on, and nothing is said")
+	if err := applied(c, make([]float32, 7), make([]float32, 7)); !errors.Is(err, ErrSpelling) {
+		t.Errorf("no token can continue: %v", err)
+	}
+	c = under(t, " a", true, text.Thinking{})
+	if err := applied(c, make([]float32, 7), make([]float32, 7)); !errors.Is(err, ErrSpelling) {
+		t.Errorf("a blank is not shown at the beginning, and the form begins with one: %v", err)
 	}
 }
 
