@@ -22,8 +22,9 @@
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
 // prompts with fewer remaining tokens or of a higher priority may take half of each
-// step. So a short prompt does not wait for a long one, and the long one takes at
-// most twice its time. The next head is the oldest prompt of the tenant that has
+// step; their tenants take turns at being first. So a short prompt does not wait for a long
+// one, nor for shorter ones of another tenant, and the long one takes at most twice
+// its time. The next head is the oldest prompt of the tenant that has
 // had the fewest prefill tokens: many long prompts of one tenant delay a prompt of
 // another by one of them.
 //
@@ -163,9 +164,10 @@ type Scheduler struct {
 	// tenant when it was chosen.
 	head      *request
 	headStart int64
-	// odd alternates between 0 and 1 and decides which of two prompts gets the
-	// odd token of a shared step.
-	odd int
+	// plans counts the plans while prefill is not paused: every second one gives the odd token of a shared step
+	// to the head. passing is the first of the prompts that may share the head's step; nil for none.
+	plans   int64
+	passing *request
 	// Buffers of Admit, ProposeChunks and Work.
 	admitted []ID
 	prompts  []*request
@@ -271,10 +273,13 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 		if r := s.all[p.ID]; r != nil && r.running && !r.decodes() && r.computed == p.Start && p.Length > 0 {
 			row := s.chunk(r, p.Length)
 			r.tenant.prefilled = s.prefilled(r.tenant) + int64(row.Length)
+			if r == s.passing {
+				r.tenant.passed = s.plans
+			}
 			step.Rows = append(step.Rows, row)
 		}
 	}
-	s.odd = 1 - s.odd
+	s.plans++
 	return step
 }
 

@@ -20,8 +20,10 @@ func (s *Scheduler) ProposeChunks(tokens int, held ...ID) []Row {
 		passing++
 	}
 	share := tokens
-	if passing > 0 {
-		share = (tokens + s.odd) / 2
+	if s.passing = nil; passing > 0 {
+		takeTurns(s.prompts[:passing])
+		s.passing = s.prompts[0]
+		share = (tokens + int(s.plans%2)) / 2
 	}
 	spare := tokens - s.propose(head, share)
 	own := tokens - spare
@@ -82,6 +84,14 @@ func (s *Scheduler) nextPrompt() *request {
 // mayOvertake reports whether a prompt may share the steps of the head.
 func mayOvertake(r, head *request) bool {
 	return r.priority > head.priority || r.priority == head.priority && r.left() < head.left()
+}
+
+// takeTurns orders the prompts that may share the steps of the head: of one priority the tenant that was
+// first longest ago is first now.
+func takeTurns(prompts []*request) {
+	slices.SortStableFunc(prompts, func(a, b *request) int {
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.tenant.passed, b.tenant.passed))
+	})
 }
 
 // propose adds a chunk of at most this many tokens and returns its length.

@@ -17,6 +17,9 @@ type tenant struct {
 	// prefilled counts the prefill tokens that were planned for it, see
 	// Scheduler.prefilled.
 	prefilled int64
+	// passed is the plan in which a prompt of it last was the first that shared the head's step, or
+	// the one before which the tenant came.
+	passed int64
 }
 
 // prefilled returns how many prefill tokens a tenant has had. A tenant that had no
@@ -28,7 +31,7 @@ func (s *Scheduler) prefilled(t *tenant) int64 { return max(t.prefilled, s.headS
 func (s *Scheduler) tenantOf(name string) *tenant {
 	t := s.tenants[name]
 	if t == nil {
-		t = &tenant{name: name}
+		t = &tenant{name: name, passed: s.plans}
 		s.tenants[name] = t
 	}
 	return t
