@@ -427,7 +427,8 @@ func (h *history) account() error {
 	}
 	counted := 0
 	for name, t := range h.s.tenants {
-		if counted += t.waiting; t.running != h.runs()[name] || t.running+t.waiting == 0 {
+		idle := t.running+t.waiting == 0
+		if counted += t.waiting; t.running != h.runs()[name] || idle && (t.prefilled <= h.s.headStart || len(h.model) == 0) {
 			return fmt.Errorf("tenant %s: %+v, want %d", name, t, h.runs()[name])
 		}
 	}

@@ -42,3 +42,43 @@ func TestShortPromptsOfATenantHoldUpNoShortPromptOfAnother(t *testing.T) {
 		}
 	}
 }
+
+// TestATenantThatLeavesAndComesBackHasHadItsPrompts: two tenants with one request each, one after
+// the other, would have the head for ever, as if each came for the first time.
+func TestATenantThatLeavesAndComesBackHasHadItsPrompts(t *testing.T) {
+	const tokens, prompt, other = 512, 2048, 4096
+	s := scheduler(t, Limits{ContextTokens: 100_000, CacheTokens: 400_000, BlockTokens: 16, Sequences: 4, Queue: 8})
+	submit(t, s, Request{ID: 1, Prompt: other, Tenant: "other"})
+	for s.InKV(1) < other {
+		run(t, s, plan(s, tokens)) // its answer goes on
+	}
+	next := ID(3)
+	ask := func() {
+		submit(t, s, Request{ID: next, Prompt: prompt, Tenant: []string{"a", "b"}[next%2]})
+		next++
+	}
+	ask()
+	ask()
+	run(t, s, plan(s, tokens))
+	submit(t, s, Request{ID: 2, Prompt: other, Tenant: "other"})
+	steps := 0
+	for ; s.InKV(2) < other && steps < 1000; steps++ {
+		step := plan(s, tokens)
+		run(t, s, step)
+		for _, r := range step.Rows {
+			if r.Sample && r.ID > 2 {
+				s.Remove(r.ID)
+				ask()
+			}
+		}
+	}
+	if most := 6 * other / tokens; steps > most {
+		t.Errorf("a prompt of %d tokens takes %d steps of %d tokens, want at most %d", other, steps, tokens, most)
+	}
+	for id := range next {
+		s.Remove(id)
+	}
+	if len(s.tenants) > 0 {
+		t.Errorf("%d tenants are known without a request", len(s.tenants))
+	}
+}

@@ -58,6 +58,7 @@ func (s *Scheduler) prefill(held []ID) *request {
 	if !slices.Contains(s.prompts, s.head) {
 		s.head = s.nextPrompt()
 		s.headStart = s.prefilled(s.head.tenant)
+		s.forgetTenants()
 	}
 	head := s.head
 	s.prompts = slices.DeleteFunc(s.prompts, func(r *request) bool { return slices.Contains(held, r.id) })

@@ -43,10 +43,21 @@ func (s *Scheduler) enqueue(r *request) {
 	s.waiting = insert(s.waiting, r)
 }
 
-// leave counts a request that ended.
+// leave counts a request that ended. A tenant without one is forgotten once the others have had as
+// many prefill tokens: tenants that come and go would always have had the fewest.
 func (s *Scheduler) leave(t *tenant) {
-	if t.running+t.waiting == 0 {
+	if t.running+t.waiting == 0 && t.prefilled <= s.headStart {
 		delete(s.tenants, t.name)
+	}
+	if len(s.all) == 0 {
+		clear(s.tenants)
+	}
+}
+
+// forgetTenants is leave for those that the next head has caught up with.
+func (s *Scheduler) forgetTenants() {
+	for _, t := range s.tenants {
+		s.leave(t)
 	}
 }
 
