@@ -50,7 +50,7 @@ func TestATenantThatLeavesAndComesBackHasHadItsPrompts(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 100_000, CacheTokens: 400_000, BlockTokens: 16, Sequences: 4, Queue: 8})
 	submit(t, s, Request{ID: 1, Prompt: other, Tenant: "other"})
 	for s.InKV(1) < other {
-		run(t, s, plan(s, tokens)) // its answer goes on
+		run(t, s, plan(s, tokens)) // its answer continues
 	}
 	next := ID(3)
 	ask := func() {
