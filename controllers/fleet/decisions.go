@@ -8,9 +8,12 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Bounds of the Macs that are asked for a source that none of them can reach. Each of them tries
-// again and again, so that a tenant could have the whole fleet do that, and the operator read it.
+// Bounds of the Macs that are asked for a source that none of them can reach, or that returns
+// something else to each. They try again and again, and report up to 64 KiB, so that a tenant could
+// have the whole fleet do that, and the operator read it.
 const (
+	// mostDisputing is how many Macs may find different contents before no other one is asked.
+	mostDisputing = 4
 	// keptUnable is how many such Macs stay asked, those with the lowest hashes.
 	keptUnable = 4
 	// askedInTurns is how many of the others are asked in one round. Which, follows from the
@@ -168,7 +171,7 @@ func decideAmong(d *v1alpha1.ModelDeployment, id string, members []uint64, l *li
 	}
 	var found testimony
 	const picked = 4 // more of them are sorted
-	for i := 0; i < len(order) && !found.mayAgree(); i++ {
+	for i := 0; i < len(order) && !found.decided(); i++ {
 		if found.unable() == keptUnable {
 			out.askInTurns(d, id, order[i:], &found)
 			break
@@ -196,14 +199,14 @@ func (d *decision) askInTurns(of *v1alpha1.ModelDeployment, id string, rest []ra
 	rest = slices.DeleteFunc(rest, func(m ranked) bool {
 		var alone testimony
 		alone.add(of, m.mac.Name, inspectionOf(m.mac, id))
-		if found.mayAgree() || len(alone.groups)+alone.verdicts == 0 {
+		if found.decided() || len(alone.groups)+alone.verdicts == 0 {
 			return false
 		}
 		d.ask(of, id, m.mac, found)
 		return true
 	})
 	d.kept = slices.Clone(d.asked)
-	if found.mayAgree() || len(rest) == 0 {
+	if found.decided() || len(rest) == 0 {
 		return
 	}
 	d.rotates = len(rest) > askedInTurns

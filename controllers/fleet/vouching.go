@@ -121,6 +121,10 @@ func (t *testimony) mayAgree() bool {
 	return most+waiting >= vouchersNeeded
 }
 
+// decided reports whether no other Mac is to be asked: enough of them were, or mostDisputing disagree:
+// the source returns something else each time.
+func (t *testimony) decided() bool { return t.mayAgree() || len(t.groups) >= mostDisputing }
+
 // validate turns inconsistent records into failures. Macs of one group have the same files,
 // so they fail together.
 func (t *testimony) validate() {
