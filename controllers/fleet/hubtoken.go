@@ -44,6 +44,9 @@ const (
 	// maxCredentialBytes bounds a credential as it is written. A Mac's Secret, of at most 1
 	// MiB, has one for each assignment and inspection, of which there are at most 128.
 	maxCredentialBytes = 6 << 10
+	// maxLoginsBytes bounds the list of logins of a Secret, which takes twenty times its size while
+	// it is parsed, every few seconds.
+	maxLoginsBytes = 64 << 10
 )
 
 // TokenRef names the credential for a deployment's source; empty if it needs none. A Secret that
@@ -204,6 +207,9 @@ func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	host := registryOf(source)
 	if s.Type != corev1.SecretTypeDockerConfigJson {
 		return invalid(s, "is of type %q; credentials for a registry need type %s: %s", s.Type, corev1.SecretTypeDockerConfigJson, makeSecret(s.Namespace, s.Name, source))
+	}
+	if n := len(s.Data[corev1.DockerConfigJsonKey]); n > maxLoginsBytes {
+		return invalid(s, "contains logins of %d bytes, at most %d are allowed; create one for this registry alone: %s", n, maxLoginsBytes, makeSecret(s.Namespace, s.Name, source))
 	}
 	var config struct {
 		Auths map[string]struct {
