@@ -55,12 +55,12 @@ const (
 // it, and cannot be made to collide with another: it is a whole SHA-256. Each kind of source
 // has a reference of its own.
 func TokenRef(d *v1alpha1.ModelDeployment) string {
-	return tokenRefFor(d, d.Spec.Model.Resolved().Source)
+	return TokenRefFor(d, d.Spec.Model.Resolved().Source)
 }
 
-// tokenRefFor is TokenRef for a replica's source, which may be an earlier one of the
+// TokenRefFor is TokenRef for a replica's source, which may be an earlier one of the
 // deployment.
-func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
+func TokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
 	ref, uid := d.Spec.Model.SecretRef, d.Status.SecretUID
 	switch {
 	case ref == nil:

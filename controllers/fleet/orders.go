@@ -91,7 +91,7 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 	}
 	// A draining replica fetches nothing.
 	if a.Desired != v1alpha1.DesiredDrained && owner != nil {
-		a.TokenRef = tokenRefFor(owner, a.Model.Source)
+		a.TokenRef = TokenRefFor(owner, a.Model.Source)
 	}
 	return a
 }

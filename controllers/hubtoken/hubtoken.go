@@ -40,7 +40,7 @@ import (
 // A user's Secret is read by the name in a deployment of its namespace,
 // and never listed or watched.
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=metalfleet-system,verbs=get;list;watch;update
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=macassignments;modeldeployments,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macassignments;modeldeployments;modelreplicas,verbs=get;list;watch
 
 // Reconciler maintains the credentials of each Mac.
 type Reconciler struct {
@@ -86,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, key, &secret); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // the watch reports it once it exists
 	}
-	w, failure := r.wanted(ctx, fleet.TokenRefs(&assigned))
+	w, failure := r.wanted(ctx, &assigned)
 	if change(&secret, w) {
 		if err := r.Client.Update(ctx, &secret, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return reconcile.Result{}, errors.Join(failure, fmt.Errorf("write hub tokens of Mac %s: %w", req.Name, err))
@@ -110,21 +110,20 @@ type wants struct {
 	again time.Duration
 }
 
-// wanted reads the Secrets of references. Only a deployment gives a reference its meaning,
+// wanted reads the Secrets of a Mac's references. Only a deployment gives a reference its meaning,
 // and only in its own namespace.
-func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
-	w := wants{refs: refs, tokens: map[string][]byte{}, unknown: map[string]bool{}}
+func (r *Reconciler) wanted(ctx context.Context, assigned *v1alpha1.MacAssignment) (wants, error) {
+	w := wants{refs: fleet.TokenRefs(assigned), tokens: map[string][]byte{}, unknown: map[string]bool{}}
 	var failures []error
-	for _, ref := range refs {
-		var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
-		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexTokenRef: ref}, client.UnsafeDisableDeepCopy); err != nil {
-			return w, fmt.Errorf("list deployments of a hub token: %w", err)
+	for _, ref := range w.refs {
+		d, source, err := r.meaning(ctx, assigned, ref)
+		if err != nil {
+			return w, err
 		}
-		if len(list.Items) == 0 {
+		if d == nil {
 			continue // no deployment uses it any more
 		}
-		d := &list.Items[0]
-		key, source := client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Resolved().Source
+		key := client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}
 		credential, refusal, err := r.Secrets.Read(ctx, key, source)
 		if again := r.Secrets.Again(key, source); w.again == 0 || again < w.again {
 			w.again = again
@@ -139,6 +138,38 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 		}
 	}
 	return w, errors.Join(failures...)
+}
+
+// meaning returns a deployment that uses a reference, and the source that it is for: its own, or an
+// earlier one of it, of which this Mac has a replica. Neither may be changed.
+func (r *Reconciler) meaning(ctx context.Context, assigned *v1alpha1.MacAssignment, ref string) (*v1alpha1.ModelDeployment, string, error) {
+	var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+	if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexTokenRef: ref}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, "", fmt.Errorf("list deployments of a hub token: %w", err)
+	}
+	if len(list.Items) > 0 {
+		d := &list.Items[0]
+		return d, d.Spec.Model.Resolved().Source, nil
+	}
+	for i := range assigned.Spec.Assignments {
+		a := &assigned.Spec.Assignments[i]
+		if a.TokenRef != ref {
+			continue
+		}
+		var replica v1alpha1.ModelReplica
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.Name}, &replica, client.UnsafeDisableDeepCopy)
+		d := &v1alpha1.ModelDeployment{}
+		if err == nil {
+			err = r.Client.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: replica.Spec.DeploymentRef.Name}, d, client.UnsafeDisableDeepCopy)
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return nil, "", fmt.Errorf("read the deployment of replica %s/%s: %w", a.Namespace, a.Name, err)
+		}
+		if err == nil && string(d.UID) == replica.Spec.DeploymentRef.UID && fleet.TokenRefFor(d, a.Model.Source) == ref {
+			return d, a.Model.Source, nil
+		}
+	}
+	return nil, "", nil
 }
 
 // change updates a Mac's Secret, and reports whether that changed it.
