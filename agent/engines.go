@@ -178,15 +178,15 @@ func (w weights) Ensure(ctx context.Context, r model.Record, tokenRef string, pr
 	var typed *download.Error
 	if errors.As(err, &typed) {
 		return "", &pool.DownloadError{
-			Reason: typed.Reason, Message: download.Sentence(typed), RetryAfter: typed.RetryAfter, Final: final(typed),
+			Reason: typed.Reason, Message: download.Sentence(typed), RetryAfter: typed.RetryAfter, Final: final(r.Source, typed),
 		}
 	}
 	return path, excerpt.Error(err)
 }
 
-// final reports whether trying again is useless: the bytes differ from the
-// digest, or this Mac may not use the source. A missing file may appear, and a
-// full disk may be emptied.
-func final(e *download.Error) bool {
-	return !e.Transient && (e.Reason == v1alpha1.ReasonDigestMismatch || e.Reason == v1alpha1.ReasonSourceForbidden)
+// final reports whether trying again is useless: a server has other bytes than the digest, which
+// would be downloaded again. A source that is refused may be allowed later, a file may appear or be
+// restored, and a full disk may be emptied.
+func final(source string, e *download.Error) bool {
+	return !e.Transient && e.Reason == v1alpha1.ReasonDigestMismatch && !strings.HasPrefix(source, "file://")
 }
