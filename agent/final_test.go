@@ -57,6 +57,7 @@ func TestASourceThatFailedMayBeMended(t *testing.T) {
 	}{
 		"denied":                        {source: srv.URL, status: http.StatusForbidden},
 		"denied without authorization":  {source: srv.URL, status: http.StatusUnauthorized},
+		"a page in place of the file":   {source: srv.URL, status: http.StatusOK, body: "<html>We are back soon.</html>"},
 		"at a private address":          {source: "https://10.0.0.1/m.gguf", status: http.StatusOK},
 		"other bytes of a server":       {source: srv.URL, status: http.StatusOK, body: other, final: true},
 		"other bytes of the model root": {source: "file://m.gguf", body: other},

@@ -34,6 +34,8 @@ type Error struct {
 	Challenge string
 	// Elsewhere is true if a redirect led to the host that responded.
 	Elsewhere bool
+	// Unread is true if a response was refused for its header, so that another attempt costs little.
+	Unread bool
 	// Err is the underlying cause; may be nil.
 	Err error
 }

@@ -359,7 +359,7 @@ func (a *attempt) accept(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusOK: // from the start, regardless of the requested range
 		if resp.ContentLength >= 0 && resp.ContentLength != a.t.Bytes {
-			return a.wrongLength(resp.ContentLength)
+			return a.wrongLength(resp.ContentLength, true)
 		}
 		return a.restart()
 	case http.StatusPartialContent:
@@ -368,7 +368,7 @@ func (a *attempt) accept(resp *http.Response) error {
 			return failf(v1alpha1.ReasonSourceUnreachable, "host %s: %v", host, err)
 		}
 		if r.Total >= 0 && r.Total != a.t.Bytes {
-			return a.wrongLength(r.Total)
+			return a.wrongLength(r.Total, true)
 		}
 		if r.First != a.done {
 			return failf(v1alpha1.ReasonSourceUnreachable, "host %s was asked for bytes from %d but sent bytes from %d", host, a.done, r.First)
@@ -385,8 +385,10 @@ func (a *attempt) accept(resp *http.Response) error {
 	return transientf(nil, "host %s cannot resume the file; downloading it again", host)
 }
 
-func (a *attempt) wrongLength(got int64) error {
-	return failf(v1alpha1.ReasonDigestMismatch, "the file at the source has %d bytes, but had %d when it was inspected; correct the source or model.sha256", got, a.t.Bytes)
+func (a *attempt) wrongLength(got int64, unread bool) error {
+	e := failf(v1alpha1.ReasonDigestMismatch, "the file at the source has %d bytes, but had %d when it was inspected; correct the source or model.sha256", got, a.t.Bytes)
+	e.Unread = unread
+	return e
 }
 
 // copy appends the body, at most one byte more than expected.
@@ -396,7 +398,7 @@ func (a *attempt) copy(ctx context.Context, src io.Reader) error {
 		want := a.t.Bytes - a.done
 		n, err := src.Read(buf[:min(int64(len(buf)), want+1)])
 		if int64(n) > want {
-			return a.wrongLength(a.t.Bytes + 1)
+			return a.wrongLength(a.t.Bytes+1, false)
 		}
 		if n > 0 {
 			if _, err := a.file.Write(buf[:n]); err != nil {
