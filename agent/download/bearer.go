@@ -65,3 +65,10 @@ func Denied(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
 }
+
+// MayPass reports whether a server refused a request in a way that says nothing of the bytes that are on
+// the disk: it denied it, or sent something else in place of the file.
+func MayPass(err error) bool {
+	var e *Error
+	return Denied(err) || errors.As(err, &e) && e.Unread
+}

@@ -95,8 +95,8 @@ type Fetcher struct {
 // on disk from an earlier call are hashed again, unless Target.Hashed has their
 // hash. After several attempts without a new byte Fetch gives up, and the partial
 // file stays for a later call, as it does when ctx ends; a complete one is not
-// fetched again. After a failure that a retry cannot fix (wrong digest, wrong
-// length, full disk) the partial file is removed.
+// fetched again. After a failure that a retry cannot fix (wrong digest, too many
+// bytes, full disk) the partial file is removed; it stays if a later call may succeed (MayPass).
 func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) error {
 	if report == nil {
 		report = func(Progress) {}
@@ -121,7 +121,7 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 		if ctx.Err() != nil {
 			return fmt.Errorf("fetch %s: %w", path.Base(t.Name), context.Cause(ctx))
 		}
-		if t.Header != nil && Denied(err) {
+		if t.Header != nil && Denied(err) || a.done > 0 && MayPass(err) {
 			return err
 		}
 		if !IsTransient(err) {

@@ -317,7 +317,7 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 	}
 	if err != nil {
 		err = s.sources.explain(rec, err)
-		if ctx.Err() == nil && !download.IsTransient(err) && !s.sources.mayYet(rec, err) {
+		if ctx.Err() == nil && !download.IsTransient(err) && !download.MayPass(err) {
 			err = errors.Join(err, s.objects.dropPartial(f.partial()))
 		}
 		return "", err

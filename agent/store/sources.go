@@ -129,11 +129,6 @@ func (o *sources) gained(rec model.Record) func(int) {
 	return func(n int) { o.fetched(scheme, n) }
 }
 
-// mayYet reports whether another token may get the file that was denied.
-func (o *sources) mayYet(rec want, err error) bool {
-	return o.header(context.Background(), rec, "") != nil && download.Denied(err)
-}
-
 // explain explains the error response of a hub, a bucket or a registry.
 func (o *sources) explain(rec want, err error) error {
 	if strings.HasPrefix(rec.Source, s3.Scheme) {
