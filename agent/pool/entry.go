@@ -70,6 +70,7 @@ type download struct {
 	bytes, total int64
 	since        time.Time
 	attempts     int
+	refusals     int // the last attempts that failed with a Final error
 	failure      *DownloadError
 	notBefore    time.Time
 }
@@ -146,8 +147,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 	v := view{
 		key: e.key, want: e.want,
 		downloaded: d.done, downloading: d.running, downloadEnding: d.ending, downloadNotBefore: d.notBefore,
-		downloadRefused: d.failure != nil && d.failure.Final,
-		reserved:        e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
+		reserved: e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
 		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released, recording: e.recording,
 		onDemand: e.onDemand(), demanded: e.demand != nil, roomNotBefore: e.roomAgain, unsettled: !settled || e.recording,
 	}
@@ -230,13 +230,20 @@ func (d *download) end() {
 func (d *download) finished(path string, err error, now time.Time) {
 	d.running, d.ending, d.cancel, d.failure = false, false, nil, nil
 	if err == nil {
-		d.done, d.path, d.bytes, d.attempts = true, path, d.total, 0
+		d.done, d.path, d.bytes, d.attempts, d.refusals = true, path, d.total, 0, 0
 		return
 	}
 	if !errors.As(err, &d.failure) {
 		d.failure = &DownloadError{Reason: v1alpha1.ReasonDownloadFailed, Message: excerpt.Message(err.Error())}
 	}
-	d.notBefore = now.Add(max(d.failure.RetryAfter, downloadPause(d.attempts)))
+	pause := downloadPause(d.attempts)
+	if d.failure.Final {
+		d.refusals++
+		pause = refusedPause(d.refusals)
+	} else {
+		d.refusals = 0
+	}
+	d.notBefore = now.Add(max(d.failure.RetryAfter, pause))
 }
 
 // earlier returns a time of the journal, or now if that is earlier: the clock may

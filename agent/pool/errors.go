@@ -76,7 +76,7 @@ type DownloadError struct {
 	// Reason is one of the reason constants of api/v1alpha1.
 	Reason  string
 	Message string
-	// Final: trying again cannot help.
+	// Final: trying again soon cannot help.
 	Final bool
 	// RetryAfter is the least time to wait; zero leaves it to the pool.
 	RetryAfter time.Duration

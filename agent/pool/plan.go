@@ -54,7 +54,6 @@ type view struct {
 	// download: is it done, is it running, was it cancelled, when may it be
 	// tried again.
 	downloaded, downloading, downloadEnding bool
-	downloadRefused                         bool
 	downloadNotBefore                       time.Time
 	// admission and failure: reserved in the ledger; refused for good.
 	reserved, refused bool
@@ -200,7 +199,7 @@ func planReservation(v view, now time.Time) (action, time.Time) {
 
 func planDownload(v view, now time.Time) (action, time.Time) {
 	switch {
-	case v.downloaded || v.downloading || v.downloadRefused:
+	case v.downloaded || v.downloading:
 		return action{}, time.Time{}
 	case now.Before(v.downloadNotBefore):
 		return action{}, v.downloadNotBefore
@@ -254,11 +253,20 @@ func afterCrash(crashes []time.Time, now time.Time) (recent []time.Time, wait ti
 	return recent, firstBackoff << (len(recent) - 1), true
 }
 
-// Downloads that may succeed later are retried indefinitely, with growing pauses.
+// Downloads are retried indefinitely, with growing pauses. One that was refused is retried after
+// long ones: a server may deny a file, or have another in its place, for a while only, and a
+// person may correct it.
 const (
 	firstDownloadPause = time.Second
 	maxDownloadPause   = time.Minute
+	firstRefusedPause  = 10 * time.Minute
+	maxRefusedPause    = 24 * time.Hour
 )
+
+// refusedPause returns the pause after a number of refusals in a row.
+func refusedPause(refusals int) time.Duration {
+	return min(maxRefusedPause, firstRefusedPause<<min(refusals-1, 10))
+}
 
 func downloadPause(attempts int) time.Duration {
 	return min(maxDownloadPause, firstDownloadPause<<min(attempts-1, 10))

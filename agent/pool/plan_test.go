@@ -28,7 +28,6 @@ func TestPlanDerivesTheNextStep(t *testing.T) {
 		"a new order begins with the download":            {view: view{want: wantRunning}, step: stepDownload, reason: "", again: time.Time{}},
 		"a running download is waited for":                {view: view{want: wantRunning, downloading: true}, step: 0, reason: "", again: time.Time{}},
 		"a failed download is tried again in time":        {view: view{want: wantRunning, downloadNotBefore: later}, step: 0, reason: "", again: later},
-		"a download that cannot succeed is not":           {view: view{want: wantRunning, downloadRefused: true}, step: 0, reason: "", again: time.Time{}},
 		"what is on disk is admitted":                     {view: view{want: wantRunning, downloaded: true}, step: stepReserve, reason: "", again: time.Time{}},
 		"what is admitted is loaded":                      {view: view{want: wantRunning, downloaded: true, reserved: true}, step: stepLoad, reason: "", again: time.Time{}},
 		"what crashed waits":                              {view: view{want: wantRunning, downloaded: true, reserved: true, loadNotBefore: later}, step: 0, reason: "", again: later},
@@ -91,7 +90,7 @@ func TestThePlanIsMadeAgainWhenTheFirstEntryWaitsNoLonger(t *testing.T) {
 	waits := func(uid string, until time.Duration) view {
 		return view{key: memory.Key{UID: uid}, want: wantRunning, downloadNotBefore: at.Add(until)}
 	}
-	never := view{key: memory.Key{UID: "never"}, want: wantRunning, downloadRefused: true}
+	never := view{key: memory.Key{UID: "never"}, want: wantRunning, downloading: true}
 	for _, views := range [][]view{{never, waits("a", 2), waits("b", 1)}, {waits("b", 1), waits("a", 2), never}} {
 		if _, again := plan(views, at); !again.Equal(at.Add(1)) {
 			t.Errorf("again at %v, want %v", again, at.Add(1))
@@ -133,6 +132,11 @@ func TestDownloadPausesGrowToABound(t *testing.T) {
 	for attempts, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
 		if got := downloadPause(attempts); got != want {
 			t.Errorf("after %d attempts %v, want %v", attempts, got, want)
+		}
+	}
+	for refusals, want := range map[int]time.Duration{1: 10 * time.Minute, 2: 20 * time.Minute, 8: 1280 * time.Minute, 9: 24 * time.Hour, 1000: 24 * time.Hour} {
+		if got := refusedPause(refusals); got != want {
+			t.Errorf("after %d refusals %v, want %v", refusals, got, want)
 		}
 	}
 }

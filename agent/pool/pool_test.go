@@ -414,7 +414,7 @@ func TestAFailedDownloadIsReportedAndTriedAgain(t *testing.T) {
 	r.serving("u")
 }
 
-func TestADownloadThatCannotSucceedIsNotTriedAgain(t *testing.T) {
+func TestADownloadThatIsRefusedReservesNothing(t *testing.T) {
 	r := newRig(t)
 	r.weights.fail(&DownloadError{Reason: v1alpha1.ReasonDigestMismatch, Message: "other bytes", Final: true})
 	a := assignment("u", "m")
