@@ -148,7 +148,8 @@ func (e *entry) view(hostKnown, settled bool) view {
 		key: e.key, want: e.want,
 		downloaded: d.done, downloading: d.running, downloadEnding: d.ending, downloadNotBefore: d.notBefore,
 		reserved: e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
-		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released, recording: e.recording,
+		refusedUntil: e.failedUntil(),
+		engine:       e.engine != nil, loadNotBefore: e.restart, released: e.released, recording: e.recording,
 		onDemand: e.onDemand(), demanded: e.demand != nil, roomNotBefore: e.roomAgain, unsettled: !settled || e.recording,
 	}
 	if e.demand != nil {

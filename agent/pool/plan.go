@@ -57,6 +57,7 @@ type view struct {
 	downloadNotBefore                       time.Time
 	// admission and failure: reserved in the ledger; refused for good.
 	reserved, refused bool
+	refusedUntil      time.Time // zero: for good
 	// engine: a process is there or about to be; it is being started; an unload
 	// is running; it serves another configuration.
 	engine, starting, unloading, outdated bool
@@ -160,7 +161,7 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 	}
 	switch {
 	case v.refused:
-		return action{}, time.Time{}
+		return action{}, v.refusedUntil
 	case !v.downloaded:
 		return planDownload(v, now)
 	case v.onDemand && !v.demanded:

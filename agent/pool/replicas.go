@@ -94,7 +94,11 @@ func (rs *replicas) apply(o journal.Desired) {
 // is nothing to do at once. It returns when to look again.
 func (rs *replicas) pass(now time.Time) time.Time {
 	for {
-		actions, again := plan(rs.views(), now)
+		views, changed := rs.views(now)
+		if changed {
+			rs.publish()
+		}
+		actions, again := plan(views, now)
 		if len(actions) == 0 {
 			return again
 		}
@@ -104,17 +108,19 @@ func (rs *replicas) pass(now time.Time) time.Time {
 	}
 }
 
-func (rs *replicas) views() []view {
+// views returns the input of plan, and whether an entry may start again that had failed.
+func (rs *replicas) views(now time.Time) (views []view, changed bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	views := make([]view, 0, len(rs.entries))
+	views = make([]view, 0, len(rs.entries))
 	for _, e := range rs.entries {
+		changed = e.startAgain(now) || changed
 		v := e.view(rs.gate.known(), rs.gate.mayStart())
 		v.loadNotBefore = rs.startsNotBefore(e)
 		views = append(views, v)
 	}
 	slices.SortFunc(views, func(a, b view) int { return byKey(a.key, b.key) })
-	return views
+	return views, changed
 }
 
 // execute begins one action. Each leaves a mark in its entry, so that the next

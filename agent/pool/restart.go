@@ -27,12 +27,38 @@ func (e *entry) failed(why journal.Refusal, now time.Time) failure {
 		Reason: asReason(why.Reason), Message: excerpt.Message(why.Message), Time: metav1.NewTime(now.Truncate(time.Second))}}
 	switch {
 	case !again:
-		final := journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and will not be restarted; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}.Bounded()
+		final := journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and is not restarted for an hour; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}.Bounded()
 		f.refused = &final
 	case hopeless(why.Reason):
 		f.refused = &why
 	}
 	return f
+}
+
+// failedFor is how long a replica stays failed after its engine ended too often. What ends engines
+// may pass, such as a restart of a service of the system.
+const failedFor = time.Hour
+
+// failedUntil returns when an entry that is to run, and whose engine ended too often, may start
+// again; zero: never, or it has not failed. The caller holds registry.mu.
+func (e *entry) failedUntil() time.Time {
+	if e.want != wantRunning || e.engine != nil || e.refused == nil || len(e.crashes) <= maxCrashes ||
+		e.refused.Reason == v1alpha1.ReasonInsufficientRoom || hopeless(e.refused.Reason) {
+		return time.Time{}
+	}
+	return e.crashes[len(e.crashes)-1].Add(failedFor)
+}
+
+// startAgain ends the failure of an entry once that has lasted long enough, and reports whether it
+// did. The caller holds registry.mu.
+func (e *entry) startAgain(now time.Time) bool {
+	until := e.failedUntil()
+	if until.IsZero() || now.Before(until) {
+		return false
+	}
+	e.refused, e.failure, e.crashes, e.state = nil, nil, nil, Absent
+	e.download.done = false // its files are looked at again
+	return true
 }
 
 // An engine that was ended for memory, or whose load was given up for it, stays

@@ -76,7 +76,8 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 	}
 	if err := lc.recorder.save(func(s *journal.State) {
 		s.PutEngine(g.record)
-		s.Replica(e.key.UID, e.key.Epoch).Loads = g.load
+		r := s.Replica(e.key.UID, e.key.Epoch)
+		r.Loads, r.Refused = g.load, nil // it may have failed an hour ago
 	}); err != nil {
 		return nil, &notSavedError{err} // a process that no journal knows could be lost
 	}
