@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,8 @@ type follower struct {
 	url     string
 	digest  string
 	drained chan time.Duration
+	// failures is how many requests its server fails first.
+	failures atomic.Int64
 	// signature of the archive, as the server has it.
 	signature []byte
 }
@@ -54,6 +57,10 @@ func newFollower(t *testing.T, change func(*Config)) *follower {
 	sum := sha256.Sum256(packed)
 	f := &follower{t: t, digest: hex.EncodeToString(sum[:]), drained: make(chan time.Duration, 1)}
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.failures.Add(-1) >= 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		if r.URL.Path == "/a.tar.gz.sig" {
 			_, _ = w.Write(f.signature)
 			return
@@ -148,6 +155,14 @@ func TestWhatIsNotAsOrderedStopsNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A refusal halts the upgrade of the whole class until a person continues it.
+func TestAServerThatFailsForAMomentIsAskedAgain(t *testing.T) {
+	f := newFollower(t, func(c *Config) { c.Pause = time.Millisecond })
+	f.failures.Store(3)
+	f.order(nil)
+	f.waitPhase(v1alpha1.UpgradeDraining, "")
 }
 
 func TestAnotherOrderEndsADownload(t *testing.T) {

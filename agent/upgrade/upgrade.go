@@ -19,6 +19,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,8 @@ type Config struct {
 	// Forbidden: the owner of this Mac wants no upgrades.
 	Forbidden bool
 	Client    *download.Client
+	// Pause between two attempts to fetch an agent; 0 means fetchPause.
+	Pause time.Duration
 	// Keys that have to have signed an archive; empty: any.
 	Keys Keys
 	// Changed is called when there is something new to report; Drain when a
@@ -164,7 +167,7 @@ func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
 		case <-fetching.Done():
 		}
 	}()
-	err := u.fetch(fetching, o)
+	err := u.fetchInTime(fetching, o, t)
 	if err == nil {
 		t.Files, err = integrity.Of(u.Folder.of(o.SHA256), "agent", "engine")
 	}
@@ -192,6 +195,32 @@ func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
 	u.Log.Info("A new agent is ready; draining running requests first", "version", t.Version, "most", most.String())
 	u.Drain(most)
 	return true
+}
+
+// A server or a network that fails is asked again after fetchPause, for fetchTime: a refusal
+// halts the upgrade of the whole class.
+const (
+	fetchPause = 10 * time.Second
+	fetchTime  = 10 * time.Minute
+)
+
+// fetchInTime is fetch, repeated while another attempt may succeed.
+func (u *Upgrader) fetchInTime(ctx context.Context, o *v1alpha1.AgentOrder, t *Trial) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for until := time.Now().Add(fetchTime); ; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-pause.C:
+		}
+		err := u.fetch(ctx, o)
+		if !download.IsTransient(err) || ctx.Err() != nil || time.Now().After(until) {
+			return err
+		}
+		u.say(t.report(v1alpha1.UpgradeFetching, err.Error(), time.Now()))
+		pause.Reset(cmp.Or(u.Pause, fetchPause))
+	}
 }
 
 var errSuperseded = errors.New("superseded by another version")
