@@ -165,6 +165,19 @@ func TestAServerThatFailsForAMomentIsAskedAgain(t *testing.T) {
 	f.waitPhase(v1alpha1.UpgradeDraining, "")
 }
 
+// An agent that had drained for it would end in vain, be started again, and drain again.
+func TestNothingIsDrainedForATrialThatCannotBeRecorded(t *testing.T) {
+	f := newFollower(t, nil)
+	if err := os.MkdirAll(filepath.Join(f.u.Folder.dir, "state.json.new"), 0o700); err != nil { // no write succeeds, as on a full disk
+		t.Fatal(err)
+	}
+	f.order(nil)
+	f.waitPhase(v1alpha1.UpgradeRefused, "write state of upgrades")
+	if f.u.Ready() || len(f.drained) != 0 {
+		t.Error("requests are drained")
+	}
+}
+
 func TestAnotherOrderEndsADownload(t *testing.T) {
 	f := newFollower(t, nil)
 	f.order(func(o *v1alpha1.AgentOrder) { o.Source = f.url + "/stalls" })

@@ -171,6 +171,9 @@ func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
 	if err == nil {
 		t.Files, err = integrity.Of(u.Folder.of(o.SHA256), "agent", "engine")
 	}
+	if err == nil { // an agent that cannot record the trial would drain in vain, again after each start
+		err = u.Folder.Update(func(s State) State { return s })
+	}
 	cancelled := context.Cause(fetching)
 	cancel(nil)
 	<-superseded
