@@ -23,15 +23,35 @@ type clash struct {
 	until  time.Time
 }
 
-// clashOf parses the report; nil if there is no valid one.
-func clashOf(lease *coordinationv1.Lease, now time.Time) *clash {
+// sighting is the last report of a fenced agent, and when it was first seen.
+type sighting struct {
+	report string
+	at     time.Time
+}
+
+// firstSeen returns when this process first saw the report in a Mac's Lease.
+func (h *Heartbeat) firstSeen(mac string, lease *coordinationv1.Lease) time.Time {
+	report, now := lease.Annotations[v1alpha1.AnnotationFenced], h.Clock.Now()
+	last, _ := h.sightings.known(mac)
+	if report == "" || last.report == report {
+		return last.at
+	}
+	h.sightings.remember(mac, sighting{report, now})
+	return now
+}
+
+// clashOf parses the report, which was first seen then; nil if there is no valid one.
+func clashOf(lease *coordinationv1.Lease, seen, now time.Time) *clash {
 	holder, at, ok := strings.Cut(lease.Annotations[v1alpha1.AnnotationFenced], " ")
 	reported, err := time.Parse(time.RFC3339, at)
-	// The Mac's clock may be ahead: then the report is valid until it is old by ours.
-	if !ok || err != nil || now.Sub(reported) >= clashLasts {
+	until := reported.Add(clashLasts)
+	if most := seen.Add(clashLasts); until.After(most) { // the Mac's clock is ahead
+		until = most
+	}
+	if !ok || err != nil || !now.Before(until) {
 		return nil
 	}
-	return &clash{holder: holder, until: reported.Add(clashLasts)}
+	return &clash{holder: holder, until: until}
 }
 
 // conditions returns the Mac's conditions about clashes: none if there never was one. A Mac may

@@ -48,6 +48,8 @@ type Heartbeat struct {
 	// named is when the second machine of an identity clash was last written.
 	named perMac[time.Time]
 	stops perMac[stop]
+	// sightings are the reports of fenced agents.
+	sightings perMac[sighting]
 }
 
 // SetupWithManager starts the reconciler with its watches and its watchdog.
@@ -88,6 +90,7 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		if apierrors.IsNotFound(err) {
 			h.pulses.Forget(req.Name)
 			h.named.forget(req.Name)
+			h.sightings.forget(req.Name)
 			h.stops.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -115,7 +118,7 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		}
 		next = h.judge(&mac, breaker)
 	}
-	twin := clashOf(lease, h.Clock.Now())
+	twin := clashOf(lease, h.firstSeen(mac.Name, lease), h.Clock.Now())
 	after, err := h.report(ctx, &mac, next, twin)
 	if err == nil && startsStop(&mac, before, next) {
 		last, _ := h.stops.known(mac.Name)
