@@ -184,8 +184,8 @@ func (w weights) Ensure(ctx context.Context, r model.Record, tokenRef string, pr
 	return path, excerpt.Error(err)
 }
 
-// final reports whether trying again is useless: a server has other bytes than the digest, which
-// would be downloaded again. A server may have sent a page in place of the file, a source that is
+// final reports whether trying again soon is useless: a server has other bytes than the digest,
+// which would be downloaded whole. A server may have sent a page in place of the file, a source that is
 // refused may be allowed later, a file may appear or be restored, and a full disk may be emptied.
 func final(source string, e *download.Error) bool {
 	return !e.Transient && !e.Unread && e.Reason == v1alpha1.ReasonDigestMismatch && !strings.HasPrefix(source, "file://")

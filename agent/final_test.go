@@ -21,9 +21,9 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
-// TestASourceThatFailedMayBeMended: whether a download is tried again. A server that denied a file may
-// serve it later, and a file of the model root may be restored, as its message advises. Only what would
-// be downloaded whole again and again is not.
+// TestASourceThatFailedMayBeMended: whether a download is tried again soon. A server that denied a file
+// may serve it later, and a file of the model root may be restored, as its message advises. Only what
+// would be downloaded whole is not.
 func TestASourceThatFailedMayBeMended(t *testing.T) {
 	const content, other = "the model's bytes", "quite other bytes"
 	sum := sha256.Sum256([]byte(content))

@@ -99,10 +99,9 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that
 // ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
 // deployment first, so that no namespace can use up the bound. Those of settled deployments come
-// last. One that several ask for is charged to
-// the one with the fewest. In the same way each has a
-// share of the bytes; what the others leave of theirs is given away afterwards. The rules may be
-// nil.
+// last. One that several namespaces ask for is charged to the one with the fewest. In the same way
+// each has a share of the bytes; what the others leave of theirs is given away afterwards. The
+// rules may be nil.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
 	return (*Inspectors)(nil).Inspections(mac, deployments, macs, rules)
 }
@@ -162,7 +161,7 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 
 // settledLast returns the deployments whose inspections are charged, in turns, and the same with
 // those last of which all that ask for the same are settled.
-func settledLast(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDeployment]*request) (inTurns, settled []*v1alpha1.ModelDeployment) {
+func settledLast(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDeployment]*request) (inTurns, openFirst []*v1alpha1.ModelDeployment) {
 	open := map[string]bool{}
 	for _, d := range asking {
 		open[requests[d].id] = open[requests[d].id] || !Settled(d)

@@ -3,9 +3,7 @@ package engine
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -318,138 +316,6 @@ func (p *promptImages) keys() (out []kv.Image) {
 		out = append(out, kv.Image{From: m.span.At, To: m.end(), Digest: m.digest})
 	}
 	return out
-}
-
-// imageEncoder runs images through the vision tower between the steps of a loop.
-type imageEncoder struct {
-	*sequences
-	tower   *nn.Tower
-	input   *inputProcessor
-	backend tensor.Backend
-	kernels footprint.Kernels
-	shared  *shared
-	blocks  *blocks
-}
-
-const (
-	// encodeBeside and encodeAlone are how long layers of the tower are computed between
-	// two steps, at least one: while others generate, and else.
-	encodeBeside, encodeAlone = 20 * time.Millisecond, 200 * time.Millisecond
-	// roomWait is how long an image waits for memory before its request is refused.
-	roomWait = time.Minute
-)
-
-// wantedImage is an image that the next chunk of a prompt needs.
-type wantedImage struct {
-	sequence *sequence
-	image    *promptImage
-}
-
-// advance computes layers of the first image that there is room for, for a short time: of those
-// that have waited for room, and of the wanted ones. worked is false if there is none. A refusal
-// ends the sequence.
-func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusal, err error) {
-	all := slices.Concat(e.blocks.roomless, e.blocks.wanted)
-	e.blocks.roomless = e.blocks.roomless[:0]
-	for i, w := range all {
-		s, m := w.sequence, w.image
-		if e.byID[s.id] != s || s.cancelled.Load() || m.seen.States != nil {
-			continue
-		}
-		if m.encoding == nil {
-			room, refusal := e.makeRoom(m)
-			if refusal != nil {
-				e.blocks.keepRoomless(all[i+1:]...)
-				return true, s, refusal, nil
-			}
-			if !room {
-				e.blocks.keepRoomless(w)
-				continue
-			}
-		}
-		e.blocks.keepRoomless(all[i+1:]...)
-		if err := e.encode(m); err != nil {
-			m.forget()
-			return true, s, e.refusalOf(err), backendError(err)
-		}
-		return true, nil, nil, nil
-	}
-	return false, nil, nil, nil
-}
-
-// encode computes layers of an image.
-func (e *imageEncoder) encode(m *promptImage) error {
-	began, slice := time.Now(), encodeAlone
-	if e.sched.Decodes() > 0 {
-		slice = encodeBeside
-	}
-	if m.encoding == nil {
-		m.scope = e.backend.NewScope(e.shared.hard)
-		m.encoding = e.tower.Begin(m.scope, e.input.images.processor.Cut(m.pixels))
-	}
-	more := true
-	for more && (time.Since(began) < slice) {
-		more = m.encoding.Next()
-		m.encoding.Wait()
-	}
-	if err := m.scope.Err(); err != nil {
-		return err
-	}
-	if !more {
-		m.seen, m.encoding = m.encoding.Seen(), nil
-	}
-	return nil
-}
-
-// makeRoom reports whether there is memory for an image in the tower. The pool and the
-// prefix cache give way to it. Without room, it waits for the answers of others to end, up to
-// roomWait; other prompts pass meanwhile.
-func (e *imageEncoder) makeRoom(m *promptImage) (bool, *Refusal) {
-	g := e.shared.guard
-	needed, err := footprint.ImagePeak(e.input.facts, e.kernels, int64(m.span.Tokens()*e.input.images.tower.Block()))
-	if err != nil {
-		return false, &Refusal{Kind: Internal, Message: err.Error()}
-	}
-	r := g.Room()
-	if !r.Fits(needed+r.Pooled) && r.Pooled > 0 {
-		if _, err := g.Reclaim(); err != nil {
-			e.shared.log.Error("could not free pooled memory", "error", err.Error())
-		}
-		r = g.Room()
-	}
-	if !r.Fits(needed) && r.Cached > 0 {
-		e.blocks.prefixes.ram.Shed(needed - (r.Limit - r.Held))
-		r = g.Room()
-	}
-	switch {
-	case r.Fits(needed):
-		m.waitsSince = time.Time{}
-		return true, nil
-	case e.sched.Decodes() > 0:
-		if m.waitsSince.IsZero() {
-			m.waitsSince = time.Now()
-		}
-		if time.Since(m.waitsSince) < roomWait {
-			return false, nil
-		}
-	}
-	return false, outOfMemory(g.Abort(needed, r))
-}
-
-// refusalOf an error of the back end.
-func (e *imageEncoder) refusalOf(err error) *Refusal {
-	if errors.Is(err, tensor.ErrMemory) {
-		return outOfMemory(e.shared.guard.Abort(0, e.shared.guard.Room()))
-	}
-	return &Refusal{Kind: Internal, Message: "the back end failed: " + err.Error()}
-}
-
-// backendError is err if it counts against the back end.
-func backendError(err error) error {
-	if errors.Is(err, tensor.ErrMemory) || errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
 }
 
 // sight is what a step has of images; none if none of its sequences has any.
