@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -18,6 +19,8 @@ const (
 	// attachPatience is how long the first requests wait until this engine may read the
 	// tier under it: the blocks of an earlier engine there are worth more than that.
 	attachPatience = time.Second
+	// maxReads are the blocks that are read from the tier under this one at once.
+	maxReads = 4
 )
 
 // prefixCache keeps blocks of KV of prompts that were computed. Any goroutine may look
@@ -44,6 +47,8 @@ type prefixCache struct {
 	// attached is closed once the tier under this one can be read, or was waited for in
 	// vain; nil if there is none.
 	attached chan struct{}
+	// reads are places to read a block of that tier; tenants take turns.
+	reads *share.Turns
 	// stop ends the writing to that tier, and waits for it.
 	stop func()
 
@@ -79,7 +84,7 @@ func newPrefixCache(o Options, m *loadedModel, shared [][]int32) *prefixCache {
 	}
 	p := &prefixCache{
 		shape: m.shape, origin: origin, blockTokens: m.blockTokens, tokenBytes: m.cache.SliceBytes(1),
-		extra: o.CacheMemory, lending: o.PrefixCache, stop: func() {}, shared: shared,
+		extra: o.CacheMemory, lending: o.PrefixCache, stop: func() {}, shared: shared, reads: share.NewTurns(maxReads),
 		common: kv.Root(origin, kv.Salt{Tenant: "shared/" + o.SharedScope}),
 	}
 	p.ram = kv.NewMemory(p.budget(m.cacheTokens), below)
@@ -228,12 +233,24 @@ func (p *prefixCache) lookup(ctx context.Context, s *sequence) (cached int) {
 		return ok
 	})
 	for _, key := range s.prefix.chain.Under(s.tokens, point) {
-		if err := p.ram.Fetch(ctx, key); err != nil {
+		if err := p.fetch(ctx, s.tenant(), key); err != nil {
 			break
 		}
 		p.pin(s, key)
 	}
 	return s.prefix.chain.Find(s.tokens, len(s.tokens)-1, p.ram.Has).Tokens
+}
+
+// fetch reads a block of the tier under this one into memory if it is not there.
+func (p *prefixCache) fetch(ctx context.Context, tenant string, key kv.Key) error {
+	if p.ram.Has(key) {
+		return nil
+	}
+	if err := p.reads.Take(ctx, tenant); err != nil {
+		return err
+	}
+	defer p.reads.Give(tenant)
+	return p.ram.Fetch(ctx, key)
 }
 
 // pin keeps a block for a sequence.
