@@ -3,7 +3,9 @@
 package engine_test
 
 import (
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,4 +84,34 @@ func TestAttackAnImageThatFailsWhileOthersDecode(t *testing.T) {
 			t.Errorf("%s: %d operations are of images alone", family, seed)
 		}
 	}
+}
+
+// TestAnImageThatFailsDropsThePrefixCache: the device that fails in the vision tower is the one that
+// computed what is cached.
+func TestAnImageThatFailsDropsThePrefixCache(t *testing.T) {
+	var fails atomic.Bool
+	e := ready(t, engine.Options{ModelPath: seeing(t, "qwen3_vl"), CacheMemory: mebi, Sequences: 2}, ref.Options{}, func(op string) error {
+		if op == "AttendAll" && fails.Load() {
+			return errors.New("the device is gone")
+		}
+		return nil
+	})
+	words := engine.Request{Tokens: tokensOf(1, 300, 100), Sampling: draws(1), MaxTokens: 10}
+	want := ask(t, e, words)
+	if e.Status().Prefixes.Bytes == 0 {
+		t.Fatal("nothing is cached")
+	}
+	fails.Store(true)
+	if a := ask(t, e, about("what is ", "?", picture(t, 60, 60, 1))); a.finished.Err == nil || a.finished.Err.Kind != engine.Internal {
+		t.Errorf("a failed image ends with %+v", a.finished)
+	}
+	fails.Store(false)
+	if p := e.Status().Prefixes; p.Bytes != 0 {
+		t.Errorf("after a failed image %+v is cached", p)
+	}
+	got := ask(t, e, words)
+	if got.finished.Usage.Cached != 0 {
+		t.Errorf("%d tokens are restored", got.finished.Usage.Cached)
+	}
+	same(t, "computed again", []answer{got}, []answer{want})
 }

@@ -138,13 +138,16 @@ func (l *loop) encode() (worked bool, err error) {
 	}
 	worked, s, refusal, err := l.encoder.advance()
 	l.encoded = l.encoded || worked
+	if err != nil {
+		l.log.Error("an image could not be encoded", "error", err.Error())
+		l.distrust(err)
+	}
 	if refusal != nil {
 		l.finish(s, Finished{Err: refusal})
 	}
 	if err == nil {
 		return worked, nil
 	}
-	l.log.Error("an image could not be encoded", "error", err.Error())
 	if l.failures++; l.failures >= failuresInARow {
 		return worked, fmt.Errorf("%w: %d times in a row: %w", ErrBackend, l.failures, err)
 	}

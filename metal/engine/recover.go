@@ -35,7 +35,7 @@ func (l *loop) stepFailed(step batch.Step, err error) error {
 		l.failures++
 	}
 	l.log.Error("step failed", "rows", len(step.Rows), "tokens", step.Tokens(), "error", err.Error())
-	l.blocks.distrust(err) // first: blocks of those that end now may wait to be saved
+	l.distrust(err) // first: blocks of those that end now may wait to be saved
 	for _, r := range step.Rows {
 		if s := l.byID[r.ID]; s != nil { // else it ended before the step did
 			l.finish(s, Finished{Err: refusal})
@@ -45,6 +45,17 @@ func (l *loop) stepFailed(step batch.Step, err error) error {
 		return fmt.Errorf("%w: %d steps in a row: %w", ErrBackend, l.failures, err)
 	}
 	return nil
+}
+
+// distrust drops the prefix cache after an error of the back end, and what waits to be saved of
+// requests that ended while a step was in flight.
+func (l *loop) distrust(cause error) {
+	l.blocks.distrust(cause)
+	if l.inflight != nil && !errors.Is(cause, tensor.ErrMemory) {
+		for _, s := range l.inflight.ended {
+			s.prefix.disabled = true
+		}
+	}
 }
 
 // outOfMemory handles a step that the back end could not allocate for, although the guard
