@@ -165,7 +165,7 @@ func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, i
 		}
 	}
 	read()
-	if refusal := p.holdPrompt(s); refusal != nil {
+	if refusal := p.holdPrompt(s, r.Stop); refusal != nil {
 		s.images.release()
 		return refusal
 	}

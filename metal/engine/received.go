@@ -12,9 +12,12 @@ const (
 	receivedBytes = 40 << 20
 	// receivedTextBytes are those of an embedding model or reranker, where tokens wait as well.
 	receivedTextBytes = 20 << 20
-	// promptBytes are the tokens of the prompts of all requests until these have ended: most of
-	// them wait. With a limit they are a part of what inputs have of its slack.
+	// promptBytes are the tokens of the prompts of all requests, and their stop strings, until these
+	// have ended: most of them wait. With a limit they are a part of what inputs have of its slack.
 	promptBytes = 256 << 20
+	// stopBytes is what a byte of a stop string takes, with its entry in a table of
+	// sample.StopMatcher.
+	stopBytes = 1 + 8
 	// messageBytes is what a message, or a part of one, takes besides its texts.
 	messageBytes = 256
 )
@@ -31,12 +34,15 @@ func (p *inputProcessor) receive(tenant, param string, n int64) (release func(),
 	return sync.OnceFunc(func() { p.received.Give(tenant, n) }), nil
 }
 
-// holdPrompt counts the tokens of a request until it ends: those of long prompts that wait are more
-// than the requests that run.
-func (p *inputProcessor) holdPrompt(s *sequence) *Refusal {
+// holdPrompt counts the tokens and stop strings of a request until it ends: those of long prompts
+// that wait are more than the requests that run.
+func (p *inputProcessor) holdPrompt(s *sequence, stops []string) *Refusal {
 	n := tokenBytes * int64(cap(s.tokens))
+	for _, stop := range stops {
+		n += stopBytes * int64(len(stop))
+	}
 	if most := p.prompts.Limit(s.tenant()); n > most {
-		return p.tooLong(fmt.Sprintf("the prompt has %d tokens, which take %d bytes of memory, want at most %d", s.prompt, n, most))
+		return p.tooLong(fmt.Sprintf("the prompt has %d tokens, which take %d bytes of memory with the stop strings, want at most %d", s.prompt, n, most))
 	}
 	if !p.prompts.Take(s.tenant(), n) {
 		return &Refusal{Kind: QueueFull, Message: "the prompts of requests that wait take too much memory; try again", RetryAfter: retryAfter}
@@ -62,8 +68,8 @@ func (r Request) messages() int {
 	return n
 }
 
-// inputBytes are what the input of a request takes, and the form of its answer. Images are
-// counted by themselves.
+// inputBytes are what the input of a request takes, the form of its answer and its stop strings.
+// Images are counted by themselves.
 func (r Request) inputBytes() int64 {
 	n := int64(tokenBytes * len(r.Tokens))
 	if r.Chat != nil {
@@ -77,6 +83,9 @@ func (r Request) inputBytes() int64 {
 		for _, c := range r.Constraint.Choices {
 			n += textBytes + int64(len(c))
 		}
+	}
+	for _, stop := range r.Stop {
+		n += stopBytes * int64(len(stop))
 	}
 	return n
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -103,5 +104,30 @@ func TestInputsThatAreTooLongDoNotWait(t *testing.T) {
 	}
 	if _, refusal := p.sequenceOf(t.Context(), Request{}); !errors.As(refusal, new(*Refusal)) || refusal.Kind != Invalid {
 		t.Errorf("a request without input: %v", refusal)
+	}
+}
+
+// Stop strings of requests that wait are held with a table of them, so they count until the request
+// ends.
+func TestStopStringsOfRequestsThatWaitCount(t *testing.T) {
+	p := tinyInput(t)
+	prompt := "x"
+	held := func(stops ...string) int64 {
+		s, refusal := p.sequenceOf(t.Context(), Request{Tenant: "a", Prompt: &prompt, Stop: stops})
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		defer s.held.release()
+		return p.prompts.Of("a")
+	}
+	many := slices.Repeat([]string{strings.Repeat("y", maxStopBytes)}, maxStops)
+	if more := held(many...) - held(); more < 9*maxStops*maxStopBytes {
+		t.Errorf("%d stop strings of %d bytes count as %d bytes", maxStops, maxStopBytes, more)
+	}
+	if n := (Request{Stop: many}).inputBytes(); n < 9*maxStops*maxStopBytes {
+		t.Errorf("before the prompt is read they count as %d bytes", n)
+	}
+	if n := p.prompts.Held(); n != 0 {
+		t.Errorf("%d bytes are held after the end", n)
 	}
 }
