@@ -176,15 +176,28 @@ func TestAnImageTakesItsEstimatedFootprint(t *testing.T) {
 				if name == "gemma3" {
 					least = 3
 				}
-				imageFootprint(t, dir, side, int64(least))
+				imageFootprint(t, dir, side, footprint.MLX, int64(least)) // whose kernels write no scores: ref has places for them
 			})
 		}
 	}
 }
 
+// On ref, images of other sizes than powers of two take at most the estimate of ref.
+func TestAnImageOfAnySizeFitsItsEstimate(t *testing.T) {
+	for modelType, sides := range map[string][]int{"qwen3_vl": {12, 20}, "gemma3": {12}, "gemma4": {12}} {
+		dir := filepath.Join(t.TempDir(), modelType)
+		if err := tinymodel.Seeing(modelType).Write(dir); err != nil {
+			t.Fatal(err)
+		}
+		for _, side := range sides {
+			imageFootprint(t, dir, side, footprint.Ref, 2)
+		}
+	}
+}
+
 // imageFootprint measures an image of side x side patches, which takes at least this many
-// fifths of its estimate.
-func imageFootprint(t *testing.T, dir string, side int, fifths int64) {
+// fifths of its estimate for a back end.
+func imageFootprint(t *testing.T, dir string, side int, backend string, fifths int64) {
 	t.Helper()
 	f, err := weights.Open(dir)
 	if err != nil {
@@ -205,7 +218,7 @@ func imageFootprint(t *testing.T, dir string, side int, fifths int64) {
 	}
 	defer tower.Release()
 	patches := int64(side * side)
-	want, err := footprint.ImagePeak(towerFacts(d, side*side), footprint.KernelsOf(footprint.MLX), patches) // whose kernels write no scores: ref has places for them
+	want, err := footprint.ImagePeak(towerFacts(d, side*side), footprint.KernelsOf(backend), patches)
 	if err != nil {
 		t.Fatal(err)
 	}

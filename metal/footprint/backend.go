@@ -49,7 +49,7 @@ func table() []backend {
 		{
 			name: Ref, chunk: 128, process: 7 * MiB, tokenBytes: tokenBytes, touched: 750,
 			kernels: Kernels{
-				ScoreBytes: 4, ScoreRows: refThreads, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
+				ScoreBytes: 4, ScoreRows: refThreads, TowerRounding: 2, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
 				Rotates: true, WindowSlack: 128,
 			},
 		},

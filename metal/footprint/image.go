@@ -26,9 +26,10 @@ const (
 // because heads are filled up to a size that these have (family.Tower.AttendedSize): there
 // it is the values of the layer alone. Without such kernels, scores of all heads exist at
 // once, and as no mask hides any of them, MLX on a processor writes their softmax in place
-// (Kernels.SoftmaxInPlace).
+// (Kernels.SoftmaxInPlace). Arrays of ref are mappings of powers of two bytes (TowerRounding):
+// images of tiny models took up to 1.43 times the bytes of their values.
 func (k Kernels) tower(f model.Facts, patches int64) amount {
-	a := product(patches, f.VisionPatchElements, visionBytes)
+	a := product(patches, f.VisionPatchElements, visionBytes, max(1, k.TowerRounding))
 	switch {
 	case k.ScoreRows > 0:
 		a.add(k.ScoreRows, patches, k.ScoreBytes)
@@ -58,6 +59,6 @@ func imagesHeld(f model.Facts) amount {
 // model.ErrIncomplete if a dimension is unknown.
 func ImagePeak(f model.Facts, k Kernels, patches int64) (int64, error) {
 	a := k.tower(f, patches)
-	a.add(f.VisionElements, visionBytes)
+	a.add(f.VisionElements, visionBytes, max(1, k.TowerRounding))
 	return a.bytes, check("an image", patches, a)
 }

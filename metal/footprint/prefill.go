@@ -73,6 +73,9 @@ type Kernels struct {
 	// ScoreRows, unless 0, is the maximum number of rows of scores that exist
 	// at a time, for any chunk size: one for each computing thread.
 	ScoreRows int64
+	// TowerRounding is how many times its size an array of a vision tower takes at most; 0
+	// counts as 1.
+	TowerRounding int64
 	// LatentCopies is how many layers at once have a copy in float32 of latent vectors
 	// for every query head; 0 means that kernels read them in the cache.
 	LatentCopies int64
