@@ -145,7 +145,7 @@ func ConstraintBytes(e *Engine) int64 { return e.input.Load().constraints.Bytes(
 func ImageBytes(e *Engine) int64 { return e.input.Load().images.bytes() }
 
 // LimitImages sets how many bytes of images requests may hold.
-func LimitImages(e *Engine, bytes int64) { e.input.Load().images.held = share.NewBytes(bytes) }
+func LimitImages(e *Engine, bytes int64) { e.input.Load().images.scaled = newScaledImages(bytes) }
 
 // Spoil breaks what the next token of a tenant's requests needs, so that there is a panic. It
 // returns how many requests there were.

@@ -76,7 +76,7 @@ func (e *imageEncoder) encode(m *promptImage) error {
 	}
 	if m.encoding == nil {
 		m.scope = e.backend.NewScope(e.shared.hard)
-		m.encoding = e.tower.Begin(m.scope, e.input.images.processor.Cut(m.pixels))
+		m.encoding = e.tower.Begin(m.scope, e.input.images.processor.Cut(m.scaled.pixels))
 	}
 	more := true
 	for more && (time.Since(began) < slice) {

@@ -34,16 +34,17 @@ type imageProcessor struct {
 	// decoding has one place, because only the memory for one image is reserved. Tenants
 	// take turns at it with each image.
 	decoding *share.Turns
-	// encoded are the images of requests until they are decoded, as they were sent, and held
-	// are the scaled images of all requests.
-	encoded, held *share.Bytes
+	// encoded are the images of requests until they are decoded, as they were sent, and scaled
+	// those after that.
+	encoded *share.Bytes
+	scaled  *scaledImages
 }
 
 func newImageProcessor(p vision.Processor, tower family.Tower) *imageProcessor {
 	limits := vision.DefaultLimits()
 	limits.Pixels = footprint.MaxImagePixels
 	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: share.NewTurns(1),
-		encoded: share.NewBytes(footprint.EncodedImages), held: share.NewBytes(footprint.HeldImages)}
+		encoded: share.NewBytes(footprint.EncodedImages), scaled: newScaledImages(footprint.HeldImages)}
 }
 
 // bytes of the images that requests hold, encoded or scaled.
@@ -51,7 +52,7 @@ func (p *imageProcessor) bytes() int64 {
 	if p == nil {
 		return 0
 	}
-	return p.encoded.Held() + p.held.Held()
+	return p.encoded.Held() + p.scaled.held.Held()
 }
 
 // receive counts the encoded images of a request until release is called.
@@ -108,43 +109,58 @@ func unusable(i int, err error) *Refusal {
 // decode decodes and scales images, which then hold memory until they are released. One
 // image is decoded at a time.
 func (p *imageProcessor) decode(ctx context.Context, tenant string, images []*promptImage, encoded [][]byte) *Refusal {
-	var need int64
+	need, seen := int64(0), map[[sha256.Size]byte]bool{}
 	for _, m := range images {
-		need += m.bytes()
+		if !seen[m.digest] {
+			need += m.bytes()
+		}
+		seen[m.digest] = true
 	}
-	if most := p.held.Limit(tenant); need > most {
+	if most := p.scaled.held.Limit(tenant); need > most {
 		return invalid(imagesParam, "the images of the request take %d bytes after scaling, want at most %d; send fewer or smaller images", need, most)
 	}
-	if !p.held.Take(tenant, need) {
+	if !p.scaled.hold(tenant, images) {
 		return &Refusal{Kind: QueueFull, Message: "other requests hold too many images; try again", RetryAfter: retryAfter}
 	}
+	decoded := false
+	defer func() {
+		if !decoded { // also in a panic
+			p.scaled.release(tenant, images)
+		}
+	}()
 	for i, m := range images {
 		if err := p.decodeOne(ctx, tenant, m, encoded[i]); err != nil {
-			p.held.Give(tenant, need)
 			if ctx.Err() != nil {
 				return &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 			}
 			return unusable(i, err)
 		}
 	}
+	decoded = true
 	return nil
 }
 
+// decodeOne decodes and scales an image, unless another request that shares it has done so.
 func (p *imageProcessor) decodeOne(ctx context.Context, tenant string, m *promptImage, encoded []byte) error {
 	if err := p.decoding.Take(ctx, tenant); err != nil {
 		return err
 	}
 	defer p.decoding.Give(tenant)
+	if m.scaled.pixels != nil {
+		return nil
+	}
 	decoded, err := vision.Decode(ctx, encoded, p.limits)
 	if err != nil {
 		return err
 	}
-	if m.pixels, err = p.processor.Scale(decoded); err != nil {
+	pixels, err := p.processor.Scale(decoded)
+	if err != nil {
 		return err
 	}
-	if m.pixels.Width != m.width || m.pixels.Height != m.height {
+	if pixels.Width != m.width || pixels.Height != m.height {
 		return fmt.Errorf("%w: its size is not the one in its header", vision.ErrCorrupt)
 	}
+	m.scaled.pixels = pixels
 	return nil
 }
 
@@ -213,8 +229,8 @@ type promptImage struct {
 	// width and height after scaling, and where its tokens are in the prompt.
 	width, height int
 	span          vision.Span
-	// pixels are kept until the request ends: a prompt that lost its KV needs them again.
-	pixels *vision.RGB
+	// scaled is nil until the image is about to be decoded.
+	scaled *scaledImage
 
 	// The fields after it belong to the loop. encoding is under way while it is not nil;
 	// seen are the tokens, in scope, until the prompt is computed up to the end of the
@@ -265,9 +281,7 @@ func (p *promptImages) release() {
 	if p == nil || p.released.Swap(true) {
 		return
 	}
-	for _, m := range p.list {
-		p.processor.held.Give(p.tenant, m.bytes())
-	}
+	p.processor.scaled.release(p.tenant, p.list)
 }
 
 // forget frees what the back end holds of images that end at this position or before it.

@@ -362,20 +362,20 @@ func refusesImages(t *testing.T, family string) {
 // budget, which a request may not exceed by itself.
 func TestRequestsThatHoldTooManyImagesAreTurnedAway(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: seeing(t, "qwen3_vl"), Sequences: 2}, ref.Options{})
-	one := picture(t, 64, 64, 1)
+	one, two, three := picture(t, 64, 64, 1), picture(t, 64, 64, 2), picture(t, 64, 64, 3)
 	engine.LimitImages(e, 2*64*64*3)
 	ctx, cancel := context.WithCancel(t.Context())
-	r := about("", "", one, one)
+	r := about("", "", one, two, one)
 	r.MaxTokens, r.IgnoreEnd = 0, true
 	s, err := e.Generate(ctx, r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var refusal *engine.Refusal
-	if _, err := e.Generate(t.Context(), about("", "", one)); !errors.As(err, &refusal) || refusal.Kind != engine.QueueFull || refusal.RetryAfter == 0 {
+	if _, err := e.Generate(t.Context(), about("", "", three)); !errors.As(err, &refusal) || refusal.Kind != engine.QueueFull || refusal.RetryAfter == 0 {
 		t.Errorf("a request beyond the budget of all: %v", err)
 	}
-	if _, err := e.Generate(t.Context(), about("", "", one, one, one)); !errors.As(err, &refusal) || refusal.Kind != engine.Invalid {
+	if _, err := e.Generate(t.Context(), about("", "", one, two, three)); !errors.As(err, &refusal) || refusal.Kind != engine.Invalid {
 		t.Errorf("a request beyond the budget by itself: %v", err)
 	}
 	cancel()

@@ -75,6 +75,57 @@ func TestAttackImagesOfOneTenantAreDecodedFirst(t *testing.T) {
 	})
 }
 
+// TestTheSameImageIsDecodedOnceForATenant: requests that have it at a time share its pixels, which
+// count once and until the last of them ends; another tenant's do not.
+func TestTheSameImageIsDecodedOnceForATenant(t *testing.T) {
+	p, data := sixteen(t)
+	ask := func(tenant string, images int) *promptImages {
+		encoded := slices.Repeat([][]byte{data}, images)
+		list, refusal := p.measured(encoded)
+		if refusal == nil {
+			refusal = p.decode(t.Context(), tenant, list, encoded)
+		}
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		return newPromptImages(p, tenant, list)
+	}
+	first := ask("a", 2)
+	pixels := first.list[1].scaled.pixels
+	second, other := ask("a", 1), ask("b", 1)
+	if second.list[0].scaled.pixels != pixels {
+		t.Error("the same image is decoded twice for one tenant")
+	}
+	if other.list[0].scaled.pixels == pixels {
+		t.Error("tenants share an image")
+	}
+	size := first.list[0].bytes()
+	for i, c := range []struct {
+		ends *promptImages
+		left int64
+	}{{nil, 2}, {first, 2}, {first, 2}, {second, 1}, {other, 0}} {
+		if c.ends.release(); p.bytes() != c.left*size {
+			t.Errorf("after %d of the requests ended, images count as %d bytes, want %d", i, p.bytes(), c.left*size)
+		}
+	}
+	if again := ask("a", 1); again.list[0].scaled.pixels == pixels || len(p.scaled.of) != 1 {
+		t.Error("an image is kept after its requests")
+	}
+}
+
+// What was decoded before a damaged image is not held.
+func TestADamagedImageLeavesNoneHeld(t *testing.T) {
+	p, data := sixteen(t)
+	encoded := [][]byte{data, data[:len(data)-20]}
+	list, refusal := p.measured(encoded)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	if refusal := p.decode(t.Context(), "a", list, encoded); refusal == nil || p.bytes() != 0 || len(p.scaled.of) != 0 {
+		t.Errorf("%v; %d bytes are held of %d images", refusal, p.bytes(), len(p.scaled.of))
+	}
+}
+
 // seeingInput reads the requests of a tiny model with image input.
 func seeingInput(t *testing.T) *inputProcessor {
 	t.Helper()

@@ -10,7 +10,6 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/grammar"
-	"metalfleet.dev/metalfleet/metal/share"
 )
 
 // TestARequestThatTheSchedulerRefusesLeavesNothing: the scheduler's queue is full while
@@ -29,7 +28,7 @@ func TestARequestThatTheSchedulerRefusesLeavesNothing(t *testing.T) {
 	l := &loop{shared: &shared{log: slog.New(slog.DiscardHandler), admission: newAdmission(1, 1), guard: guard.New(guard.Options{})},
 		sequences: &sequences{byID: map[batch.ID]*sequence{}, sched: sched}}
 	l.admission.start()
-	images := &imageProcessor{held: share.NewBytes(100)}
+	images := &imageProcessor{scaled: newScaledImages(100)}
 	for i := range 5 {
 		s := &sequence{prompt: 1, tokens: []int32{1}, stream: newStream([]int32{1}, nil, unread{}), images: &promptImages{processor: images}}
 		if err := l.admission.admit(s); err != nil {
