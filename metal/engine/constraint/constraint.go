@@ -199,12 +199,12 @@ func (s *State) Fits(token int32) (bool, error) {
 	if err := s.catchUp(); err != nil {
 		return false, err
 	}
-	m := s.matcher // a copy, which Try may advance
+	m := s.matcher // a copy, which try may advance
 	if s.compiler.ends[token] && s.marks[token] == "" {
 		return m.Accepting(), nil
 	}
 	if s.mask == nil {
-		if ok, err := m.Try(s.spell(token)); !errors.Is(err, grammar.ErrLate) {
+		if ok, err := s.try(&m, token); !errors.Is(err, grammar.ErrLate) {
 			return ok, err
 		}
 	}
@@ -333,7 +333,7 @@ func (s *State) Advance(id int32) (done bool, err error) {
 		return false, nil
 	}
 	s.mask = nil
-	ok, err := s.matcher.Try(s.spell(id))
+	ok, err := s.try(&s.matcher, id)
 	switch {
 	case errors.Is(err, grammar.ErrLate):
 		s.late = s.spell(id)

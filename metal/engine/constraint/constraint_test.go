@@ -1,10 +1,14 @@
 package constraint
 
 import (
+	"context"
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -229,5 +233,57 @@ func TestAPanicOverAMaskIsAnError(t *testing.T) {
 	c.compiler.Wait()
 	if panics != 1 {
 		t.Errorf("%d panics", panics)
+	}
+}
+
+// stalls is a context that has work wait until it is closed.
+type stalls struct {
+	context.Context
+	end chan struct{}
+}
+
+func (s stalls) Err() error {
+	<-s.end
+	return s.Context.Err()
+}
+
+// A step waits for a request whose tokens take long to follow as long as for its masks, in all.
+func TestTokensThatTakeLongHoldUpOthersForAWhile(t *testing.T) {
+	for name, hold := range map[string]func(s *State, token int32) error{
+		"the next token of a form": func(s *State, token int32) error { _, err := s.Advance(token); return err },
+		"a token of free text": func(s *State, token int32) error {
+			s.free = true
+			_, err := s.Fits(token)
+			return err
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			form := grammar.Spec{Kind: grammar.EBNF, Source: "root::=" + strings.Repeat("[a-z ]? ", 900)}
+			s := inForm(t, form, false, text.Thinking{})
+			other, end := s.matcher, make(chan struct{})
+			busy := make(chan error, 1)
+			go func() { // with the table of the form
+				_, err := other.Follow(stalls{t.Context(), end}, []byte(strings.Repeat("a", 800)))
+				busy <- err
+			}()
+			synctest.Wait()
+			const tokens = 100
+			began := time.Now()
+			for range tokens {
+				if err := hold(s, 0); err != nil && !errors.Is(err, ErrPending) {
+					t.Fatal(err)
+				}
+				s.mask, s.late = nil, nil
+			}
+			if waited := time.Since(began); waited > MaxWait+tokens*quickTry {
+				t.Errorf("%s: others waited for %d tokens for %v", name, tokens, waited)
+			}
+			close(end)
+			if err := <-busy; err != nil {
+				t.Error(err)
+			}
+			s.cancel()
+			s.compiler.Wait()
+		})
 	}
 }

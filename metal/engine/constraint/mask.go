@@ -13,6 +13,10 @@ import (
 // If a mask takes longer, only its own row waits.
 const MaxWait = 20 * time.Millisecond
 
+// quickTry is how long following a token may take without counting as a wait of other requests:
+// usual ones take some microseconds.
+const quickTry = 100 * time.Microsecond
+
 var (
 	// ErrPending is returned for a token that cannot be sampled yet: its mask is not ready.
 	ErrPending = errors.New("the mask of the next token is not ready")
@@ -163,6 +167,18 @@ func (s *State) Await(until time.Time) {
 	case <-limit.C:
 	}
 	s.patience = max(0, s.patience-time.Since(began))
+}
+
+// try has a matcher follow a token while other requests wait. They wait no longer for this one than
+// in Await, in all; then the error is grammar.ErrLate, and a goroutine follows the token.
+func (s *State) try(m *grammar.Matcher, token int32) (bool, error) {
+	if s.patience == 0 {
+		return false, grammar.ErrLate
+	}
+	began := time.Now()
+	ok, err := m.Try(s.spell(token))
+	s.patience -= min(s.patience, max(0, time.Since(began)-quickTry))
+	return ok, err
 }
 
 // unref is called by the request and by each computation at its end; the last one releases
