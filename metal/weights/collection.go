@@ -140,68 +140,6 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// readIndex reads which file holds which tensor.
-func readIndex(dir *folder.Folder, memory *account) (map[string]string, error) {
-	bytes, err := bytesOf(dir, indexFile)
-	if err != nil {
-		return nil, err
-	}
-	bytes = min(bytes, maxIndexBytes) // no more is read
-	if err := memory.take(jsonMemory*bytes, 0); err != nil {
-		return nil, err
-	}
-	defer memory.free((jsonMemory - 1) * bytes) // names stay
-	text, err := dir.Read(indexFile, bytes)
-	if err != nil {
-		return nil, folderError(err)
-	}
-	return parseIndex(text)
-}
-
-func bytesOf(dir *folder.Folder, name string) (int64, error) {
-	f, err := dir.File(name)
-	if err != nil {
-		return 0, folderError(err)
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
-	}
-	return st.Size(), nil
-}
-
-func parseIndex(text []byte) (map[string]string, error) {
-	j := newJSONReader(text, 0)
-	var index map[string]string
-	err := j.object(func(key string) error {
-		if key != "weight_map" {
-			_, err := j.value()
-			return err
-		}
-		index = map[string]string{}
-		return j.object(func(name string) error {
-			if len(index) == maxShardTensors || len(name) > maxNameBytes {
-				return j.invalid(fmt.Sprintf("more than %d tensors, or a name of more than %d bytes", maxShardTensors, maxNameBytes))
-			}
-			t, err := j.token()
-			file, ok := t.(string)
-			if err == nil && (!ok || file == "" || len(file) > maxNameBytes) {
-				return j.invalid("is not a string " + family.Quoted(name) + " is not a name")
-			}
-			index[name] = file
-			return err
-		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	if index == nil {
-		return nil, fmt.Errorf("weight_map: %w", ErrMissing)
-	}
-	return index, j.end()
-}
-
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[string]Entry, error) {
