@@ -21,6 +21,22 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 )
 
+// mendable is a store with a model root and downloads from a server.
+func mendable(t *testing.T, dir string, srv *httptest.Server) *store.Store {
+	t.Helper()
+	root, err := store.OpenRoot(dir, filepath.Join(t.TempDir(), "known"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := download.NewClient(download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Roots: rootsOf(srv)})
+	t.Cleanup(client.Close)
+	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Root: root, Fetch: &download.Fetcher{Client: client}, Log: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestASourceThatFailedMayBeMended: whether a download is tried again soon. A server that denied a file
 // may serve it later, and a file of the model root may be restored, as its message advises. Only what
 // would be downloaded whole is not.
@@ -34,16 +50,7 @@ func TestASourceThatFailedMayBeMended(t *testing.T) {
 	}))
 	defer srv.Close()
 	dir := t.TempDir()
-	root, err := store.OpenRoot(dir, filepath.Join(t.TempDir(), "known"), logr.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := download.NewClient(download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Roots: rootsOf(srv)})
-	defer client.Close()
-	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Root: root, Fetch: &download.Fetcher{Client: client}, Log: logr.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mendable(t, dir, srv)
 	write := func(text string) {
 		if err := os.WriteFile(filepath.Join(dir, "m.gguf"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -50,6 +50,24 @@ func family() tinymodel.Config {
 	return c
 }
 
+// checkAdapter wants the record of a model with one adapter, of which nothing but its files was fetched.
+func checkAdapter(t *testing.T, rec model.Record, files map[string]hubtest.File, stand *hubtest.Hub) {
+	t.Helper()
+	if err := rec.Validate(); err != nil {
+		t.Error(err)
+	}
+	a := rec.Adapters[0]
+	if len(rec.Adapters) != 1 || a.Name != "sql" || a.Source != "hf://org/sql" || len(a.Commit) != 40 || a.Digest != model.DigestOf(a.Files) || len(a.Files) != 2 ||
+		a.Bytes() != int64(len(files[adapterConfig].Content)+len(files[adapterWeights].Content)) {
+		t.Errorf("%+v", rec.Adapters)
+	}
+	for _, request := range stand.Requests() {
+		if strings.Contains(request, "README") {
+			t.Errorf("it was fetched: %s", request)
+		}
+	}
+}
+
 // Adapters are inspected with their model: what the engine would refuse later is refused
 // before anything is downloaded, with the adapter's name, what is wrong and what to do.
 func TestAdaptersAreJudgedAgainstTheirModel(t *testing.T) {
@@ -108,19 +126,7 @@ func TestAdaptersAreJudgedAgainstTheirModel(t *testing.T) {
 				}
 				return
 			}
-			if err := rec.Validate(); err != nil {
-				t.Error(err)
-			}
-			a := rec.Adapters[0]
-			if len(rec.Adapters) != 1 || a.Name != "sql" || a.Source != "hf://org/sql" || len(a.Commit) != 40 || a.Digest != model.DigestOf(a.Files) || len(a.Files) != 2 ||
-				a.Bytes() != int64(len(files[adapterConfig].Content)+len(files[adapterWeights].Content)) {
-				t.Errorf("%+v", rec.Adapters)
-			}
-			for _, request := range stand.Requests() {
-				if strings.Contains(request, "README") {
-					t.Errorf("it was fetched: %s", request)
-				}
-			}
+			checkAdapter(t, rec, files, stand)
 		})
 	}
 }

@@ -123,9 +123,7 @@ func TestMembersOfAnObjectAreBounded(t *testing.T) {
 }
 
 func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
-	tests := map[string]struct {
-		body, param, code, message string
-	}{
+	wantRefused(t, map[string]badChat{
 		"unknown field":                {body: chatBody(`"temprature":1`), param: "temprature", code: CodeUnknownParameter, message: "'temprature' is unknown"},
 		"field names are exact":        {body: chatBody(`"Temperature":1`), param: "Temperature", code: CodeUnknownParameter, message: "'Temperature' is unknown"},
 		"unknown field in a message":   {body: `{"model":"m","messages":[{"role":"user","content":"x","wieght":1}]}`, param: "messages[0].wieght", code: CodeUnknownParameter, message: "is unknown"},
@@ -170,13 +168,25 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 		"stream_options, no stream":    {body: chatBody(`"stream_options":{"include_usage":true}`), param: "stream_options", code: CodeInvalidValue, message: "only allowed when"},
 		"unknown stream option":        {body: chatBody(`"stream":true,"stream_options":{"x":1}`), param: "stream_options.x", code: CodeUnknownParameter, message: "is unknown"},
 		"obfuscation":                  {body: chatBody(`"stream":true,"stream_options":{"include_obfuscation":true}`), param: "stream_options.include_obfuscation", code: CodeUnsupportedParameter, message: "not supported"},
-		"malformed":                    {body: "{\n \"model\": }", code: CodeMalformedJSON, message: "at byte 12 (line 2, column 11)"},
-		"cut off":                      {body: `{"model":"m"`, code: CodeMalformedJSON, message: "unexpected end"},
-		"empty body":                   {code: CodeMalformedJSON, message: "unexpected end"},
-		"more than one value":          {body: `{} {}`, code: CodeMalformedJSON, message: "at byte 3"},
-		"not UTF-8":                    {body: "{\"model\":\"\xff\"}", code: CodeMalformedJSON, message: "not UTF-8, at byte 10"},
 		"long names are cut in errors": {body: chatBody(`"` + strings.Repeat("é", 4000) + `":1`), param: strings.Repeat("é", 32) + "...", code: CodeUnknownParameter, message: "is unknown"},
-	}
+	})
+}
+
+func TestBodiesThatAreNoJSONAreRefusedWithTheirPlace(t *testing.T) {
+	wantRefused(t, map[string]badChat{
+		"malformed":           {body: "{\n \"model\": }", code: CodeMalformedJSON, message: "at byte 12 (line 2, column 11)"},
+		"cut off":             {body: `{"model":"m"`, code: CodeMalformedJSON, message: "unexpected end"},
+		"empty body":          {code: CodeMalformedJSON, message: "unexpected end"},
+		"more than one value": {body: `{} {}`, code: CodeMalformedJSON, message: "at byte 3"},
+		"not UTF-8":           {body: "{\"model\":\"\xff\"}", code: CodeMalformedJSON, message: "not UTF-8, at byte 10"},
+	})
+}
+
+// badChat is the body of a request, and the error that it gets.
+type badChat struct{ body, param, code, message string }
+
+func wantRefused(t *testing.T, tests map[string]badChat) {
+	t.Helper()
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, err := strictly().Chat([]byte(tc.body))

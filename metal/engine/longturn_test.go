@@ -30,6 +30,26 @@ func TestAttackATemplateMakesMuchOfShortRequests(t *testing.T) {
 	}
 }
 
+// checkShort has a short conversation of another tenant turned into tokens, which must not wait.
+func checkShort(t *testing.T, p *inputProcessor) {
+	t.Helper()
+	short := make(chan *Refusal, 1)
+	go func() {
+		_, refusal := p.tokens(t.Context(), Request{Tenant: "b", Chat: saying("Hi")}, nil)
+		short <- refusal
+	}()
+	synctest.Wait()
+	select {
+	case refusal := <-short:
+		if refusal != nil {
+			t.Errorf("a short conversation of another tenant: %v", refusal)
+		}
+	default:
+		t.Error("a short conversation of another tenant waits")
+		go func() { <-short }()
+	}
+}
+
 func testShortRequests(t *testing.T, template string) {
 	p := templatedInput(t, template)
 	synctest.Test(t, func(t *testing.T) {
@@ -58,21 +78,7 @@ func testShortRequests(t *testing.T, template string) {
 		if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > 2*longBytes || len(ended) > 0 {
 			t.Errorf("%d renders ended before their turn, %d bytes are held", len(ended), held)
 		}
-		short := make(chan *Refusal, 1)
-		go func() {
-			_, refusal := p.tokens(t.Context(), Request{Tenant: "b", Chat: saying("Hi")}, nil)
-			short <- refusal
-		}()
-		synctest.Wait()
-		select {
-		case refusal := <-short:
-			if refusal != nil {
-				t.Errorf("a short conversation of another tenant: %v", refusal)
-			}
-		default:
-			t.Error("a short conversation of another tenant waits")
-			go func() { <-short }()
-		}
+		checkShort(t, p)
 		if p.renders.Free() != renderPlaces {
 			t.Errorf("%d places are free while all wait for their turn", p.renders.Free())
 		}
