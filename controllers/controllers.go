@@ -218,18 +218,29 @@ func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *s
 	return scaler, errors.Join(setupExternal(mgr, c, issuer, source), setupKEDA(mgr, c, issuer, source))
 }
 
+// directClient returns a client without a cache. That of the manager watches each kind that it
+// writes, which is impossible for a review and needs further permissions for an APIService, and reads
+// Secrets of one namespace only.
+func directClient(mgr ctrl.Manager) (client.Client, error) {
+	return client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
+}
+
 // setupExternal serves external metrics to the API server, for deployments that are scaled
 // from outside.
 func setupExternal(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *external.Source) error {
 	if c.MetricsAPIAddress == "" || c.MetricsAPIAddress == "0" {
 		return nil
 	}
+	direct, err := directClient(mgr)
+	if err != nil {
+		return fmt.Errorf("client for external metrics: %w", err)
+	}
 	log := mgr.GetLogger().WithName("external")
 	vouched := &external.Vouched{Live: mgr.GetAPIReader(), Now: c.Clock.Now}
 	own := &identity.Server{Issuer: issuer, Name: external.ServiceName(c.Namespace)}
-	handler := &external.Handler{Source: *source, Allow: vouched.Caller, May: external.Reviewed(mgr.GetClient()), Log: log}
-	err := mgr.Add(&external.Server{Handler: handler, Vouched: vouched, Address: c.MetricsAPIAddress, Certificate: own.Certificate, Authority: own.Authority,
-		Client: mgr.GetClient(), Log: log})
+	handler := &external.Handler{Source: *source, Allow: vouched.Caller, May: external.Reviewed(direct), Log: log}
+	err = mgr.Add(&external.Server{Handler: handler, Vouched: vouched, Address: c.MetricsAPIAddress, Certificate: own.Certificate, Authority: own.Authority,
+		Client: direct, Log: log})
 	if err != nil {
 		return fmt.Errorf("external metrics: %w", err)
 	}
@@ -241,8 +252,7 @@ func setupKEDA(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *exte
 	if c.KEDAAddress == "" || c.KEDAAddress == "0" {
 		return nil
 	}
-	// The manager's own client reads Secrets only of this namespace, from its cache.
-	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
+	direct, err := directClient(mgr)
 	if err != nil {
 		return fmt.Errorf("client for KEDA's Secret: %w", err)
 	}
