@@ -316,5 +316,5 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 			return fmt.Errorf("controller %s: %w", x.name, err)
 		}
 	}
-	return nil
+	return mgr.Add(&CatchUp{Client: mgr.GetClient(), Every: catchUpEvery, Patience: catchUpPatience})
 }

@@ -64,9 +64,9 @@ const settleTimeout = 5 * time.Second
 // heapShare is the share of a container's memory limit for the heap.
 const heapShare = 0.85
 
-// errLeadLost means that the manager ended unasked. Its goroutines may still be ending, so
-// only a new process image may start again.
-var errLeadLost = errors.New("leadership was lost")
+// errEnded means that the manager ended unasked, for example when it lost the leadership. Its
+// goroutines may still be ending, so only a new process image may start again.
+var errEnded = errors.New("the manager ended")
 
 type settings struct {
 	kubeconfig, namespace string
@@ -98,7 +98,7 @@ func main() {
 		return
 	}
 	err = run(ctx, logger(s.verbose, s.format), s)
-	if errors.Is(err, errLeadLost) {
+	if errors.Is(err, errEnded) {
 		fmt.Fprintln(os.Stderr, "operator: restarting:", err)
 		err = startOver()
 	}
@@ -232,7 +232,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	return start(ctx, mgr)
 }
 
-// start runs the manager, and distinguishes lost leadership from a failed start.
+// start runs the manager, and distinguishes an end after it led from a failed start.
 func start(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.Start(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -240,7 +240,7 @@ func start(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	select {
 	case <-mgr.Elected():
-		return fmt.Errorf("%w: %w", errLeadLost, err)
+		return fmt.Errorf("%w: %w", errEnded, err)
 	default:
 		return fmt.Errorf("start: %w", err)
 	}
