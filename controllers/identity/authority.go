@@ -64,12 +64,14 @@ type authority struct {
 	revoked []byte
 }
 
-// newRoot creates a root.
+// newRoot creates a root. It is valid at once by any clock: nothing replaces one that the operator
+// created while its clock was ahead, and no peer accepts it before it is valid.
 func newRoot(now time.Time) (map[string][]byte, error) {
 	t, err := template("metalfleet-ca", now, now.Add(caLife))
 	if err != nil {
 		return nil, err
 	}
+	t.NotBefore = now.Add(-caLife)
 	t.IsCA, t.BasicConstraintsValid, t.MaxPathLenZero = true, true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

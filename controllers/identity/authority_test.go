@@ -36,6 +36,23 @@ func authorityAt(t *testing.T, at time.Time) *authority {
 	return ca
 }
 
+func TestARootOfAClockAheadIsValidOnceTheClockIsRight(t *testing.T) {
+	ca := authorityAt(t, now.Add(caLife-LongestLife))
+	data, err := ca.issue(leaf{dnsName: "m.mac.metalfleet.dev", usage: x509.ExtKeyUsageServerAuth}, now, now.Add(leafLife))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, _, err := parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	if err := verifies(cert, roots, now, x509.ExtKeyUsageServerAuth); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLeavesAreRenewedInTime(t *testing.T) {
 	ca, other := authorityAt(t, now), authorityAt(t, now)
 	mac := leaf{dnsName: "m.mac.metalfleet.dev", usage: x509.ExtKeyUsageServerAuth}

@@ -28,9 +28,9 @@ import (
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
-// sharePercent of a root's validity has passed when the next one is created: 8 of its 10
-// years, which leaves 2 years for Macs that are rarely on.
-const sharePercent = 80
+// rootLead is how long before a root expires the next one is created: the time for Macs that are
+// rarely on.
+const rootLead = 2 * 365 * 24 * time.Hour
 
 // Reasons of the Events about the authority's Secret.
 const (
@@ -100,7 +100,7 @@ func (r *Rotation) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	d := rotation.Decide(now, ca.state, w, rotation.Policy{Spread: r.Spread, SharePercent: sharePercent})
+	d := rotation.Decide(now, ca.state, w, rotation.Policy{Spread: r.Spread, Lead: rootLead})
 	r.measure(ca, d)
 	if d.Step == rotation.Wait {
 		// Until the awaited time; other awaited changes trigger a pass.

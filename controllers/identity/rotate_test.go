@@ -146,7 +146,7 @@ func TestARotationAtOnceLeavesNoRootOfBefore(t *testing.T) {
 
 func TestARootThatAgesIsReplacedByItself(t *testing.T) {
 	d := newDrama(t)
-	d.clock.SetTime(now.Add(caLife / 100 * 80))
+	d.clock.SetTime(now.Add(caLife - rootLead))
 	first := d.authority().state.Signing.Fingerprint
 	for n := 0; d.authority().state.Signing.Fingerprint == first; n++ {
 		if n == 100 {

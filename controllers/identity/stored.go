@@ -129,7 +129,7 @@ func (a *authority) distinct(other rotation.Root) error {
 
 // rootOf returns the relevant part of a certificate.
 func rootOf(c *x509.Certificate) rotation.Root {
-	return rotation.Root{Fingerprint: agentapi.Fingerprint(c), NotBefore: c.NotBefore, NotAfter: c.NotAfter}
+	return rotation.Root{Fingerprint: agentapi.Fingerprint(c), NotAfter: c.NotAfter}
 }
 
 // timeIn parses a time; a missing key is the zero time.

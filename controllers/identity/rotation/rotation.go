@@ -25,8 +25,8 @@ import (
 // Root is the relevant part of a root certificate.
 type Root struct {
 	// Fingerprint is the SHA-256 of the certificate, in hex.
-	Fingerprint         string
-	NotBefore, NotAfter time.Time
+	Fingerprint string
+	NotAfter    time.Time
 }
 
 // State is the stored state of the authority.
@@ -103,9 +103,8 @@ type Mac struct {
 type Policy struct {
 	// Spread is how long gateways have to read a root before it signs.
 	Spread time.Duration
-	// SharePercent of the signing root's validity has passed when a rotation begins by
-	// itself.
-	SharePercent int
+	// Lead is how long before the signing root expires a rotation begins by itself.
+	Lead time.Duration
 }
 
 // Step is the next action.
@@ -149,14 +148,14 @@ func Decide(now time.Time, s State, w World, p Policy) Decision {
 // begin decides whether it is time for the next root. A next root that has signed nothing
 // is replaced in a forced rotation: a leak of one key is a leak of both.
 func begin(now time.Time, s State, w World, p Policy, atOnce bool) Decision {
-	due := s.Signing.NotBefore.Add(s.Signing.NotAfter.Sub(s.Signing.NotBefore) / 100 * time.Duration(p.SharePercent))
+	due := s.Signing.NotAfter.Add(-p.Lead)
 	switch {
 	case atOnce:
 		return Decision{Step: Begin, Hurry: true, Why: fmt.Sprintf("requested immediately (%q)", w.AtOnce)}
 	case w.Asked != "" && w.Asked != s.Handled:
 		return Decision{Step: Begin, Why: fmt.Sprintf("requested (%q)", w.Asked)}
 	case !now.Before(due):
-		return Decision{Step: Begin, Why: fmt.Sprintf("%d %% of the lifetime of the signing root has passed", p.SharePercent)}
+		return Decision{Step: Begin, Why: "the signing root expires at " + stamp(s.Signing.NotAfter)}
 	}
 	return Decision{Again: due.Sub(now), Why: "the next rotation begins at " + stamp(due)}
 }
@@ -171,6 +170,8 @@ func spread(now time.Time, s State, w World, p Policy) Decision {
 	switch {
 	case !w.GatewaysUpdated && !s.SpreadSince.IsZero():
 		d.Step, d.Why = Respread, "another writer changed the gateways' Secret"
+	case now.Before(s.SpreadSince.Add(-time.Second)): // it is stored rounded up
+		d.Step, d.Why = Respread, "the clock that measured how long gateways have both roots was ahead"
 	case !w.GatewaysUpdated:
 		d.Why = "the gateways' Secret does not contain the next root yet"
 	case s.SpreadSince.IsZero():

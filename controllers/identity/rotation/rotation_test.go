@@ -10,13 +10,13 @@ import (
 
 var (
 	now    = time.Unix(1_800_000_000, 0).UTC()
-	policy = Policy{Spread: time.Hour, SharePercent: 80}
+	policy = Policy{Spread: time.Hour, Lead: 2 * year}
 )
 
 const year = 365 * 24 * time.Hour
 
 func rootAt(name string, at time.Time) Root {
-	return Root{Fingerprint: name, NotBefore: at, NotAfter: at.Add(10 * year)}
+	return Root{Fingerprint: name, NotAfter: at.Add(10 * year)}
 }
 
 // at returns the state shortly after a stage was reached.
@@ -63,14 +63,15 @@ func TestEachStepWaitsForWhatItNeeds(t *testing.T) {
 		"another one is asked":                    {s: handled, w: fleet(func(w *World) { w.Asked = "2" }), step: Begin, why: `requested ("2")`},
 		"one is asked at once":                    {s: at(Settled), w: fleet(atOnce), step: Begin, why: "immediately"},
 		"that was made already":                   {s: handled, w: fleet(atOnce), step: Wait},
-		"just before 80 % of ten years":           {s: at(Settled), w: fleet(nil), after: 8*year - time.Second, step: Wait},
-		"80 % of ten years are over":              {s: at(Settled), w: fleet(nil), after: 8 * year, step: Begin, why: "80 %"},
+		"two years are left, and a second":        {s: at(Settled), w: fleet(nil), after: 8*year - time.Second, step: Wait},
+		"two years are left":                      {s: at(Settled), w: fleet(nil), after: 8 * year, step: Begin, why: "expires at"},
 		"gateways lack one":                       {s: at(Publishing), w: fleet(func(w *World) { w.GatewaysUpdated = false }), after: time.Hour, step: Wait, why: "gateways' Secret"},
 		"gateways have both":                      {s: at(Publishing), w: fleet(nil), after: time.Hour, step: Spread},
 		"their Secret was changed":                {s: at(Spreading), w: fleet(func(w *World) { w.GatewaysUpdated = false }), after: 2 * time.Hour, step: Respread},
 		"a Mac's Secret is not written":           {s: at(Spreading), w: fleet(func(w *World) { w.Macs[1].Updated = false }), after: 2 * time.Hour, step: Wait, why: "m2"},
 		"also one of a Mac that is gone":          {s: at(Spreading), w: fleet(func(w *World) { w.Macs[1] = Mac{Name: "m2"} }), after: 2 * time.Hour, step: Wait, why: "m2"},
 		"gateways had too little time":            {s: at(Spreading), w: fleet(nil), after: time.Hour - time.Second, step: Wait, why: "gateways have time to read"},
+		"the clock before was ahead":              {s: at(Spreading), w: fleet(nil), after: -time.Hour, step: Respread},
 		"a Mac that lives has not confirmed":      {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0].Confirmed = false }), after: 9 * time.Hour, step: Wait, why: "m1"},
 		"a Mac that is gone has not confirmed":    {s: at(Spreading), w: fleet(func(w *World) { w.Macs[0] = Mac{Name: "m1", Updated: true} }), after: time.Hour, step: Sign},
 		"all confirm and gateways had their time": {s: at(Spreading), w: fleet(nil), after: time.Hour, step: Sign},
