@@ -23,9 +23,6 @@ const (
 	annotationCompact = "metalfleet.dev/spec-compact"
 )
 
-// SpecsRoom is for the deployments: their specs and names.
-var SpecsRoom = Room{Namespace: 48 << 20, All: 96 << 20, Least: 4 << 20}
-
 // leastBytes is what a deployment takes at least, with its status: one of a few bytes may have long
 // messages in four conditions. statusBytes is what one takes besides a larger spec.
 const (

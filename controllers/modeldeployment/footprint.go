@@ -13,11 +13,6 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// replicasRoom is for all replicas, with and without a Mac: no quota counts OnDemand replicas, and
-// each repeats the placement and metadata of its deployment in the operator's memory. It is enough
-// for about 8,000 replicas of a namespace with a short spec.
-var replicasRoom = fleet.Room{Namespace: 56 << 20, All: 96 << 20, Least: 4 << 20}
-
 // besideSpec is what a replica takes in the operator's memory besides its fleet.ReplicaBytes: its
 // object and status (1.7 KB), its assignment (1.4 KB) and the report of its Mac (1.0 KB).
 const besideSpec = 4 << 10
@@ -28,7 +23,7 @@ func bytesOf(r *v1alpha1.ModelReplica) int { return fleet.ReplicaBytes(r) + besi
 // footprint is what the replicas of a namespace take, as one pass reads and changes it.
 type footprint struct {
 	all int
-	// most is what the namespace may have beyond replicasRoom.Least; 0 until that is asked for.
+	// most is what the namespace may have beyond fleet.ReplicasRoom.Least; 0 until that is asked for.
 	most int
 	// waiting is what those without a Mac take, by fleet.ReplicaBytes.
 	waiting int
@@ -49,17 +44,17 @@ func (e *fullError) Error() string {
 
 // add counts more bytes, or refuses them.
 func (r *Reconciler) add(ctx context.Context, f *footprint, namespace string, bytes int) error {
-	most := replicasRoom.Least
+	most := fleet.ReplicasRoom.Least
 	switch {
-	case f.all+bytes > replicasRoom.Namespace: // others do not matter, and to read all of theirs costs memory
-		most = replicasRoom.Namespace
+	case f.all+bytes > fleet.ReplicasRoom.Namespace: // others do not matter, and to read all of theirs costs memory
+		most = fleet.ReplicasRoom.Namespace
 	case f.all+bytes > most:
 		if f.most == 0 {
 			others, err := r.replicasOfOthers(ctx, namespace)
 			if err != nil {
 				return err
 			}
-			f.most = replicasRoom.Of(others)
+			f.most = fleet.ReplicasRoom.Of(others)
 		}
 		most = f.most
 	}

@@ -127,15 +127,15 @@ func TestAttackPlacedReplicasOfManyBytes(t *testing.T) {
 			p.pass(t, last)
 		}
 	}
-	if n := p.bytes(); n > replicasRoom.Namespace || n < replicasRoom.Namespace-100<<10 {
-		t.Errorf("%d replicas take %d bytes, want up to %d", len(p.replicas), n, replicasRoom.Namespace)
+	if n := p.bytes(); n > fleet.ReplicasRoom.Namespace || n < fleet.ReplicasRoom.Namespace-100<<10 {
+		t.Errorf("%d replicas take %d bytes, want up to %d", len(p.replicas), n, fleet.ReplicasRoom.Namespace)
 	}
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionStalled, v1alpha1.ConditionDegraded} {
 		if c := condition(deriveStatus(last).Conditions, kind); c.Reason != v1alpha1.ReasonCreateFailed || !strings.Contains(c.Message, "shorten spec.placement") {
 			t.Errorf("%s: %s, %s", kind, c.Reason, c.Message)
 		}
 	}
-	if p.pass(t, p.deployed("another", 1, 0, v1alpha1.PlacementSpec{})); p.bytes() > replicasRoom.Namespace {
+	if p.pass(t, p.deployed("another", 1, 0, v1alpha1.PlacementSpec{})); p.bytes() > fleet.ReplicasRoom.Namespace {
 		t.Errorf("a deployment in a full namespace creates up to %d bytes", p.bytes())
 	}
 	// What makes room is not delayed, and then others continue.
@@ -168,7 +168,7 @@ func TestAttackPlacedReplicasThatGrow(t *testing.T) {
 			}
 		}
 	}
-	if s := follow(wideAffinity()); !full(s.failure) || p.bytes() > replicasRoom.Namespace {
+	if s := follow(wideAffinity()); !full(s.failure) || p.bytes() > fleet.ReplicasRoom.Namespace {
 		t.Errorf("%d bytes, %v", p.bytes(), s.failure)
 	}
 	narrow := 0
@@ -183,7 +183,7 @@ func TestAttackPlacedReplicasThatGrow(t *testing.T) {
 	if narrow < 100 || narrow > 1400 {
 		t.Errorf("%d replicas keep their placement", narrow)
 	}
-	if s := follow(v1alpha1.PlacementSpec{}); s.failure != nil || p.bytes() > replicasRoom.Namespace/2 {
+	if s := follow(v1alpha1.PlacementSpec{}); s.failure != nil || p.bytes() > fleet.ReplicasRoom.Namespace/2 {
 		t.Errorf("%d bytes with the short placement again, %v", p.bytes(), s.failure)
 	}
 }
@@ -226,7 +226,7 @@ func (v *revising) Create(_ context.Context, o client.Object, _ ...client.Create
 // TestAttackManyDeploymentsWithRevisions: each has few, and all together fill the memory.
 func TestAttackManyDeploymentsWithRevisions(t *testing.T) {
 	s, v := rolled(wide), &revising{}
-	for range revisionsRoom.Namespace>>20 - 1 {
+	for range fleet.RevisionsRoom.Namespace>>20 - 1 {
 		v.revisions.Items = append(v.revisions.Items, revisionOf(s.deployment.Namespace))
 	}
 	r := &Reconciler{Client: v}
@@ -312,11 +312,11 @@ func TestAttackNamespacesWithRevisions(t *testing.T) {
 				v.revisions.Items[len(v.revisions.Items)-1] = revisionOf(s.deployment.Namespace)
 			}
 		}
-		if more := (len(v.revisions.Items) - had) << 20; more < revisionsRoom.Least {
+		if more := (len(v.revisions.Items) - had) << 20; more < fleet.RevisionsRoom.Least {
 			t.Errorf("namespace %d has room for %d bytes", i, more)
 		}
 	}
-	if n := len(v.revisions.Items) << 20; n > revisionsRoom.All+namespaces*revisionsRoom.Least {
+	if n := len(v.revisions.Items) << 20; n > fleet.RevisionsRoom.All+namespaces*fleet.RevisionsRoom.Least {
 		t.Errorf("%d namespaces have %d bytes", namespaces, n)
 	}
 }
@@ -333,11 +333,11 @@ func TestAttackNamespacesWithReplicas(t *testing.T) {
 			s.deployment.Namespace = fmt.Sprint("evil-", i)
 			p.pass(t, s)
 		}
-		if more := p.bytes() - had; more < replicasRoom.Least-100<<10 {
+		if more := p.bytes() - had; more < fleet.ReplicasRoom.Least-100<<10 {
 			t.Errorf("namespace %d has room for %d bytes", i, more)
 		}
 	}
-	if n := p.bytes(); n > replicasRoom.All+namespaces*replicasRoom.Least {
+	if n := p.bytes(); n > fleet.ReplicasRoom.All+namespaces*fleet.ReplicasRoom.Least {
 		t.Errorf("%d namespaces have %d bytes", namespaces, n)
 	}
 }

@@ -93,10 +93,6 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	return made, nil
 }
 
-// revisionsRoom is for all revisions: no quota has to count them, and the operator has them in
-// memory. It is enough for 5,000 deployments of a namespace with two usual ones.
-var revisionsRoom = fleet.Room{Namespace: 64 << 20, All: 128 << 20, Least: 4 << 20}
-
 // perRevision is what a revision takes in memory besides its engine, at most: its metadata, and its
 // entries in the indexes. An engine may have 700 bytes.
 const perRevision = 2 << 10
@@ -106,8 +102,8 @@ const perRevision = 2 << 10
 func (r *Reconciler) roomForRevision(ctx context.Context, made *appsv1.ControllerRevision) error {
 	own, err := r.revisionBytes(ctx, client.InNamespace(made.Namespace))
 	n := own + perRevision + len(made.Data.Raw)
-	switch most := revisionsRoom.Namespace; {
-	case err != nil || n <= revisionsRoom.Least:
+	switch most := fleet.RevisionsRoom.Namespace; {
+	case err != nil || n <= fleet.RevisionsRoom.Least:
 		return err
 	case n > most: // others do not matter, and to read all of theirs costs memory
 		return &createRevisionError{made.Namespace, n, most}
@@ -116,7 +112,7 @@ func (r *Reconciler) roomForRevision(ctx context.Context, made *appsv1.Controlle
 	if err != nil {
 		return err
 	}
-	if most := revisionsRoom.Of(all - own); n > most {
+	if most := fleet.RevisionsRoom.Of(all - own); n > most {
 		return &createRevisionError{made.Namespace, n, most}
 	}
 	return nil

@@ -52,10 +52,6 @@ const (
 	pruneEvery = time.Minute
 )
 
-// tokenRoom is for the credentials that are cached: one that finds no room is read again each time.
-// Most have a hundred bytes, and none more than 6 KiB.
-var tokenRoom = fleet.Room{Namespace: 8 << 20, All: 16 << 20, Least: 64 << 10}
-
 // Reader reads Secrets from the API server itself, past every other cache.
 type Reader struct {
 	Live  client.Reader
@@ -171,7 +167,7 @@ func (r *Reader) keep(asked question, a *answer, token bool, now time.Time) {
 	if len(n.all) >= maxAnswers {
 		r.remove(n, func(*answer) bool { return true })
 	}
-	if size := len(a.credential.Token); token && n.tokenBytes+size <= tokenRoom.Of(r.tokenBytes-n.tokenBytes) {
+	if size := len(a.credential.Token); token && n.tokenBytes+size <= fleet.TokensRoom.Of(r.tokenBytes-n.tokenBytes) {
 		n.tokenBytes += size
 		r.tokenBytes += size
 	} else {
