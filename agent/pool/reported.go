@@ -34,6 +34,7 @@ func accepted(s *wire.Status, most int64) *wire.Status {
 		out.Activity = &wire.Activity{
 			Running: count(a.GetRunning()), Queued: count(a.GetQueued()), Steps: count(a.GetSteps()),
 			PromptTokensTotal: count(a.GetPromptTokensTotal()), GeneratedTokensTotal: count(a.GetGeneratedTokensTotal()),
+			IterationMilliseconds: count(a.GetIterationMilliseconds()),
 		}
 	}
 	if g := s.GetGuard(); g != nil {

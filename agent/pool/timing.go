@@ -37,6 +37,9 @@ type Timing struct {
 	// Silence is how long a loaded engine may send no status before it is given
 	// up; it counts as busy after three Polls.
 	Silence time.Duration
+	// Iteration is how long one iteration of a loaded engine's scheduler loop may take, by
+	// its status, before the engine is given up: many times what the largest step takes.
+	Iteration time.Duration
 	// LoadWait is how long a request waits for the load that it began, or for
 	// one under way. The load continues without it.
 	LoadWait time.Duration
@@ -54,6 +57,7 @@ func (t Timing) withDefaults() Timing {
 		HurriedStop: cmp.Or(t.HurriedStop, 15*time.Second),
 		Term:        cmp.Or(t.Term, 10*time.Second), Killed: cmp.Or(t.Killed, 10*time.Second), Settle: cmp.Or(t.Settle, 500*time.Millisecond),
 		LoadStall: cmp.Or(t.LoadStall, 2*time.Minute), Silence: cmp.Or(t.Silence, time.Minute),
-		LoadWait: cmp.Or(t.LoadWait, 10*time.Minute), RoomRetry: cmp.Or(t.RoomRetry, time.Second),
+		Iteration: cmp.Or(t.Iteration, 5*time.Minute),
+		LoadWait:  cmp.Or(t.LoadWait, 10*time.Minute), RoomRetry: cmp.Or(t.RoomRetry, time.Second),
 	}
 }

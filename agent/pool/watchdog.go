@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
@@ -14,6 +15,8 @@ const (
 	reasonLoadStalled = "LoadStalled"
 	// reasonEngineSilent: a loaded engine said nothing for Timing.Silence.
 	reasonEngineSilent = "EngineSilent"
+	// reasonLoopStalled: one iteration of a loaded engine's loop took Timing.Iteration.
+	reasonLoopStalled = "LoopStalled"
 )
 
 // boundLogs keeps the engines' logs from filling the disk.
@@ -29,8 +32,9 @@ func (lc *lifecycle) boundLogs() {
 type loadMark struct{ bytes, total, footprint int64 }
 
 // watchdogs gives up engines whose process lives and that do nothing: loads
-// without progress, and loaded ones that send no status. Until then the latter
-// count as busy, and no other engine is evicted in their place.
+// without progress, loaded ones that send no status, and loaded ones that send it and
+// whose loop hangs. Until then those that send none count as busy, and no other engine
+// is evicted in their place.
 func (lc *lifecycle) watchdogs(r memory.Reading) {
 	type hung struct {
 		e   *entry
@@ -45,21 +49,34 @@ func (lc *lifecycle) watchdogs(r memory.Reading) {
 			if e == nil || e.engine == nil || e.engine.leaving() {
 				continue
 			}
-			g := e.engine
-			if g.state != Ready {
-				if stalled := g.stalled(er, r.Now); stalled > lc.Timing.LoadStall {
-					all = append(all, hung{e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: reasonLoadStalled,
-						Message: fmt.Sprintf("the load made no progress for %v although the process is alive", lc.Timing.LoadStall)}})
-				}
-				continue
+			as := v1alpha1.ReclaimCrashed
+			if e.engine.state != Ready {
+				as = v1alpha1.ReclaimLoadFailed
 			}
-			if r.Now.Sub(g.statusAt) > lc.Timing.Silence {
-				all = append(all, hung{e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: reasonEngineSilent,
-					Message: fmt.Sprintf("the engine sent nothing for %v although the process is alive", lc.Timing.Silence)}})
+			if why := lc.hangs(e.engine, er, r.Now); why != nil {
+				all = append(all, hung{e, e.engine, as, *why})
 			}
 		}
 	})
 	for _, h := range all {
 		lc.giveUp(h.e, h.g, h.as, h.why)
 	}
+}
+
+// hangs returns why an engine lives and does nothing; nil if it does something, or has
+// nothing to do. The caller holds registry.mu.
+func (lc *lifecycle) hangs(g *engine, r memory.EngineReading, now time.Time) *journal.Refusal {
+	because := func(reason, what string, limit time.Duration) *journal.Refusal {
+		return &journal.Refusal{Reason: reason, Message: fmt.Sprintf("the %s for %v although the process is alive", what, limit)}
+	}
+	switch t := lc.Timing; {
+	case g.state != Ready && g.stalled(r, now) > t.LoadStall:
+		return because(reasonLoadStalled, "load made no progress", t.LoadStall)
+	case g.state != Ready:
+	case now.Sub(g.statusAt) > t.Silence:
+		return because(reasonEngineSilent, "engine sent nothing", t.Silence)
+	case g.status.GetActivity().GetIterationMilliseconds() > t.Iteration.Milliseconds():
+		return because(reasonLoopStalled, "engine computed nothing for its requests", t.Iteration)
+	}
+	return nil
 }

@@ -31,7 +31,9 @@ type passInput struct {
 // run computes passes until the engine drains or fails.
 func (l *embedLoop) run() error {
 	defer l.admission.stop()
+	defer l.counters.rest()
 	for {
+		l.counters.begin()
 		draining, aborting := l.receive()
 		if aborting {
 			l.admission.countCancelled(l.abortAll(&Refusal{Kind: Cancelled, Message: "the engine is stopping and the request did not finish in time"}))
@@ -52,6 +54,7 @@ func (l *embedLoop) run() error {
 		if draining && len(l.requests) == 0 {
 			return nil
 		}
+		l.counters.rest()
 		<-l.admission.wake
 	}
 }

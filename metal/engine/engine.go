@@ -283,7 +283,7 @@ func (e *Engine) Status() Status {
 	c := &e.counters
 	s := Status{
 		LoadedBytes: c.loaded.Load(), LoadBytes: c.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
-		Running: c.running.Load(), Queued: c.queued.Load(), Steps: c.steps.Load(),
+		Running: c.running.Load(), Queued: c.queued.Load(), Steps: c.steps.Load(), Iteration: c.iteration(),
 		PromptTokens: c.promptTokens.Load(), GeneratedTokens: c.generated.Load(), Preemptions: c.preemptions.Load(), Drafts: c.drafts.Load(), RightDrafts: c.rightDrafts.Load(),
 		Guard: e.guard.Status(), Prefixes: e.prefixes.Load().status(),
 	}

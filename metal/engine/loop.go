@@ -83,7 +83,9 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 // run computes steps until the engine drains or fails.
 func (l *loop) run() error {
 	defer l.admission.stop()
+	defer l.counters.rest()
 	for {
+		l.counters.begin()
 		more, err := l.iterate()
 		if err != nil {
 			l.abandon()
@@ -257,6 +259,7 @@ func (l *loop) wait() {
 		again := time.AfterFunc(parkedToken, l.admission.notify)
 		defer again.Stop()
 	}
+	l.counters.rest()
 	<-l.admission.wake
 }
 

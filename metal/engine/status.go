@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
@@ -23,6 +24,9 @@ type Status struct {
 	Running, Queued        int64
 	// Steps counts forward passes.
 	Steps, PromptTokens, GeneratedTokens int64
+	// Iteration is how long the current iteration of the scheduler loop has taken; 0 while the
+	// loop waits for something to do.
+	Iteration time.Duration
 	// Drafts counts tokens that the draft head guessed, RightDrafts those that were sampled.
 	Drafts, RightDrafts int64
 	// Preemptions counts requests that gave their KV back and were computed again.
@@ -39,6 +43,21 @@ type counters struct {
 	steps, promptTokens, generated atomic.Int64
 	preemptions                    atomic.Int64
 	drafts, rightDrafts            atomic.Int64
+	began                          atomic.Pointer[time.Time] // the current iteration; nil while the loop waits
+}
+
+// begin records that the loop begins an iteration.
+func (c *counters) begin() { c.began.Store(new(time.Now())) }
+
+// rest records that the loop waits for something to do, or has ended.
+func (c *counters) rest() { c.began.Store(nil) }
+
+// iteration is how long the current iteration has taken.
+func (c *counters) iteration() time.Duration {
+	if began := c.began.Load(); began != nil {
+		return time.Since(*began)
+	}
+	return 0
 }
 
 // shared is what the engine, its loader and its loops have in common.

@@ -829,12 +829,15 @@ type Activity struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Running int64                  `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
 	Queued  int64                  `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
-	// steps counts forward passes since start: health is steps that advance.
+	// steps counts forward passes since start.
 	Steps                int64 `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
 	PromptTokensTotal    int64 `protobuf:"varint,4,opt,name=prompt_tokens_total,json=promptTokensTotal,proto3" json:"prompt_tokens_total,omitempty"`
 	GeneratedTokensTotal int64 `protobuf:"varint,5,opt,name=generated_tokens_total,json=generatedTokensTotal,proto3" json:"generated_tokens_total,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// iteration_milliseconds is how long the current iteration of the scheduler loop
+	// has taken; 0 while the loop waits for something to do.
+	IterationMilliseconds int64 `protobuf:"varint,6,opt,name=iteration_milliseconds,json=iterationMilliseconds,proto3" json:"iteration_milliseconds,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *Activity) Reset() {
@@ -898,6 +901,13 @@ func (x *Activity) GetPromptTokensTotal() int64 {
 func (x *Activity) GetGeneratedTokensTotal() int64 {
 	if x != nil {
 		return x.GeneratedTokensTotal
+	}
+	return 0
+}
+
+func (x *Activity) GetIterationMilliseconds() int64 {
+	if x != nil {
+		return x.IterationMilliseconds
 	}
 	return 0
 }
@@ -4114,13 +4124,14 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\adropped\x18\b \x01(\x03R\adropped\x12\x18\n" +
 	"\aevicted\x18\t \x01(\x03R\aevicted\x12%\n" +
 	"\x0equeried_tokens\x18\n" +
-	" \x01(\x03R\rqueriedTokens\"\xb8\x01\n" +
+	" \x01(\x03R\rqueriedTokens\"\xef\x01\n" +
 	"\bActivity\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\x03R\arunning\x12\x16\n" +
 	"\x06queued\x18\x02 \x01(\x03R\x06queued\x12\x14\n" +
 	"\x05steps\x18\x03 \x01(\x03R\x05steps\x12.\n" +
 	"\x13prompt_tokens_total\x18\x04 \x01(\x03R\x11promptTokensTotal\x124\n" +
-	"\x16generated_tokens_total\x18\x05 \x01(\x03R\x14generatedTokensTotal\"\xc4\x02\n" +
+	"\x16generated_tokens_total\x18\x05 \x01(\x03R\x14generatedTokensTotal\x125\n" +
+	"\x16iteration_milliseconds\x18\x06 \x01(\x03R\x15iterationMilliseconds\"\xc4\x02\n" +
 	"\x05Guard\x12\x16\n" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12'\n" +
 	"\x0finactive_reason\x18\x02 \x01(\tR\x0einactiveReason\x12'\n" +

@@ -25,7 +25,7 @@ var samples = map[string]proto.Message{
 	"watch-request":  &WatchRequest{IntervalMilliseconds: 500},
 	"status": &Status{State: State_STATE_READY, Reason: "r", Message: "m", Load: &LoadProgress{BytesDone: 1, BytesTotal: 2},
 		Memory:      &Memory{WeightsBytes: 1, KvInUseBytes: 2, ActiveBytes: 3, PooledBytes: 4, PrefixCacheBytes: 5},
-		Activity:    &Activity{Running: 1, Queued: 2, Steps: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5},
+		Activity:    &Activity{Running: 1, Queued: 2, Steps: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5, IterationMilliseconds: 6},
 		Guard:       &Guard{Active: true, InactiveReason: "i", LimitsSequence: 1, HeadroomRequest: 2, HeadroomBytes: 3, ThrottledChunks: 4, RefusedRequests: 5, AbortedPrefills: 6},
 		Task:        Task_TASK_RERANK,
 		PrefixCache: &PrefixCache{Bytes: 1, BudgetBytes: 2, Blocks: 3, Hits: 4, Misses: 5, RestoredTokens: 6, Saved: 7, Dropped: 8, Evicted: 9, QueriedTokens: 10}},

@@ -52,6 +52,7 @@ type fake struct {
 	changed chan struct{} // closed at the next change
 	loaded  int64
 	running int64
+	hung    time.Time          // when the iteration began that never ends; zero: none did
 	waiting []chan struct{}    // each closed when no request runs
 	cancel  context.CancelFunc // of all running requests
 	work    context.Context
@@ -195,6 +196,9 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 		State: e.state, Task: e.task(), Load: &wire.LoadProgress{BytesDone: e.loaded, BytesTotal: e.script.HoldBytes},
 		Memory: e.memory(), Activity: &wire.Activity{Running: e.running},
 		Guard: &wire.Guard{Active: e.limits != nil, LimitsSequence: e.limits.GetSequence(), HeadroomRequest: e.asked},
+	}
+	if !e.hung.IsZero() {
+		s.Activity.IterationMilliseconds = time.Since(e.hung).Milliseconds()
 	}
 	if e.script.PrefixCacheBytes+e.cached > 0 {
 		s.PrefixCache = &wire.PrefixCache{Bytes: s.Memory.PrefixCacheBytes, BudgetBytes: e.script.PrefixCacheBytes, QueriedTokens: QueriedTokens, RestoredTokens: RestoredTokens}

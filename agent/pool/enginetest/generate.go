@@ -60,7 +60,9 @@ func (e *fake) begin() (work context.Context, end func(), err error) {
 			err = wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_NOT_READY, Message: "not ready"})
 			return
 		}
-		e.running++
+		if e.running++; e.script.HangStep && e.hung.IsZero() {
+			e.hung = time.Now()
+		}
 		work = e.work
 		release := func() {}
 		if e.script.RequestBytes > 0 {

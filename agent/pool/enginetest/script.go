@@ -41,6 +41,9 @@ type Script struct {
 	ReapMilliseconds int64 `json:"reapMilliseconds,omitempty"`
 	// HangLoading gets no further than half of the load.
 	HangLoading bool `json:"hangLoading,omitempty"`
+	// HangStep has the status claim that the iteration in which the first request begins
+	// never ends.
+	HangStep bool `json:"hangStep,omitempty"`
 	// Deaf answers no call at all.
 	Deaf bool `json:"deaf,omitempty"`
 	// AnotherHash makes Hello claim another configuration.

@@ -26,7 +26,7 @@ func toStatus(s engine.Status) *wire.Status {
 		Load:   &wire.LoadProgress{BytesDone: s.LoadedBytes, BytesTotal: s.LoadBytes},
 		Memory: toMemory(s), PrefixCache: toPrefixCache(s.Prefixes),
 		Activity: &wire.Activity{Running: s.Running, Queued: s.Queued, Steps: s.Steps,
-			PromptTokensTotal: s.PromptTokens, GeneratedTokensTotal: s.GeneratedTokens},
+			PromptTokensTotal: s.PromptTokens, GeneratedTokensTotal: s.GeneratedTokens, IterationMilliseconds: s.Iteration.Milliseconds()},
 		Guard: toGuard(s.Guard),
 	}
 }

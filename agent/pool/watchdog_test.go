@@ -1,0 +1,44 @@
+package pool
+
+import (
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// TestAnEngineWhoseLoopHangsIsRestarted: it answers calls and sends its status as before, and computes
+// nothing for any request. One that computes for hours is left alone.
+func TestAnEngineWhoseLoopHangsIsRestarted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script enginetest.Script
+		want   []string
+	}{
+		"hung":         {script: enginetest.Script{HangStep: true, IgnoreShutdown: true}, want: []string{"a/" + string(v1alpha1.ReclaimCrashed)}},
+		"hung for all": {script: enginetest.Script{HangStep: true, IgnoreShutdown: true, IgnoreTerm: true}, want: []string{"a/" + string(v1alpha1.ReclaimCrashed)}},
+		"busy":         {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.script.HoldBytes, tc.script.TokenMilliseconds = gib, 60_000
+			play(t, func(s *stage) {
+				s.follow(s.model("a", tc.script))
+				s.after(time.Minute)
+				h := s.acquire("a")
+				defer h.Release()
+				ended := make(chan error, 1)
+				go func() { _, err := ask(s.ctx, h, 600, nil); ended <- err }()
+				s.after(time.Minute)
+				s.wantReclaims()
+				s.after(10 * time.Minute)
+				s.wantReclaims(tc.want...)
+				if len(tc.want) > 0 {
+					if err := <-ended; err == nil {
+						t.Error("the request ended as if it was computed")
+					}
+				}
+				s.want("a", "Serving True/Serving")
+			})
+		})
+	}
+}
