@@ -134,6 +134,9 @@ func (a *Agent) open() error {
 	if a.pool, err = pool.New(config); err != nil {
 		return err
 	}
+	if a.cache != nil {
+		a.cache.overfull = a.pool.EndOverfull
+	}
 	a.upgrader, err = upgrade.New(upgrade.Config{
 		Log: a.Log.WithName("upgrade"), Folder: upgrade.In(a.StateDir), Version: a.Version, Forbidden: a.NoUpgrades, Client: a.client, Keys: a.ReleaseKeys,
 		Changed: a.changed, Drain: func(most time.Duration) { a.drained <- most },

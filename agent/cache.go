@@ -46,6 +46,8 @@ type diskCache struct {
 	trouble atomic.Pointer[string]
 	// newBudget is the budget that was set since the start; nil: that of options.
 	newBudget atomic.Pointer[blocks.Budget]
+	// overfull ends the engines of the models with these folders; set before run.
+	overfull func(folders []string)
 	// tried is closed after the first attempt to open the directory.
 	tried chan struct{}
 	first sync.Once
@@ -62,7 +64,7 @@ func (c *diskCache) run(ctx context.Context) error {
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()
 	sweeping.Go(func() { c.sweep(ctx, owner) })
-	return owner.Run(ctx)
+	return owner.Run(ctx, c.overfull)
 }
 
 // opened publishes the open directory to the other methods.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
@@ -31,7 +32,7 @@ func (w *Owner) end(a *account) {
 	_, err := blocks.Fence(w.opt.FS, w.dir(a.namespace), a.namespace, a.epoch)
 	if err == nil {
 		err = w.rescan(a.namespace)
-		w.sweep(a.model)
+		w.sweep(w.dir(a.namespace))
 	}
 	if err != nil {
 		w.problem("Failed to clean up what an engine left in the cache", err)
@@ -42,12 +43,11 @@ func (w *Owner) end(a *account) {
 
 // sweep removes what engines left in the folder of their model next to its namespaces: it would
 // count nowhere. What cannot be removed is no reason to keep an ended engine's lease.
-func (w *Owner) sweep(model string) {
-	folder := blocks.ModelFolder(w.opt.Dir, model)
+func (w *Owner) sweep(folder string) {
 	removed, freed := map[string]bool{}, int64(0)
 	err := blocks.EachName(w.opt.FS, folder, func(i disk.Info) error {
 		n, other := blocks.ParseNamespace(i.Name)
-		if other == nil && i.Mode.IsDir() && w.origins[n].Model == model {
+		if other == nil && i.Mode.IsDir() && w.dir(n) == folder {
 			return nil
 		}
 		bytes, failed := blocks.RemoveTree(w.opt.FS, filepath.Join(folder, i.Name))
@@ -253,8 +253,11 @@ func (w *Owner) Tick() {
 }
 
 // Run ticks until ctx ends: each second while there is work, else as often as
-// the disk's free space is read.
-func (w *Owner) Run(ctx context.Context) error {
+// the disk's free space is read. It calls overfull with the folders of Overfull.
+func (w *Owner) Run(ctx context.Context, overfull func(folders []string)) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { w.watch(ctx, overfull) })
 	for {
 		pause := blocks.FreeFor
 		if w.Snapshot().Waiting {
@@ -265,6 +268,25 @@ func (w *Owner) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(pause):
 			w.Tick()
+		}
+	}
+}
+
+// weighEvery is the pause between two looks for overfull folders: an engine writes gigabytes a second.
+const weighEvery = 5 * time.Second
+
+// watch looks for overfull folders until ctx ends.
+func (w *Owner) watch(ctx context.Context, overfull func(folders []string)) {
+	tick := time.NewTicker(weighEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if folders := w.Overfull(); len(folders) > 0 {
+			overfull(folders)
 		}
 	}
 }

@@ -63,6 +63,8 @@ type Owner struct {
 	books   *books
 	origins map[blocks.Namespace]kv.Origin
 	listed  int // files that are no blocks, by the scan that runs
+	// weighed is the most space that was free or the cache's since the folders were weighed.
+	weighed int64
 	view    atomic.Pointer[Snapshot]
 }
 
@@ -248,11 +250,12 @@ const maxPersisted = 1 << 60
 func (w *Owner) persisted(a *account, files []blocks.File) {
 	for _, f := range files {
 		f.Bytes = min(max(0, f.Bytes), maxPersisted)
-		a.persisted = min(a.persisted+f.Bytes, maxPersisted)
 		path := blocks.Path(w.dir(a.namespace), a.namespace, f.Key)
 		w.books.used(blocks.ID{Namespace: a.namespace, Key: f.Key}, w.opt.Now())
 		w.books.index.RemoveForeign(path) // it was replaced
 		info, err := w.opt.FS.Stat(path)
+		info.Bytes = min(info.Bytes, maxPersisted)
+		a.persisted = min(a.persisted+max(f.Bytes, blocks.Takes(info.Bytes)), maxPersisted)
 		switch {
 		case err == nil:
 			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, blocks.Takes(info.Bytes))

@@ -113,7 +113,7 @@ func (s *soak) open() {
 	s.mu.Lock()
 	s.w, s.tick = w, cancel
 	s.mu.Unlock()
-	go func() { _ = w.Run(ctx) }() // ends with its context
+	go func() { _ = w.Run(ctx, func(folders []string) { s.t.Errorf("%v take too much", folders) }) }() // ends with its context
 }
 
 // start starts an engine of a model and the goroutine that carries its reports.

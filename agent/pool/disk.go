@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
@@ -57,4 +60,23 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 func (lc *lifecycle) diskOf(e *entry) (most int64) {
 	lc.read(func() { most = e.assignment.PrefixCache.DiskBytes })
 	return most
+}
+
+// reasonCacheOverrun: an engine wrote more to the disk cache than it was granted.
+const reasonCacheOverrun = "CacheOverrun"
+
+// endOverfull ends the engines that may write to these folders.
+func (lc *lifecycle) endOverfull(folders []string) {
+	found := map[*entry]*engine{}
+	lc.read(func() {
+		for _, e := range lc.entries {
+			if g := e.engine; g != nil && g.alive() && !g.leaving() && slices.Contains(folders, g.config.CacheDir) {
+				found[e] = g
+			}
+		}
+	})
+	for e, g := range found {
+		lc.giveUp(e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: reasonCacheOverrun,
+			Message: "the engine wrote more to the disk cache than it was granted; it may have been taken over"})
+	}
 }

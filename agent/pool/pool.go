@@ -189,6 +189,10 @@ func (p *Pool) Forget(ctx context.Context) []v1alpha1.EngineCleared {
 	return p.pressure.clearCaches(ctx)
 }
 
+// EndOverfull ends the engines that may write to these folders of the cache, which take more of the
+// disk than the engines were granted: one of them was taken over.
+func (p *Pool) EndOverfull(folders []string) { p.lifecycle.endOverfull(folders) }
+
 // Snapshot returns the current state. It is built on demand, because most changes
 // are followed by others before it is read.
 func (p *Pool) Snapshot() *Snapshot {

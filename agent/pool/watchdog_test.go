@@ -1,11 +1,13 @@
 package pool
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
 )
 
 // TestAnEngineWhoseLoopHangsIsRestarted: it answers calls and sends its status as before, and computes
@@ -41,4 +43,22 @@ func TestAnEngineWhoseLoopHangsIsRestarted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEnginesThatFillTheCacheFolderAreEnded: those of that model, and no others.
+func TestEnginesThatFillTheCacheFolderAreEnded(t *testing.T) {
+	play(t, func(s *stage) {
+		s.lifecycle.CacheDir = "/cache"
+		cached := func(a *v1alpha1.Assignment) {
+			a.PrefixCache = v1alpha1.PrefixCacheLimits{DiskBytes: gib, QueueBytes: 1 << 20}
+		}
+		bad, good := s.model("bad", enginetest.Script{HoldBytes: gib}, cached), s.model("good", enginetest.Script{HoldBytes: gib}, cached)
+		good.Model.Digest = "sha256:" + strings.Repeat("b", 64)
+		s.follow(bad, good, s.model("none", enginetest.Script{HoldBytes: gib}))
+		s.after(time.Minute)
+		s.EndOverfull([]string{cold.ModelFolder("/cache", bad.Model.Digest)})
+		s.after(time.Minute)
+		s.wantReclaims("bad/" + string(v1alpha1.ReclaimCrashed))
+		s.want("bad", "Serving True/Serving")
+	})
 }

@@ -1,0 +1,117 @@
+package cold
+
+import (
+	"errors"
+	"io/fs"
+	"math"
+	"path/filepath"
+
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+const (
+	// slack is how much more than it may the folder of a model takes before it is overfull:
+	// folders, origins, and what its engines replace.
+	slack = 256 << 20
+	// fallPart is the part of the free space that others than the cache take before the
+	// folders are weighed: that reads all their names.
+	fallPart = 16
+)
+
+// Overfull returns the folders of the models that take more of the disk than their blocks do and
+// their engines were granted: an engine that was taken over writes there what it likes. It reads
+// them only after the free space fell for a reason that the cache does not know. What is no block
+// is removed; the space is free once the engine has closed its files, or ended.
+func (w *Owner) Overfull() (folders []string) {
+	w.lock()
+	defer w.unlock()
+	free, err := w.opt.FS.Free(w.opt.Dir)
+	if err != nil {
+		return nil // Tick reports that
+	}
+	all := free + w.books.index.Total()
+	w.weighed = max(w.weighed, all)
+	if all > w.weighed-w.weighed/fallPart {
+		return nil
+	}
+	infos, err := w.opt.FS.ReadDir(w.opt.Dir)
+	if err != nil {
+		return nil
+	}
+	defer w.publish()
+	w.weighed = all
+	for _, i := range infos {
+		folder := filepath.Join(w.opt.Dir, i.Name)
+		if blocks.IsModelFolder(i.Name) && w.weigh(folder, w.promised(folder)) < 0 {
+			folders = append(folders, folder)
+			w.clearAway(folder)
+			w.weighed = math.MaxInt64 // look again next time
+		}
+	}
+	return folders
+}
+
+// promised is how many bytes may be in the folder of a model.
+func (w *Owner) promised(folder string) int64 {
+	sum := int64(slack)
+	for n := range w.origins {
+		if w.dir(n) == folder {
+			sum += w.books.index.Sum(n).Bytes
+		}
+	}
+	for a := range w.books.accounts {
+		if w.dir(a.namespace) == folder {
+			sum += a.granted - a.persisted // which is negative after a report of larger files
+		}
+	}
+	return sum
+}
+
+// weigh subtracts from left what lies in a folder, and stops where that is negative. A folder that
+// cannot be read because of its engine, or has more names than are read, leaves nothing.
+func (w *Owner) weigh(folder string, left int64) int64 {
+	infos, err := w.opt.FS.ReadDir(folder)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // it was removed meanwhile
+		return left
+	case byItsEngine(err) || len(infos) >= disk.MaxNames:
+		return -1
+	case err != nil:
+		w.problem("Cannot read a folder in the cache", err)
+		return left
+	}
+	for _, i := range infos {
+		if left < 0 {
+			break
+		}
+		left -= max(smallest, blocks.Takes(i.Bytes))
+		if i.Mode.IsDir() {
+			left = w.weigh(filepath.Join(folder, i.Name), left)
+		}
+	}
+	return left
+}
+
+// clearAway removes what lies in the folder of a model next to its namespaces, and has what is no
+// block in these counted, which is evicted first.
+func (w *Owner) clearAway(folder string) {
+	w.opt.Log.Info("The folder of a model in the cache takes more than its engines were granted", "folder", folder)
+	w.sweep(folder)
+	leased := map[blocks.Namespace]bool{}
+	for a := range w.books.accounts {
+		leased[a.namespace] = true
+	}
+	for n := range w.origins {
+		if w.dir(n) != folder {
+			continue
+		}
+		var err error
+		if !leased[n] { // the end of a lease ends its epoch
+			_, err = blocks.FenceAll(w.opt.FS, folder, n)
+		}
+		if err = errors.Join(err, w.rescan(n)); err != nil {
+			w.problem("Failed to clean up what an engine left in the cache", err)
+		}
+	}
+}

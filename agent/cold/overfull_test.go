@@ -1,0 +1,124 @@
+//go:build !race
+
+package cold_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// roomy is a disk whose free space the test sets, and which counts the folders that are read.
+type roomy struct {
+	disk.Contained
+	free int64
+	read int
+}
+
+func (r *roomy) Free(string) (int64, error) { return r.free, nil }
+
+func (r *roomy) ReadDir(path string) ([]disk.Info, error) {
+	r.read++
+	return r.Contained.ReadDir(path)
+}
+
+// TestAFolderThatTakesMoreThanItWasGrantedIsFound: an engine that was taken over fills the disk
+// while it runs. Its folder alone is named, and nothing of it is left after its end.
+func TestAFolderThatTakesMoreThanItWasGrantedIsFound(t *testing.T) {
+	for name, write := range map[string]func(e *takenOver) string{
+		"next to the blocks":  func(e *takenOver) string { return filepath.Join(filepath.Dir(e.namespace), "own") },
+		"among the blocks":    func(e *takenOver) string { return filepath.Join(e.namespace, "own", "deep", "file") },
+		"as a block":          func(e *takenOver) string { return e.block(1) },
+		"as a reported block": func(e *takenOver) string { return e.block(2) },
+		"in its epoch": func(e *takenOver) string {
+			return filepath.Join(blocks.EpochFolder(filepath.Dir(e.namespace), blocks.NamespaceOf(e.origin), e.lease.Current().Epoch), "own")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newTakenOver(t)
+			fs := &roomy{Contained: disk.Contained{Dir: e.options.Dir}, free: 1 << 42}
+			e.options.FS = fs
+			e.lease.End()
+			e.open()
+			honest, err := e.owner.Lease(origin("b"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.lease, err = e.owner.Lease(e.origin, nil); err != nil {
+				t.Fatal(err)
+			}
+			report := blocks.Report{Epoch: e.lease.Current().Epoch, WantedBytes: 1 << 20, LeastBytes: 1 << 20}
+			e.lease.Report(report)
+			if got := e.owner.Overfull(); got != nil {
+				t.Fatalf("%v before anything was written", got)
+			}
+			at := write(e)
+			e.write(at)
+			if err := os.Truncate(at, 1<<40); err != nil {
+				t.Fatal(err)
+			}
+			if name == "as a reported block" {
+				report.WantedBytes, report.Persisted = 0, []blocks.File{{Key: e.key(2), Bytes: page}}
+				e.lease.Report(report)
+			}
+			fs.read = 0
+			if got := e.owner.Overfull(); got != nil || fs.read > 0 {
+				t.Errorf("%v while the disk is as free as before, after %d folders were read", got, fs.read)
+			}
+			fs.free -= 1 << 40
+			want := []string{filepath.Dir(e.namespace)}
+			if got := e.owner.Overfull(); !slices.Equal(got, want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+			e.lease.End()
+			for e.owner.GiveWay(1<<41) > 0 {
+			}
+			if _, err := os.Stat(at); err == nil {
+				t.Error("the file is still there after the engine ended")
+			}
+			for range 2 {
+				if got := e.owner.Overfull(); got != nil {
+					t.Errorf("%v after that", got)
+				}
+			}
+			honest.End()
+			e.untouched("after the end")
+		})
+	}
+}
+
+func (e *takenOver) key(n int) kv.Key {
+	return kv.Root(e.origin, kv.Salt{}).Next([]int32{int32(n)})
+}
+
+// block is the path of a block.
+func (e *takenOver) block(n int) string {
+	return blocks.Path(filepath.Dir(e.namespace), blocks.NamespaceOf(e.origin), e.key(n))
+}
+
+// TestAFolderThatTakesWhatItWasGrantedIsLeftAlone, however much others take of the disk.
+func TestAFolderThatTakesWhatItWasGrantedIsLeftAlone(t *testing.T) {
+	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
+		e := m.engine("a")
+		for n := range 20 {
+			e.put(n)
+		}
+		for range 8 {
+			m.f.Occupy(m.f.Used()/2 + 100<<20)
+			if got := m.w.Overfull(); got != nil {
+				t.Errorf("%v", got)
+			}
+		}
+		for n := range 20 {
+			if !e.has(n) {
+				t.Errorf("block %d is gone", n)
+			}
+		}
+		e.stop()
+	})
+}
