@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,7 +55,7 @@ type Target struct {
 	// stays: access may still be granted.
 	Header func(http.Header) (http.Header, error)
 	// Gained is called with the number of bytes that arrive over the network, and with 0
-	// every few seconds between attempts; may be nil.
+	// every few seconds between attempts and until a request is answered; may be nil.
 	Gained func(n int)
 	// Dropped is called with the size of the partial file before it is removed or emptied, after
 	// which its bytes are still to be written; may be nil.
@@ -328,17 +330,7 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 			header.Set("If-Range", n.Validator)
 		}
 	}
-	if a.t.Header != nil {
-		var err error
-		if header, err = a.t.Header(header); err != nil {
-			return err
-		}
-	}
-	get := a.t.Get
-	if get == nil {
-		get = a.f.Client.Get
-	}
-	resp, err := get(ctx, a.t.URL, header)
+	resp, err := a.request(ctx, header)
 	if err != nil {
 		return err
 	}
@@ -351,6 +343,25 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 		return DiskError(err, "write")
 	}
 	return a.copy(ctx, resp.Body)
+}
+
+// request requests the target's URL. The time until it is answered counts, with that for a login.
+func (a *attempt) request(ctx context.Context, header http.Header) (_ *http.Response, err error) {
+	waiting, answered := context.WithCancel(ctx)
+	var counting sync.WaitGroup
+	defer counting.Wait()
+	defer answered()
+	counting.Go(func() { _ = a.t.pause(waiting, math.MaxInt64) }) // it ends with waiting
+	if a.t.Header != nil {
+		if header, err = a.t.Header(header); err != nil {
+			return nil, err
+		}
+	}
+	get := a.t.Get
+	if get == nil {
+		get = a.f.Client.Get
+	}
+	return get(ctx, a.t.URL, header)
 }
 
 // accept decides where the response's bytes belong.

@@ -1,6 +1,8 @@
 package download
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -8,6 +10,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -69,4 +72,33 @@ func TestAttackResponsesOfOneByte(t *testing.T) {
 	if n := len(o.seen()); n != 22 || hashed > tg.Bytes {
 		t.Errorf("%d requests had %d bytes hashed again, of a file of %d", n, hashed, tg.Bytes)
 	}
+}
+
+// TestTheWaitForAnAnswerCounts: a login that takes a minute, and a host that takes a minute to
+// answer, are as slow as one that sends nothing for that long.
+func TestTheWaitForAnAnswerCounts(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	synctest.Test(t, func(t *testing.T) {
+		var counted atomic.Int64
+		slow := func() { <-time.After(time.Minute) }
+		tg := Target{
+			URL: "https://example.com/f", Bytes: 1, Root: root, Name: "f", Tries: 1,
+			Header: func(h http.Header) (http.Header, error) { slow(); return h, nil },
+			Get: func(context.Context, string, http.Header) (*http.Response, error) {
+				slow()
+				return nil, transientf(errors.New("broken"), "no answer")
+			},
+			Gained: func(n int) { counted.Add(1) },
+		}
+		if err := (&Fetcher{}).Fetch(t.Context(), tg, nil); !IsTransient(err) {
+			t.Fatal(err)
+		}
+		if n, want := counted.Load(), int64(2*time.Minute/gainedEvery)-2; n < want {
+			t.Errorf("the waits were counted %d times, want %d", n, want)
+		}
+	})
 }
