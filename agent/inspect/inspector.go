@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,13 +21,14 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Pauses before a failed inspection is looked at again: what may pass soon is
-// tried soon, what only a person can mend (a file copied to the Mac, say) now
-// and then.
+// Pauses before a failed inspection is looked at again, which grow: what may pass soon is
+// tried soon, what only a person can mend now and then. A file of this Mac costs nothing, so
+// that one that is copied is found after firstRefused.
 const (
-	firstPause  = time.Second
-	lastPause   = time.Minute
-	personPause = 30 * time.Second
+	firstPause   = time.Second
+	lastPause    = time.Minute
+	firstRefused = 30 * time.Second
+	lastRefused  = 15 * time.Minute
 )
 
 // Bounds of what runs at once. One namespace never takes all of it, so that slow
@@ -75,7 +77,8 @@ type job struct {
 	// cancel is set while it runs; next is when to look (again); zero: never.
 	cancel context.CancelCauseFunc
 	next   time.Time
-	fails  int
+	// fails counts the failures that may pass, and refusals the others.
+	fails, refusals int
 	// gaveWay counts the looks that gave way since the last whole one. The one that runs began
 	// at began, and has its slot for turn.
 	gaveWay int
@@ -147,7 +150,7 @@ func (i *Inspector) Retry() {
 	i.mu.Lock()
 	for _, j := range i.jobs {
 		if j.order.TokenRef != "" && !j.next.IsZero() {
-			j.next, j.fails = time.Now(), 0
+			j.next, j.fails, j.refusals = time.Now(), 0, 0
 		}
 	}
 	i.mu.Unlock()
@@ -364,16 +367,10 @@ func (j *job) settle(rec model.Record, err error, now time.Time) {
 	}
 	if err == nil {
 		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, Source: j.order.Source, State: v1alpha1.InspectionResolved, Model: &rec}
-		j.next, j.fails = time.Time{}, 0
+		j.next, j.fails, j.refusals = time.Time{}, 0, 0
 		return
 	}
-	pause := personPause
-	if download.IsTransient(err) {
-		pause = min(firstPause<<min(j.fails, 10), lastPause)
-		pause += rand.N(pause/4 + 1)
-	}
-	j.fails++
-	j.next = now.Add(pause)
+	j.next = now.Add(j.pause(download.IsTransient(err)))
 	if download.Reason(err, "") == v1alpha1.ReasonTokenMissing { // it is on its way
 		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, Source: j.order.Source, State: v1alpha1.InspectionRunning, Message: download.Sentence(err)}
 		return
@@ -382,4 +379,18 @@ func (j *job) settle(rec model.Record, err error, now time.Time) {
 		ID: j.order.ID, Source: j.order.Source, State: v1alpha1.InspectionFailed,
 		Reason: download.Reason(err, v1alpha1.ReasonSourceUnreachable), Message: download.Sentence(err),
 	}
+}
+
+// pause counts a failure and returns when to look again.
+func (j *job) pause(transient bool) time.Duration {
+	pause := firstRefused
+	switch {
+	case transient:
+		pause = min(firstPause<<min(j.fails, 10), lastPause)
+		j.fails++
+	case !strings.HasPrefix(j.order.Source, "file://"):
+		pause = min(firstRefused<<min(j.refusals, 10), lastRefused)
+		j.refusals++
+	}
+	return pause + rand.N(pause/4+1)
 }

@@ -187,10 +187,10 @@ func TestInspectorTriesAgain(t *testing.T) {
 		wantStates(t, i, "f Failed SourceUnreachable", "m Failed SourceNotFound")
 		after(20 * time.Second)
 		wantStates(t, i, "f Resolved ", "m Failed SourceNotFound")
-		after(60 * time.Second)
+		after(100 * time.Second)
 		wantStates(t, i, "f Resolved ", "m Resolved ")
 		if n := s.count("missing"); n != 3 {
-			t.Errorf("%d looks at what only a person can mend in 80 s", n)
+			t.Errorf("%d looks at what only a person can mend in two minutes", n)
 		}
 		i.Set([]v1alpha1.Inspection{order("d", "dead")})
 		after(time.Hour)
@@ -234,6 +234,32 @@ func TestAWaitForATokenIsNoFailure(t *testing.T) {
 		after(time.Hour)
 		if n := s.count("hf://o/m"); n != 7 {
 			t.Errorf("%d looks: what is resolved is looked at again", n)
+		}
+	})
+}
+
+// TestASourceThatIsRefusedIsReadLessAndLess: each look may fetch many MiB. Files of this Mac cost
+// nothing, and a person who copies one waits for it.
+func TestASourceThatIsRefusedIsReadLessAndLess(t *testing.T) {
+	refused := failure(v1alpha1.ReasonInvalidModel, "broken")
+	lost := &download.Error{Transient: true, Reason: v1alpha1.ReasonSourceUnreachable, Message: "lost"}
+	s := &scripted{answers: map[string][]error{
+		"hf://o/refused": {refused}, "file:///m": {refused}, "hf://o/lost": {lost, lost, lost, lost, lost, lost, lost, refused, nil},
+	}}
+	run(t, s, func(i *Inspector) {
+		i.Set([]v1alpha1.Inspection{order("a", "hf://o/refused"), order("b", "file:///m"), order("c", "hf://o/lost")})
+		after(3 * time.Hour)
+		wantStates(t, i, "a Failed InvalidModel", "b Failed InvalidModel", "c Resolved ")
+		if n := s.count("hf://o/refused"); n < 12 || n > 20 {
+			t.Errorf("a refused source was read %d times in three hours", n)
+		}
+		if n := s.count("file:///m"); n < 200 {
+			t.Errorf("a file of this Mac was looked at %d times in three hours", n)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if looks := s.looks["hf://o/lost"]; looks[len(looks)-1].Sub(looks[len(looks)-2]) > time.Minute {
+			t.Error("failures of another kind count for the first refusal")
 		}
 	})
 }
