@@ -28,9 +28,6 @@ const (
 	trashDir   = "trash"
 	filesDir   = "files"
 	recordName = "record.json"
-	// keepPartial is how long a partial download that is not resumed survives
-	// restarts.
-	keepPartial = 24 * time.Hour
 )
 
 // objectStore is the folder of downloaded weights.
@@ -139,15 +136,14 @@ func (s *objectStore) scan() error {
 	return nil
 }
 
-// clearPartials removes partial downloads older than keepPartial.
+// clearPartials removes what is no partial download. Those stay until Prune knows which are wanted.
 func (s *objectStore) clearPartials() error {
 	parts, err := fs.ReadDir(s.root.FS(), partialDir)
 	if err != nil {
 		return err
 	}
 	for _, p := range parts {
-		info, err := p.Info()
-		if err == nil && partialName.MatchString(p.Name()) && p.IsDir() && time.Since(info.ModTime()) < keepPartial {
+		if partialName.MatchString(p.Name()) && p.IsDir() {
 			continue
 		}
 		if err := s.root.RemoveAll(path.Join(partialDir, p.Name())); err != nil {
