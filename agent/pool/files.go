@@ -64,9 +64,12 @@ func privateDir(dir string) error {
 	if err != nil {
 		return fmt.Errorf("inspect folder for engines: %w", err)
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !info.IsDir() || info.Mode().Perm() != 0o700 || ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("folder %s for engines is %s of user %d: want a folder of mode 0700 of user %d", dir, info.Mode(), st.Uid, os.Geteuid())
+	owner := os.Geteuid()
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		owner = int(st.Uid)
+	}
+	if !info.IsDir() || info.Mode().Perm() != 0o700 || owner != os.Geteuid() {
+		return fmt.Errorf("cannot use folder %s for engines: it is %s of user %d, want a folder of mode 0700 of user %d; remove it, or choose another state folder with --state", dir, info.Mode(), owner, os.Geteuid())
 	}
 	return nil
 }

@@ -1,0 +1,47 @@
+package pool
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestTheFolderOfSocketsOfAnotherIsRefused: with a long state folder it is in /tmp, where any user of
+// the machine may have made it first. A link there leads to what that user chose.
+func TestTheFolderOfSocketsOfAnotherIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		make    func(at string) error
+		refused bool
+	}{
+		"none yet":       {make: func(string) error { return nil }},
+		"of this user":   {make: func(at string) error { return os.Mkdir(at, 0o700) }},
+		"open to others": {make: func(at string) error { return os.Mkdir(at, 0o755) }, refused: true},
+		"a link":         {make: func(at string) error { return os.Symlink(os.TempDir(), at) }, refused: true},
+		"a file":         {make: func(at string) error { return os.WriteFile(at, nil, 0o700) }, refused: true},
+		"another user's": {make: func(at string) error {
+			if err := os.Mkdir(at, 0o700); err != nil || os.Geteuid() != 0 {
+				return err
+			}
+			return os.Chown(at, 12345, -1)
+		}, refused: os.Geteuid() == 0},
+	} {
+		state := filepath.Join(t.TempDir(), strings.Repeat("s", maxSocketPath)+strconv.Itoa(len(name)))
+		if err := os.Mkdir(state, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join("/tmp", "metalfleet-"+shortHash(state))
+		t.Cleanup(func() { _ = os.RemoveAll(at) })
+		if err := tc.make(at); err != nil {
+			t.Fatal(err)
+		}
+		_, err := newFiles(state)
+		if tc.refused != (err != nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && !(strings.Contains(err.Error(), at) && strings.Contains(err.Error(), "--state")) {
+			t.Errorf("%s: %v, want the folder and the next step", name, err)
+		}
+	}
+}
