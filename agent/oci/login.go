@@ -61,9 +61,12 @@ type question struct {
 }
 
 type token struct {
-	header string // empty where the registry wants none
-	until  time.Time
+	header string    // empty where the registry wants none
+	until  time.Time // by the clock on the wall: the other one stands still while a Mac sleeps
 }
+
+// good returns when a token ends that is good for a while from now.
+func good(d time.Duration) time.Time { return time.Now().Round(0).Add(d) }
 
 // A token without a word on how long it is good is good for a minute; one is
 // not used at its very end.
@@ -97,10 +100,33 @@ func (c *Client) Header(ctx context.Context, s Source, login Login, header http.
 	if out == nil {
 		out = http.Header{}
 	}
+	out.Del(authorization)
 	if t.header != "" {
-		out.Set("Authorization", t.header)
+		out.Set(authorization, t.header)
 	}
 	return out, nil
+}
+
+const authorization = "Authorization"
+
+// Get requests a URL of the repository with the header that Header returned. A token that the
+// registry takes no longer is asked for again, once.
+func (c *Client) Get(ctx context.Context, s Source, login Login, url string, header http.Header) (*http.Response, error) {
+	resp, err := c.Client.Get(ctx, url, header)
+	var e *download.Error
+	if !errors.As(err, &e) || e.Status != http.StatusUnauthorized || e.Elsewhere || !strings.HasPrefix(header.Get(authorization), "Bearer ") {
+		return resp, err
+	}
+	q := question{s.Registry, s.Repository, login}
+	c.mu.Lock()
+	if c.tokens[q].header == header.Get(authorization) {
+		delete(c.tokens, q)
+	}
+	c.mu.Unlock()
+	if header, err = c.Header(ctx, s, login, header); err != nil {
+		return nil, err
+	}
+	return c.Client.Get(ctx, url, header)
 }
 
 // askInTime is ask within LoginTime.
@@ -114,11 +140,11 @@ func (c *Client) askInTime(ctx context.Context, s Source, login Login) (token, e
 // ask finds out how the registry authenticates clients.
 func (c *Client) ask(ctx context.Context, s Source, login Login) (token, error) {
 	resp, err := c.Client.Get(ctx, "https://"+s.host()+"/v2/", nil)
-	good := token{until: time.Now().Add(tokenTime)}
+	given := token{until: good(tokenTime)}
 	var e *download.Error
 	switch {
 	case err == nil:
-		return good, resp.Body.Close()
+		return given, resp.Body.Close()
 	case !errors.As(err, &e) || e.Status != http.StatusUnauthorized || e.Elsewhere:
 		return token{}, Explain(err, s, login)
 	}
@@ -127,8 +153,8 @@ func (c *Client) ask(ctx context.Context, s Source, login Login) (token, error) 
 	case scheme == "basic" && login.none():
 		return token{}, Explain(err, s, login)
 	case scheme == "basic":
-		good.header = login.basic()
-		return good, nil
+		given.header = login.basic()
+		return given, nil
 	case scheme != "bearer" || words["realm"] == "":
 		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "registry " + s.Registry + " does not offer a supported login; check its name"}
 	}
@@ -149,7 +175,7 @@ func (c *Client) fetch(ctx context.Context, s Source, login Login, words map[str
 	u.RawQuery = v.Encode()
 	header := http.Header{}
 	if !login.none() {
-		header.Set("Authorization", login.basic())
+		header.Set(authorization, login.basic())
 	}
 	resp, err := c.Client.Get(ctx, u.String(), header)
 	if err != nil {
@@ -172,8 +198,8 @@ func (c *Client) fetch(ctx context.Context, s Source, login Login, words map[str
 	if !tokenText.MatchString(got.Token) {
 		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the token server of registry " + s.Registry + " returned no token; retrying"}
 	}
-	good := max(tokenTime, time.Duration(min(got.ExpiresIn, 3600))*time.Second)
-	return token{header: "Bearer " + got.Token, until: time.Now().Add(good - tokenLate)}, nil
+	lasts := max(tokenTime, time.Duration(min(got.ExpiresIn, 3600))*time.Second)
+	return token{header: "Bearer " + got.Token, until: good(lasts - tokenLate)}, nil
 }
 
 var (

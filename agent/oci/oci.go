@@ -164,7 +164,7 @@ func (c *Client) manifest(ctx context.Context, s Source, reference string, login
 	if err != nil {
 		return manifest{}, err
 	}
-	resp, err := c.Client.Get(ctx, s.manifestURL(reference), header)
+	resp, err := c.Get(ctx, s, login, s.manifestURL(reference), header)
 	if err != nil {
 		return manifest{}, Explain(err, s, login)
 	}
@@ -193,7 +193,7 @@ func (c *Client) File(ctx context.Context, s Source, sha256 string, login Login,
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.Client.Get(ctx, s.BlobURL(sha256), header)
+	resp, err := c.Get(ctx, s, login, s.BlobURL(sha256), header)
 	if err != nil {
 		return nil, Explain(err, s, login)
 	}

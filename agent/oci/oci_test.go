@@ -133,6 +133,48 @@ func TestArtifactsThatAreNoModelAreRefused(t *testing.T) {
 	}
 }
 
+// TestATokenThatIsTakenNoLongerIsAskedForAgain, once: it may have been revoked, or the registry may
+// have restarted.
+func TestATokenThatIsTakenNoLongerIsAskedForAgain(t *testing.T) {
+	r := &ocitest.Registry{Auth: "Bearer", Name: "user", Password: "word"}
+	layer := titled("config.json", "{}")
+	r.Push("org/m", "v1", []ocitest.Layer{layer})
+	c, host := stand(t, r)
+	s, login := parse(t, "oci://"+host+"/org/m:v1"), Login{"user", "word"}
+	for round := range 3 {
+		if _, err := c.List(t.Context(), s, login); err != nil {
+			t.Errorf("round %d: %v", round, err)
+		}
+		r.Revoke()
+		resp, err := c.File(t.Context(), s, strings.TrimPrefix(ocitest.Sum(layer.Content), "sha256:"), login, nil)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		resp.Body.Close()
+		r.Revoke()
+	}
+	if _, tokens := r.Requests(); len(tokens) != 6 {
+		t.Errorf("%d tokens were asked for, want one after each that was revoked", len(tokens))
+	}
+}
+
+// TestATokenEndsByTheClockOnTheWall: that of the processor stands still while a Mac sleeps.
+func TestATokenEndsByTheClockOnTheWall(t *testing.T) {
+	for _, auth := range []string{"", "Basic", "Bearer"} {
+		r := &ocitest.Registry{Auth: auth, Name: "user", Password: "word"}
+		r.Push("org/m", "v1", []ocitest.Layer{titled("config.json", "{}")})
+		c, host := stand(t, r)
+		if _, err := c.List(t.Context(), parse(t, "oci://"+host+"/org/m:v1"), Login{"user", "word"}); err != nil {
+			t.Fatal(err)
+		}
+		for _, token := range c.tokens {
+			if token.until != token.until.Round(0) {
+				t.Errorf("%q: a token is good until %v", auth, token.until)
+			}
+		}
+	}
+}
+
 func TestTheWayToAToken(t *testing.T) {
 	right, wrong := Login{"user", "pa:ss"}, Login{"user", "other"}
 	for name, test := range map[string]struct {

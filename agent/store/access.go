@@ -154,21 +154,25 @@ func (s *Store) probe(ctx context.Context, w want, f model.File) error {
 	if err != nil {
 		return err
 	}
-	return s.readable(ctx, f.Path, url, s.sources.header(ctx, w, url))
+	return s.readable(ctx, download.Target{Name: f.Path, URL: url, Header: s.sources.header(ctx, w, url), Get: s.sources.get(w)})
 }
 
-// readable requests the first byte of a file at an address, with the authorization that sign adds.
-func (s *Store) readable(ctx context.Context, name, address string, sign func(http.Header) (http.Header, error)) error {
+// readable requests the first byte of a file, with its authorization.
+func (s *Store) readable(ctx context.Context, t download.Target) error {
 	header := http.Header{"Range": {"bytes=0-0"}}
-	if sign != nil {
+	if t.Header != nil {
 		var err error
-		if header, err = sign(header); err != nil {
-			return fmt.Errorf("ask for %s: %w", name, err)
+		if header, err = t.Header(header); err != nil {
+			return fmt.Errorf("ask for %s: %w", t.Name, err)
 		}
 	}
-	resp, err := s.opt.Fetch.Client.Get(ctx, address, header)
+	get := t.Get
+	if get == nil {
+		get = s.opt.Fetch.Client.Get
+	}
+	resp, err := get(ctx, t.URL, header)
 	if err != nil {
-		return fmt.Errorf("ask for %s: %w", name, err)
+		return fmt.Errorf("ask for %s: %w", t.Name, err)
 	}
 	return resp.Body.Close()
 }

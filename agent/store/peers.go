@@ -157,7 +157,7 @@ func (c *copies) permitted(ctx context.Context, t download.Target) bool {
 	}
 	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	err := c.readable(asking, t.Name, t.URL, t.Header)
+	err := c.readable(asking, t)
 	c.silent = err != nil && !download.Denied(err) && (download.IsTransient(err) || asking.Err() != nil)
 	return err == nil || c.silent
 }

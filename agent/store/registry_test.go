@@ -60,3 +60,33 @@ func TestAnArtifactOfARegistryIsFetchedWhole(t *testing.T) {
 		t.Errorf("want a resume, and no tag looked up: %s", all)
 	}
 }
+
+// TestATokenThatExpiredDoesNotEndADownload: it is asked for again between two files, and for weights
+// that another credential brought.
+func TestATokenThatExpiredDoesNotEndADownload(t *testing.T) {
+	registry := &ocitest.Registry{Auth: "Bearer", Name: "user", Password: "word"}
+	rec := model.Record{Format: model.FormatSafetensors}
+	var layers []ocitest.Layer
+	for _, f := range []struct {
+		name    string
+		content []byte
+	}{{"config.json", []byte(`{"a":1}`)}, {"model.safetensors", blob(300 << 10)}} {
+		layers = append(layers, ocitest.Layer{Content: f.content})
+		rec.Files = append(rec.Files, model.File{Path: f.name, Bytes: int64(len(f.content)), SHA256: digest(f.content)})
+	}
+	rec.Digest = model.DigestOf(rec.Files)
+	registry.Push("org/m", "v1", layers)
+	s := overHub(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		registry.ServeHTTP(w, r)
+		if strings.Contains(r.URL.Path, "/blobs/") && r.Header.Get("Authorization") != "" {
+			registry.Revoke()
+		}
+	}))
+	rec.Source = "oci://" + strings.TrimPrefix(s.opt.Hub.Endpoint, "https://") + "/org/m:v1"
+	s.sources.credential = func(string) (download.Bearer, error) { return "oci:user:word", nil }
+	for _, ref := range []string{"mine", "another"} {
+		if _, err := s.Ensure(t.Context(), rec, ref, nil); err != nil {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+}

@@ -362,7 +362,7 @@ func (s *Store) stage(ctx context.Context, rec want, turn *turn) (targets []down
 		} else if shared {
 			continue
 		}
-		target.Header = s.sources.header(ctx, rec, url)
+		target.Header, target.Get = s.sources.header(ctx, rec, url), s.sources.get(rec)
 		count := s.sources.gained(rec.Record)
 		target.Gained = func(n int) {
 			turn.gained(n)

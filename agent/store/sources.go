@@ -96,6 +96,27 @@ func (o *sources) header(ctx context.Context, rec want, address string) func(htt
 	return nil
 }
 
+// getter is Target.Get.
+type getter func(ctx context.Context, url string, header http.Header) (*http.Response, error)
+
+// get returns how a record's files are requested; nil: as any URL is.
+func (o *sources) get(rec want) getter {
+	if !strings.HasPrefix(rec.Source, oci.Scheme) {
+		return nil
+	}
+	return func(ctx context.Context, url string, header http.Header) (*http.Response, error) {
+		src, err := oci.Parse(rec.Source)
+		if err != nil {
+			return nil, err
+		}
+		login, err := o.login(rec)
+		if err != nil {
+			return nil, err
+		}
+		return o.registries.Get(ctx, src, login, url, header)
+	}
+}
+
 // token is the credential that an assignment names; empty if it names none.
 func (o *sources) token(rec want) (download.Bearer, error) {
 	if o.credential == nil || rec.ref == "" {

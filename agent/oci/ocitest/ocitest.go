@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -42,6 +43,14 @@ type Registry struct {
 	blobs     map[string][]byte // REPOSITORY@DIGEST
 	requests  []string
 	asked     []string
+	revoked   int // tokens that are taken no longer
+}
+
+// Revoke takes no longer what was given as a token so far.
+func (r *Registry) Revoke() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.revoked = len(r.asked)
 }
 
 // Sum is the digest of a content.
@@ -140,13 +149,18 @@ func (r *Registry) allowed(req *http.Request, repository, path string) bool {
 		name, password, ok := req.BasicAuth()
 		return ok && name == r.Name && password == r.Password
 	}
-	return path != "" && given == "Bearer for-"+repository
+	number, ok := strings.CutPrefix(given, "Bearer for-"+repository+"-")
+	n, err := strconv.Atoi(number)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return path != "" && ok && err == nil && n > r.revoked
 }
 
 // token gives one for the repository that is asked for.
 func (r *Registry) token(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	r.asked = append(r.asked, req.URL.RawQuery)
+	number := len(r.asked)
 	r.mu.Unlock()
 	name, password, _ := req.BasicAuth()
 	if r.Name != "" && (name != r.Name || password != r.Password) {
@@ -158,5 +172,5 @@ func (r *Registry) token(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	fmt.Fprintf(w, `{"token":"for-%s","expires_in":300}`, scope[1])
+	fmt.Fprintf(w, `{"token":"for-%s-%d","expires_in":300}`, scope[1], number)
 }
