@@ -163,7 +163,9 @@ func (a *Agent) openStore() error {
 	}
 	a.Sources.AllowNow = a.settings.allowed
 	a.client = download.NewClient(a.Sources)
-	a.hub, a.limit = &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}, download.NewLimit(a.DownloadRate)
+	a.limit = download.NewLimit(a.DownloadRate)
+	looking := a.client.Limited(a.limit)
+	a.hub = &hub.Hub{Client: looking, Endpoint: a.HubEndpoint}
 	a.peers = a.newPeerClient()
 	use := weightUse{a.journal}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -185,7 +187,7 @@ func (a *Agent) openStore() error {
 	if err != nil {
 		return err
 	}
-	a.inspector = inspect.New(&inspect.Resolver{Dir: looks, Free: a.store.Unreserved, Root: a.root, Client: a.client, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
+	a.inspector = inspect.New(&inspect.Resolver{Dir: looks, Free: a.store.Unreserved, Root: a.root, Client: looking, Hub: a.hub, Token: a.tokens.of}, a.Log.WithName("inspect"))
 	return nil
 }
 

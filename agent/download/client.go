@@ -54,7 +54,11 @@ type Policy struct {
 type Client struct {
 	policy Policy
 	http   *http.Client
+	limit  *Limit // of what responses bring; nil: none
 }
+
+// Limited returns a client with the same connections whose responses count towards a limit.
+func (c *Client) Limited(l *Limit) *Client { return &Client{policy: c.policy, http: c.http, limit: l} }
 
 // NewClient returns a client. The transport knows no proxy, because that would get the names
 // of hosts and bypass the checks of their addresses: dialer uses the policy's.
@@ -182,7 +186,7 @@ func (c *Client) ask(ctx context.Context, method, source string, header http.Hea
 		defer resp.Body.Close()
 		return nil, withAnswer(err, originOf(u), resp) // all of it within one stall: nothing keeps the watch alive
 	}
-	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname()}
+	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname(), limit: c.limit}
 	return resp, nil
 }
 
@@ -273,10 +277,17 @@ type body struct {
 	ctx   context.Context // of this one request
 	watch *stallWatch
 	host  string
+	limit *Limit
 }
 
 func (b *body) Read(p []byte) (int, error) {
+	if b.limit != nil {
+		p = p[:min(int64(len(p)), b.limit.most())]
+	}
 	n, err := b.ReadCloser.Read(p)
+	if waited := b.limit.took(b.ctx, n); waited != nil && err == nil {
+		err = waited
+	}
 	if n > 0 {
 		b.watch.alive()
 	}

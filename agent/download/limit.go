@@ -2,7 +2,9 @@ package download
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 )
@@ -65,6 +67,9 @@ func (l *Limit) most() int64 {
 // took waits until the limit allows the n bytes that were read. They may be more than
 // one piece, if the limit was lowered after they were read.
 func (l *Limit) took(ctx context.Context, n int) error {
+	if a, ok := ctx.Value(allowanceKey{}).(*allowance); ok {
+		defer a.extend(time.Now())
+	}
 	for n > 0 {
 		b := l.bucket()
 		if b == nil {
@@ -81,4 +86,46 @@ func (l *Limit) took(ctx context.Context, n int) error {
 		n -= some
 	}
 	return nil
+}
+
+// WithTime returns a context that ends with cause after d, in which the waits for a Limit do not count.
+func WithTime(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &allowance{until: time.Now().Add(d)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timer = time.AfterFunc(d, func() {
+		if left := a.left(); left > 0 {
+			a.timer.Reset(left)
+			return
+		}
+		cancel(cause)
+	})
+	return context.WithValue(ctx, allowanceKey{}, a), func() {
+		a.timer.Stop()
+		cancel(context.Canceled)
+	}
+}
+
+// allowance is the time of a context of WithTime.
+type allowance struct {
+	timer *time.Timer
+
+	mu    sync.Mutex
+	until time.Time // guarded by mu
+}
+
+type allowanceKey struct{}
+
+// extend adds the time since then.
+func (a *allowance) extend(since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.until = a.until.Add(time.Since(since))
+}
+
+func (a *allowance) left() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Until(a.until)
 }

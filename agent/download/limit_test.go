@@ -5,6 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -119,5 +122,61 @@ func TestALimitedDownloadIsNotTakenForAStandstill(t *testing.T) {
 	var none *Limit
 	if NewLimit(0).most() != copyBytes || none.most() != copyBytes || none.took(t.Context(), 1<<30) != nil {
 		t.Error("no limit limits")
+	}
+}
+
+// TestResponsesOfALimitedClientShareTheRate with downloads, and their own time does not pass while
+// they wait for it.
+func TestResponsesOfALimitedClientShareTheRate(t *testing.T) {
+	const mib = 1 << 20
+	synctest.Test(t, func(t *testing.T) {
+		limit, late := NewLimit(mib), errors.New("late")
+		ctx, cancel := WithTime(t.Context(), 10*time.Second, late)
+		defer cancel()
+		began, content := time.Now(), make([]byte, 20*mib)
+		var all sync.WaitGroup
+		all.Go(func() {
+			b := &body{ReadCloser: io.NopCloser(bytes.NewReader(content)), ctx: ctx, limit: limit}
+			b.watch = &stallWatch{after: time.Minute, timer: time.AfterFunc(time.Minute, func() {}), cancel: func(error) {}}
+			defer b.Close()
+			if n, err := io.Copy(io.Discard, b); n != int64(len(content)) || err != nil {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		})
+		all.Go(func() {
+			if err := paced(t.Context(), &Fetcher{Limit: limit}, content, func(Progress) {}); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Wait()
+		if took := time.Since(began); took < 39*time.Second {
+			t.Errorf("40 MiB at 1 MiB/s took %v", took)
+		}
+		if ctx.Err() != nil {
+			t.Error("the wait for the limit counts")
+		}
+		<-time.After(10 * time.Second)
+		<-ctx.Done()
+		if context.Cause(ctx) != late {
+			t.Errorf("it ended with %v", context.Cause(ctx))
+		}
+	})
+}
+
+// TestALimitedClientGivesItsLimitToResponses, and the one that it was made from does not.
+func TestALimitedClientGivesItsLimitToResponses(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+	c, limit := NewClient(Policy{Allow: loopback, Roots: rootsOf(srv)}), NewLimit(MinRate)
+	defer c.Close()
+	for client, want := range map[*Client]*Limit{c: nil, c.Limited(limit): limit} {
+		resp, err := client.Get(t.Context(), srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Body.(*body).limit; got != want {
+			t.Errorf("limit %v, want %v", got, want)
+		}
+		resp.Body.Close()
 	}
 }

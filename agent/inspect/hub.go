@@ -313,7 +313,7 @@ func (h *hubLook) small(e hub.Entry, name string) (string, error) {
 
 // within bounds one look at a remote source.
 func within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, remoteTime, &download.Error{
+	return download.WithTime(ctx, remoteTime, &download.Error{
 		Reason: v1alpha1.ReasonSourceUnreachable, Transient: true,
 		Message: fmt.Sprintf("reading the header took longer than %v; retrying", remoteTime),
 	})
