@@ -155,6 +155,12 @@ func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 		return w.foreign(at)
 	}
 	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: blocks.Takes(i.Bytes), used: i.Changed}
+	if now := w.opt.Now(); f.used.After(now) { // by a clock that was ahead
+		f.used = now
+		if err := w.opt.FS.SetTime(at, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.problem("Failed to record the use of a cached block", err)
+		}
+	}
 	if bytes, known := w.books.index.Bytes(f.id); known && bytes == f.bytes {
 		return []found{f} // read before
 	}

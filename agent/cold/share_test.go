@@ -227,3 +227,31 @@ func TestAnIdleTenantsBlocksAreEvictedFirst(t *testing.T) {
 		})
 	}
 }
+
+// TestATenantWhoseBlocksWereUsedInTheFutureBecomesIdle: the clock was ahead when they were written.
+func TestATenantWhoseBlocksWereUsedInTheFutureBecomesIdle(t *testing.T) {
+	play(t, 1<<30, blocks.Budget{LimitBytes: 20 * fileBytes}, func(t *testing.T, m *mac) {
+		a := m.engine("a")
+		for n := range 5 {
+			a.save("away", n)
+		}
+		a.stop()
+		for _, at := range m.f.Files(dir) {
+			if err := m.f.SetTime(at, time.Now().Add(1000*time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 { // the second start finds the right times
+			m = newMac(t, m.f.Restart(), blocks.Budget{LimitBytes: 20 * fileBytes})
+			time.Sleep(13 * time.Hour)
+		}
+		a = m.engine("a")
+		for n := range 40 {
+			a.save("busy", n)
+		}
+		if n := a.kept("away", 5); n != 0 {
+			t.Errorf("%d blocks of an idle tenant are left", n)
+		}
+		a.stop()
+	})
+}

@@ -29,3 +29,17 @@ func TestLimitsAreTakenAfterTheClockWasSetBack(t *testing.T) {
 		}
 	})
 }
+
+// TestAnEngineWhoseLastUseIsInTheFutureBecomesIdle: the journal was written, and the engine was
+// adopted, while the clock was ahead.
+func TestAnEngineWhoseLastUseIsInTheFutureBecomesIdle(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("a", enginetest.Script{HoldBytes: gib}, onDemand(time.Minute)))
+		s.used("a")
+		s.registry.change(func() {
+			s.registry.entries[memory.Key{UID: "a", Epoch: 1}].engine.lastUse = time.Now().Add(24 * time.Hour).Round(0)
+		})
+		s.after(5 * time.Minute)
+		s.wantResident("")
+	})
+}

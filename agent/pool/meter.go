@@ -144,6 +144,7 @@ func (mt *meter) engineReading(e *entry, g *engine, known bool, reserved int64, 
 	if r.Holds+r.Requests > 0 {
 		g.use(now) // an engine in use does not age
 	}
+	g.lastUse = earlier(g.lastUse, now) // an adopted engine's may be of a clock that was ahead
 	r.LastUse = g.lastUse
 	if r.OnDemand {
 		r.IdleAfter = e.idleAfter()

@@ -369,6 +369,35 @@ func TestTheLastUseSurvivesARestart(t *testing.T) {
 	wantStored(t, s, r[0], r[1])
 }
 
+// TestWeightsThatWereUsedInTheFutureAreEvictedInTime: they were used while the clock was ahead, and
+// count as used at the next start, once.
+func TestWeightsThatWereUsedInTheFutureAreEvictedInTime(t *testing.T) {
+	w := newWorld(t)
+	r := w.catalog(3)
+	w.spared = wants()
+	s, stop := w.start()
+	mustEnsure(t, s, r...)
+	ahead := time.Now().Add(1000 * time.Hour)
+	for _, rec := range r[:2] {
+		if err := os.Chtimes(filepath.Join(w.dir, folder(rec.Digest), recordName), ahead, ahead); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.opt.Spared = wants(r[0].Digest) // the clock is right again
+	if err := s.Collect(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	_, stop = w.start()
+	stop()
+	for _, rec := range r {
+		info, err := os.Stat(filepath.Join(w.dir, folder(rec.Digest), recordName))
+		if err != nil || info.ModTime().After(time.Now()) {
+			t.Errorf("used at %v, %v", info.ModTime(), err)
+		}
+	}
+}
+
 // A crash at any point leaves every model complete or absent, and loses no disk
 // space.
 func TestACrashAtAnyPointLeavesAStoreThatIsRight(t *testing.T) {

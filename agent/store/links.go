@@ -124,10 +124,14 @@ func (s *objectStore) use(digest string, now time.Time) {
 	e.used = now
 	s.entries[digest] = e
 	name := path.Join(folder(digest), recordName)
-	if info, err := s.root.Lstat(name); err == nil && now.Sub(info.ModTime()) < usedEvery {
+	if info, err := s.root.Lstat(name); err == nil && now.Sub(info.ModTime()).Abs() < usedEvery {
 		return
 	}
-	if err := s.root.Chtimes(name, now, now); err != nil {
+	s.recordUse(digest, now)
+}
+
+func (s *objectStore) recordUse(digest string, at time.Time) {
+	if err := s.root.Chtimes(path.Join(folder(digest), recordName), at, at); err != nil {
 		s.log.Info("Failed to record the use of weights", "digest", digest, "cause", err.Error())
 	}
 }

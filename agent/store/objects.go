@@ -169,7 +169,10 @@ func (s *objectStore) read(name string) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	e.used = info.ModTime()
+	if e.used = info.ModTime(); e.used.After(time.Now()) { // by a clock that was ahead
+		e.used = time.Now()
+		s.recordUse(e.Record.Digest, e.used)
+	}
 	return e, e.Record.Validate()
 }
 
