@@ -26,14 +26,19 @@ const (
 // concurrent use.
 type Budget struct {
 	requests, retries [slots]int
-	at                int64 // the current slot, counted since 1970
+	began             time.Time
+	at                int64 // the current slot, counted since began
 }
 
 // forward clears the slots that have left the window.
 func (b *Budget) forward(now time.Time) (slot int) {
-	at := now.UnixNano() / int64(window/slots)
-	if at < b.at {
-		at = b.at // the clock was set back
+	const slotTime = window / slots
+	if b.began.IsZero() {
+		b.began = now
+	}
+	at := int64(now.Sub(b.began) / slotTime)
+	if at < b.at { // a clock without a monotonic reading was set back
+		at, b.began = b.at, now.Add(-time.Duration(b.at)*slotTime)
 	}
 	for n := min(at-b.at, slots); n > 0; n-- {
 		s := (at - n + 1) % slots
@@ -63,5 +68,6 @@ func (b *Budget) Retry(now time.Time) bool {
 
 // Idle reports whether nothing that it counted is in the window any more.
 func (b *Budget) Idle(now time.Time) bool {
-	return now.UnixNano()/int64(window/slots) >= b.at+slots
+	b.forward(now)
+	return b.requests == [slots]int{} && b.retries == [slots]int{}
 }

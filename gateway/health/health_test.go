@@ -43,6 +43,12 @@ func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	if n := retries(&b, begin); n != 0 {
 		t.Errorf("%d with a clock that was set back", n)
 	}
+	if n := retries(&b, begin.Add(10*time.Second)); n != 100 {
+		t.Errorf("%d a window after the clock was set back, want 100", n)
+	}
+	if b.Idle(begin.Add(11*time.Second)) || !b.Idle(begin.Add(20*time.Second)) {
+		t.Error("after the clock was set back, it is not idle for as long as the window")
+	}
 }
 
 func TestAReplicaThatFailsIsLeftAlone(t *testing.T) {

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"cmp"
 	"slices"
 	"time"
 )
@@ -91,7 +90,7 @@ func (o *Outliers) Ejected(replicas []string, now time.Time) []bool {
 		}
 	}
 	slices.SortStableFunc(bad, func(a, b int) int {
-		return cmp.Compare(o.replicas[replicas[b]].until.UnixNano(), o.replicas[replicas[a]].until.UnixNano())
+		return o.replicas[replicas[b]].until.Compare(o.replicas[replicas[a]].until)
 	})
 	for _, i := range bad[:min(len(bad), len(replicas)/2)] {
 		out[i] = true
