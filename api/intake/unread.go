@@ -24,9 +24,10 @@ const (
 // reading is how a client reads the current response of a connection. One that reads a little
 // now and then is late as well, and earlier bytes that it read fast do not help it.
 type reading struct {
-	// began is when the current write began, in nanoseconds since 1970; 0 without one. bytes are
-	// those of this write, and lag is how late the client was before it, in nanoseconds.
-	began, bytes, lag atomic.Int64
+	// began is when the current write began; nil without one. bytes are those of this write, and
+	// lag is how late the client was before it, in nanoseconds.
+	began      atomic.Pointer[time.Time]
+	bytes, lag atomic.Int64
 }
 
 // write writes in pieces, so that a client that reads a long one is not late.
@@ -34,11 +35,12 @@ func (r *reading) write(to net.Conn, p []byte) (n int, err error) {
 	for more := true; more && err == nil; more = n < len(p) {
 		piece := p[n:min(len(p), n+pieceBytes)]
 		r.bytes.Store(int64(len(piece)))
-		r.began.Store(time.Now().UnixNano())
+		began := time.Now()
+		r.began.Store(&began)
 		var wrote int
 		wrote, err = to.Write(piece)
 		r.lag.Store(int64(r.late(time.Now())))
-		r.began.Store(0)
+		r.began.Store(nil)
 		n += wrote
 	}
 	return n, err
@@ -51,10 +53,10 @@ func (r *reading) end() { r.lag.Store(0) }
 // awaited.
 func (r *reading) late(now time.Time) time.Duration {
 	began := r.began.Load()
-	if began == 0 {
+	if began == nil {
 		return 0
 	}
-	took := time.Duration(r.lag.Load() + now.UnixNano() - began)
+	took := time.Duration(r.lag.Load()) + now.Sub(*began)
 	return max(0, took-time.Duration(r.bytes.Load())*time.Second/ReadRate)
 }
 

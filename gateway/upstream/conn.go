@@ -88,8 +88,8 @@ type conn struct {
 	// opened are the connections to the MacNode, also those of a conn that this one replaced.
 	opened *opened
 
-	failed atomic.Bool  // a connection failed, and no probe has succeeded since
-	probed atomic.Int64 // time of the last probe, in Unix nanoseconds
+	failed atomic.Bool               // a connection failed, and no probe has succeeded since
+	probed atomic.Pointer[time.Time] // time of the last probe; nil before the first
 
 	running  atomic.Int64 // requests
 	replaced atomic.Bool  // by another one: it closes when its last request ends

@@ -222,8 +222,8 @@ func (w either) RoundTrip(r *http.Request) (*http.Response, error) {
 // probe checks in the background, with a minimum interval, whether a Mac can be reached
 // directly again.
 func (p *Pool) probe(c *conn, e route.Endpoint) {
-	now, last := time.Now().UnixNano(), c.probed.Load()
-	if now-last < int64(probeInterval) || !c.probed.CompareAndSwap(last, now) {
+	now, last := time.Now(), c.probed.Load()
+	if last != nil && now.Sub(*last) < probeInterval || !c.probed.CompareAndSwap(last, &now) {
 		return
 	}
 	p.tasks.Go(func() {
