@@ -34,6 +34,9 @@ var errCrowded = errors.New("the bodies of other requests use all available memo
 type Bodies struct {
 	// Max is the limit for all buffers, in bytes.
 	Max int64
+	// SendBuffer is the size of the buffer from which a body is sent on, or of the body if that is
+	// shorter. It counts with the body; 0 for bodies that are not sent.
+	SendBuffer int64
 
 	mu      sync.Mutex // guards the fields after it, and the bytes of all bodies
 	held    int64
@@ -183,7 +186,7 @@ func (b *body) read(from io.Reader, promised, limit int64) ([]byte, error) {
 			size = promised + 1 // one byte more, to detect the end
 		}
 		size = max(min(size, limit+1), int64(len(data)))
-		if !b.grow(size) {
+		if !b.grow(b.room.sending(size)) {
 			return nil, errCrowded
 		}
 		data = append(make([]byte, 0, size), data...)
@@ -213,9 +216,12 @@ func (b *body) complete(data []byte) ([]byte, error) {
 		return nil, errCrowded
 	}
 	b.stay()
-	b.count(int64(cap(data)) - b.bytes)
+	b.count(b.room.sending(int64(cap(data))) - b.bytes)
 	return data, nil
 }
+
+// sending returns how much memory a body takes until it is sent.
+func (b *Bodies) sending(size int64) int64 { return size + min(size, b.SendBuffer) }
 
 // count adds to the memory of the body; the lock is held.
 func (b *body) count(more int64) {

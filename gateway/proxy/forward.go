@@ -29,6 +29,8 @@ type request struct {
 	body   []byte
 	// release returns the memory of the body; nil without one.
 	release func()
+	// upload is the sending of the body in the current attempt.
+	upload *upload
 	// strict makes the agent reject fields that have no effect.
 	strict bool
 	// background makes the agent send a stream, which is read to its end.
@@ -249,7 +251,7 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	if req.Routed {
 		out.Header.Set(agentapi.HeaderModel, routedName(req, lease))
 	}
-	return out.WithContext(ctx)
+	return out.WithContext(req.uploading(ctx))
 }
 
 // maxValue bounds each header of a client that is sent to an agent: an agent refuses long
@@ -267,31 +269,3 @@ func safeQuery(query url.Values) string {
 	}
 	return query.Encode()
 }
-
-// answered releases the memory of the body: the response has begun, so no other replica
-// will be tried.
-func (r *request) answered(w *reply) {
-	if r.release == nil {
-		return
-	}
-	r.body = nil
-	w.keepAlives.forget()
-	r.release()
-}
-
-// sentOnce reads a body and drops its reference after the last byte: a transport keeps the
-// reader until the response has ended.
-type sentOnce struct{ rest []byte }
-
-func bodyReader(b []byte) io.ReadCloser { return &sentOnce{b} }
-
-func (s *sentOnce) Read(p []byte) (int, error) {
-	n := copy(p, s.rest)
-	if s.rest = s.rest[n:]; len(s.rest) > 0 {
-		return n, nil
-	}
-	s.rest = nil
-	return n, io.EOF
-}
-
-func (*sentOnce) Close() error { return nil }

@@ -118,7 +118,7 @@ func New(c Config) *Proxy {
 		c.Draining = func() bool { return false }
 	}
 	m := newMetrics(c.Registry, c.Table)
-	bodies := &intake.Bodies{Max: c.MaxHeldBytes}
+	bodies := &intake.Bodies{Max: c.MaxHeldBytes, SendBuffer: sendBuffer}
 	c.Registry.MustRegister(bodies)
 	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
 		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
