@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -46,10 +47,12 @@ type kept struct {
 	bytes, counted int64
 }
 
-// keep counts n bytes of the answer to a request, after other answers of its tenant were
-// read if there is no memory now. end is called if the answer has to give way.
+// keep counts n bytes of the answer to a request, after other answers of its tenant, or of its
+// client without API keys, were read if there is no memory now. end is called if the answer has to
+// give way.
 func (h *handler) keep(ctx context.Context, r *http.Request, n int64, end context.CancelCauseFunc) (*kept, error) {
-	hold, err := h.answers.Hold(ctx, r.Header.Get(agentapi.HeaderTenant), n, func() { end(errUnread) })
+	owner := cmp.Or(r.Header.Get(agentapi.HeaderTenant), r.Header.Get(agentapi.HeaderClient))
+	hold, err := h.answers.Hold(ctx, owner, n, func() { end(errUnread) })
 	if err != nil {
 		return nil, ended(ctx, tooMany(err))
 	}

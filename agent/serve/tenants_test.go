@@ -1,12 +1,18 @@
 package serve_test
 
 import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // Every text route names to the engine whose cache the prompt may use: the tenant by the
@@ -39,6 +45,33 @@ func TestTheEngineLearnsTenantAndSalt(t *testing.T) {
 		resp := p.do("POST", dialect.PathChat, `{"model":"m","messages":[{"role":"user","content":"x"}],"cache_salt":`+bad+`}`)
 		if resp.StatusCode != 400 {
 			t.Errorf("cache_salt %s: %s, want an error (%s)", bad, resp.Status, openai.CodeInvalidValue)
+		}
+	}
+}
+
+// TestSlowReadersWithoutKeysShareTheMemory: the answer of one client waits for none of another's.
+func TestSlowReadersWithoutKeysShareTheMemory(t *testing.T) {
+	a := unhurried(t, 12<<20)
+	a.fake.AddReader("e", here, servetest.Reader{Embed: func(context.Context, *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+		vector := &wire.Vector{Values: slices.Repeat([]float32{0.01}, 4096)}
+		return &wire.EmbedResponse{Usage: &wire.Usage{PromptTokens: 1}, Vectors: slices.Repeat([]*wire.Vector{vector}, 256)}, nil
+	}})
+	body := `{"model":"e","input":["a"` + strings.Repeat(`,"a"`, 255) + `]}`
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
+	defer cancel()
+	for _, client := range []string{"a", "b"} { // of which each leaves no room for another one of its own
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+dialect.PathEmbeddings, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set(agentapi.HeaderClient, client)
+		resp, err := a.client.Do(r)
+		if err != nil {
+			t.Fatalf("the answer to %s: %v", client, err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("the answer to %s: %s", client, resp.Status)
 		}
 	}
 }

@@ -76,6 +76,9 @@ const (
 	// Without the header, all requests are of one tenant. Its name is older than
 	// tenants, so that agents and gateways of different versions keep them apart.
 	HeaderTenant = "X-Metalfleet-Owner"
+	// HeaderClient on a request to an agent without HeaderTenant differs between clients that the
+	// gateway distinguishes, so that they share the agent's memory for answers.
+	HeaderClient = "X-Metalfleet-Client"
 	// HeaderPriority is the highest priority that the request may have, and its
 	// default: that of the client's API key.
 	HeaderPriority = "X-Metalfleet-Priority"

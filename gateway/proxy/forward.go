@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net/http"
 	"net/url"
@@ -59,6 +60,8 @@ type forwarder struct {
 	keepAlive  time.Duration
 	// held bounds the memory of buffered parts of responses.
 	held *room
+	// clients hides addresses from agents, which only distinguish them.
+	clients maphash.Seed
 }
 
 // forward tries replicas until one responds. It tries no other one after the client
@@ -123,6 +126,9 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
 	if w.meter != nil { // else no one reads them, and a transport ends a response after 64 KiB of them
 		out.Header.Set(agentapi.HeaderInforms, "true")
+	}
+	if about := scopeOf(ctx); about.tenant == "" {
+		out.Header.Set(agentapi.HeaderClient, strconv.FormatUint(maphash.String(f.clients, about.share), 36))
 	}
 	span := tracing.Call(ctx, out.Header, "request to a replica")
 	defer func() { endOfTry(span, lease, failed, err) }()

@@ -21,6 +21,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"net/http"
 	"time"
 
@@ -127,7 +128,7 @@ func New(c Config) *Proxy {
 	p.macs = upstream.New(upstream.Options{Table: c.Table, Identity: c.Identity, TakesTunnels: c.TakesTunnels, Changed: p.dispatcher.Notify,
 		Lost: func(mac string, cause error) { p.dispatcher.Avoid(c.Log, mac, cause) }, Registry: c.Registry, Log: c.Log.WithName("tunnel")})
 	p.prober = &reach.Prober{Macs: c.Table.Macs, To: p.toMac, NotReached: upstream.NotReached}
-	f := &forwarder{dispatcher: p.dispatcher, macs: p.macs, metrics: m, tryTimeout: c.TryTimeout, keepAlive: c.KeepAlive, held: newRoom(heldBytes)}
+	f := &forwarder{dispatcher: p.dispatcher, macs: p.macs, metrics: m, tryTimeout: c.TryTimeout, keepAlive: c.KeepAlive, held: newRoom(heldBytes), clients: maphash.MakeSeed()}
 	s := &stored{gate: p.gate, limits: p.limits, table: c.Table, forwarder: f, searches: newTurns(maxSearches, searchesEach), reads: newTurns(maxReads, readsEach)}
 	p.routes = &routes{gate: p.gate, stored: s, cors: p.cors, draining: c.Draining, catalog: &catalog{gate: p.gate, limits: p.limits, turns: newListTurns()},
 		inference: &inference{gate: p.gate, limits: p.limits, table: c.Table, stored: s, background: p.background, forwarder: f,
@@ -233,7 +234,7 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 		return err
 	}
 	about := scopeOf(ctx)
-	about.tenant, about.key = c.tenant(), c.name()
+	about.tenant, about.share, about.key = c.tenant(), c.share(), c.name()
 	if about.tenant != "" {
 		if err := intake.Own(r.Context(), about.tenant); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 type scope struct {
 	gateway           logr.Logger
 	id, route, tenant string
+	share             string // owner of its memory: the tenant, or the address without one
 	key               string // name of the API key, for the access log
 	model             string // the deployment, once it is known
 }

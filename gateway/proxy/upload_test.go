@@ -5,7 +5,19 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
 )
+
+// TestClientsWithoutKeysAreDistinguished: an agent divides its memory among them.
+func TestClientsWithoutKeysAreDistinguished(t *testing.T) {
+	w := newWorld(t)
+	m := w.addMac("a", say("{}"))
+	w.do("POST", chatPath, chatBody, agentapi.HeaderClient, "another")
+	if client := (<-m.seen).Header.Get(agentapi.HeaderClient); client == "" || client == "another" {
+		t.Errorf("the client is %q", client)
+	}
+}
 
 // TestAMacThatReadsNoBody: what the gateway keeps of a body counts until the Mac has read it,
 // also if the response has begun, and so does the buffer from which net/http sends it.
