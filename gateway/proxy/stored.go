@@ -35,32 +35,43 @@ type stored struct {
 	// searches bounds the searches for responses whose ids name no Mac, reads all requests
 	// for stored responses: each is a stream to a Mac, where it may wait for memory.
 	searches, reads *turns
-	// missed bounds how many searches of one client may find nothing.
-	missed missed
+	// searched bounds the searches of one client.
+	searched searched
 }
 
-// missed counts searches that find nothing, by client. The zero value is ready for use.
-type missed struct {
+// searched counts searches by client. The zero value is ready for use.
+type searched struct {
 	mu    sync.Mutex
 	debts health.Debts // guarded by mu
 }
 
-// missedBurst is how many searches of one client may find nothing at once, and missedPerSecond
-// how many in each second after that: each asks every Mac, and a client that invents ids finds nothing.
-const missedBurst, missedPerSecond = 64, 1
+const (
+	// missedBurst is how many searches of one client may find nothing at once, and missedPerSecond
+	// how many in each second after that: each asks every Mac, and a client that invents ids finds
+	// nothing.
+	missedBurst, missedPerSecond = 64, 1
+	// askedPerMiss is how many Macs may be asked for what is found, for as much as one search that
+	// finds nothing: a client may read a response that it has as often as it likes.
+	askedPerMiss = 2048
+)
 
 // wait returns how long a client has to wait before it may search.
-func (m *missed) wait(client string, now time.Time) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.debts.Most, m.debts.PerSecond = missedBurst, missedPerSecond
-	return m.debts.Wait(client, 1, now)
+func (s *searched) wait(client string, now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.debts.Most, s.debts.PerSecond = missedBurst, missedPerSecond
+	return s.debts.Wait(client, 1, now)
 }
 
-func (m *missed) add(client string, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.debts.Add(client, 1, now)
+// add counts a search of a client that asked a number of Macs.
+func (s *searched) add(client string, found bool, macs int, now time.Time) {
+	cost := 1.0
+	if found {
+		cost = min(1, float64(macs)/askedPerMiss)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.debts.Add(client, cost, now)
 }
 
 // storedAt returns the Mac that a request has to be sent to, because it stores the response
@@ -224,7 +235,7 @@ type claim struct {
 // the id while the request waited for a replica. Of several that prove that they were sent the
 // request, the last one stores it.
 func (s *stored) find(ctx context.Context, c caller, id string) (mac string, found bool, err error) {
-	if wait := s.missed.wait(c.share(), time.Now()); wait > 0 {
+	if wait := s.searched.wait(c.share(), time.Now()); wait > 0 {
 		return "", false, openai.RateLimited(wait)
 	}
 	end, err := s.searches.begin(ctx, c.share())
@@ -235,19 +246,18 @@ func (s *stored) find(ctx context.Context, c caller, id string) (mac string, fou
 		return "", false, dispatch.Ended(ctx)
 	}
 	defer end()
-	if mac, err = s.search(ctx, id); mac == "" {
-		s.missed.add(c.share(), time.Now())
-	}
+	macs := s.table.Macs()
+	mac, err = s.search(ctx, macs, id)
+	s.searched.add(c.share(), mac != "", len(macs), time.Now())
 	return mac, mac != "", err
 }
 
 // search is find without its limits. mac is empty if none stores the response.
-func (s *stored) search(ctx context.Context, id string) (mac string, err error) {
+func (s *stored) search(ctx context.Context, macs []route.Mac, id string) (mac string, err error) {
 	asking, stop := context.WithTimeout(ctx, searchTime)
 	defer stop()
 	var all errgroup.Group
 	all.SetLimit(searchAtOnce)
-	macs := s.table.Macs()
 	claims := make(chan claim, len(macs))
 	for _, m := range macs {
 		all.Go(func() error {

@@ -126,3 +126,25 @@ func TestAttackSearchesForInventedResponses(t *testing.T) {
 		}
 	})
 }
+
+// TestSearchesThatFindAResponse also ask every Mac: one client has a few thousand Macs asked in
+// each second, and in a small fleet it notices no limit.
+func TestSearchesThatFindAResponse(t *testing.T) {
+	for _, c := range []struct{ macs, most int }{{macs: 10, most: 10_000}, {macs: 1000, most: 400}} {
+		var s searched
+		now, searches := time.Now(), 0
+		for range c.most {
+			if s.wait("a", now) == 0 {
+				searches++
+				s.add("a", true, c.macs, now)
+			}
+			now = now.Add(10 * time.Millisecond)
+		}
+		if asked := searches * c.macs; c.macs == 10 && searches < c.most || asked > askedPerMiss*(missedBurst+c.most/100+1) {
+			t.Errorf("of %d searches, %d asked %d Macs", c.most, searches, asked)
+		}
+		if s.wait("b", now) > 0 {
+			t.Error("another client has to wait")
+		}
+	}
+}
