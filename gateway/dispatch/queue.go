@@ -1,7 +1,7 @@
 package dispatch
 
 import (
-	"maps"
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -326,6 +326,14 @@ func (q *queue) trust(mac string) {
 // demand fills in a report for the operator. It names the models that have requests, or had
 // one recently and exist.
 func (q *queue) demand(r *demand.Report) {
+	q.unsorted(r)
+	slices.SortFunc(r.Models, func(a, b demand.Model) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// unsorted is demand without the order of the models: others wait for the lock.
+func (q *queue) unsorted(r *demand.Report) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -340,8 +348,8 @@ func (q *queue) demand(r *demand.Report) {
 		waits[of.Model] = w
 	}
 	r.Models, r.Replicas = nil, map[string]int{}
-	for _, key := range slices.SortedFunc(maps.Keys(q.slots.models), route.Key.Compare) {
-		l, w := q.slots.models[key], waits[key.String()]
+	for key, l := range q.slots.models {
+		w := waits[key.String()]
 		if l.inFlight == 0 && w.count == 0 && (l.of.Gone() || now.Sub(l.used) > reportModel) {
 			continue
 		}

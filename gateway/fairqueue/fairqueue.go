@@ -342,7 +342,7 @@ type Length struct {
 	Oldest time.Time
 }
 
-// Lengths returns the lengths of the queues that are not empty, by model.
+// Lengths returns the lengths of the queues that are not empty, in no order.
 func (q *Queue) Lengths() []Length {
 	var out []Length
 	for _, m := range q.queues {
@@ -351,6 +351,5 @@ func (q *Queue) Lengths() []Length {
 		}
 		out = append(out, Length{Model: m.model, Count: m.count, Oldest: m.oldest()})
 	}
-	slices.SortFunc(out, func(a, b Length) int { return cmp.Compare(a.Model, b.Model) })
 	return out
 }
