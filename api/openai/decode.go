@@ -229,7 +229,7 @@ func Shorten(s string) string {
 
 // kind returns the JSON type of a valid value.
 func kind(raw json.RawMessage) string {
-	raw = bytes.TrimLeft(raw, " \t\r\n")
+	raw = skipSpace(raw)
 	if len(raw) == 0 {
 		return "nothing"
 	}

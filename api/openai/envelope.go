@@ -231,7 +231,14 @@ func afterComma(rest []byte) []byte {
 	return rest
 }
 
-func skipSpace(b []byte) []byte { return bytes.TrimLeft(b, " \t\r\n") }
+func skipSpace(b []byte) []byte {
+	for len(b) > 0 && isSpace(b[0]) { // faster than bytes.TrimLeft where there is none
+		b = b[1:]
+	}
+	return b
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
 // valueEnd returns the end of the value at the start of b.
 func valueEnd(b []byte) int {
@@ -252,10 +259,10 @@ func valueEnd(b []byte) int {
 			if depth > 0 {
 				continue
 			}
-			if n := bytes.IndexAny(b[i:], ",]} \t\r\n"); n >= 0 {
-				return i + n
+			for i < len(b) && b[i] != ',' && b[i] != ']' && b[i] != '}' && !isSpace(b[i]) {
+				i++
 			}
-			return len(b)
+			return i
 		}
 		if depth == 0 {
 			return i + 1

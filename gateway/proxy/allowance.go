@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/json"
+	"strconv"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -65,13 +67,18 @@ func imagesIn(messages json.RawMessage) (n int64) {
 
 // isImage reports whether a content part is an image, in any of the APIs.
 func isImage(part json.RawMessage) bool {
-	kind := ""
+	var kind json.RawMessage
 	for name, value := range openai.Members(part) {
 		if string(name) == "type" {
-			_ = json.Unmarshal(value, &kind) // the backend rejects anything but a string
+			kind = value // the backend rejects anything but a string
 		}
 	}
-	return kind == "image_url" || kind == "input_image" || kind == "image"
+	if bytes.IndexByte(kind, '\\') >= 0 {
+		var plain string
+		_ = json.Unmarshal(kind, &plain)
+		kind = strconv.AppendQuote(nil, plain)
+	}
+	return string(kind) == `"image_url"` || string(kind) == `"input_image"` || string(kind) == `"image"`
 }
 
 // atMost returns the counts that are not above those of another.
