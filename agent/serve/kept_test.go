@@ -1,3 +1,5 @@
+//go:build !race
+
 package serve_test
 
 import (
