@@ -1,3 +1,5 @@
+//go:build !race
+
 package v1alpha1
 
 import (
