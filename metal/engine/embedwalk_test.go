@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -38,12 +39,12 @@ func textOf(first, n int) []int32 {
 	return out
 }
 
-// longEncoder writes an encoder that reads long texts, in many layers.
-func longEncoder(t *testing.T, name string) string {
+// longEncoder writes an encoder that reads long texts.
+func longEncoder(t *testing.T, name string, layers int) string {
 	t.Helper()
 	all := tinymodel.Readers()
 	r := all[slices.IndexFunc(all, func(r tinymodel.Reader) bool { return r.Name == name })]
-	r.Size = tinymodel.Size{Hidden: 32, Inner: 64, Heads: 2, Layers: 48, Positions: 1024}
+	r.Size = tinymodel.Size{Hidden: 32, Inner: 64, Heads: 2, Layers: layers, Positions: 1024}
 	dir := filepath.Join(t.TempDir(), "model")
 	if err := r.Write(dir); err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func longEncoder(t *testing.T, name string) string {
 // computed in turns with those of another tenant, and what its client left of it is dropped.
 func TestAttackALongTextHoldsUpOthers(t *testing.T) {
 	t.Run("decoder", func(t *testing.T) { testLongText(t, longReader(t), longContext) })
-	t.Run("encoder", func(t *testing.T) { testLongText(t, longEncoder(t, "bert mean"), 1000) })
+	t.Run("encoder", func(t *testing.T) { testLongText(t, longEncoder(t, "bert mean", 48), 1000) })
 }
 
 func testLongText(t *testing.T, path string, size int) {
@@ -93,6 +94,38 @@ func testLongText(t *testing.T, path string, size int) {
 	if kept, kv := engine.Kept(e), e.Status().Memory.KV; kept != 0 || kv != 0 {
 		t.Errorf("%d requests and %d bytes of the cache are kept", kept, kv)
 	}
+}
+
+// An encoder that computes a text layer by layer returns what it does for the whole text.
+func TestLayersInTurnsHaveTheResultsOfOnePass(t *testing.T) {
+	texts := []string{strings.Repeat("a man ", 90), "a man", strings.Repeat("man a ", 80)}
+	path := longEncoder(t, "bert mean", 8)
+	vectors, _, err := byHand(t, path, facts.Embed).Embed(t.Context(), texts, truncated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranker := longEncoder(t, "xlm-roberta rerank", 8)
+	scores, _, err := byHand(t, ranker, facts.Rerank).Rerank(t.Context(), "a man", texts, truncated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, r := ready(t, engine.Options{ModelPath: path, Sequences: 2}, ref.Options{}), ready(t, engine.Options{ModelPath: ranker, Sequences: 2}, ref.Options{})
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			got, err := e.Embed(t.Context(), engine.EmbedRequest{Texts: texts, Options: truncated})
+			if err != nil || !slices.EqualFunc(got.Vectors, vectors, slices.Equal) {
+				t.Errorf("the vectors are others than of whole texts (%v)", err)
+			}
+		})
+		all.Go(func() {
+			got, err := r.Rerank(t.Context(), engine.RerankRequest{Query: "a man", Documents: texts, Options: truncated})
+			if err != nil || !slices.Equal(got.Scores, scores) {
+				t.Errorf("the scores are others than of whole texts (%v)", err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // Vectors of texts that are computed in turns are those of each text alone, also where the
