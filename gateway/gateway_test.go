@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -39,7 +40,23 @@ const (
 	namespace = "metalfleet-system"
 )
 
-// cluster is a real API server with one Mac that serves "m".
+// env is one control plane for all tests of this package, which run in sequence; nil until one
+// needs it.
+var env *testenv.Env
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if env != nil {
+		if err := env.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// cluster is a real API server with one Mac that serves "m". What a test creates there is deleted
+// at its end, except namespaces.
 type cluster struct {
 	t      *testing.T
 	env    *testenv.Env
@@ -51,15 +68,12 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	env, err := testenv.Start(t.Context(), testenv.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
+	var err error
+	if env == nil {
+		if env, err = testenv.Start(t.Context(), testenv.Options{}); err != nil {
+			t.Fatal(err)
 		}
-	})
+	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
@@ -76,7 +90,18 @@ func newCluster(t *testing.T) *cluster {
 
 func (c *cluster) create(o client.Object) {
 	c.t.Helper()
-	if err := c.client.Create(c.t.Context(), o); err != nil {
+	err := c.client.Create(c.t.Context(), o)
+	kind, _ := c.client.GroupVersionKindFor(o)
+	if kind.Kind == "Namespace" {
+		err = client.IgnoreAlreadyExists(err)
+	} else if o.GetUID() != "" { // the API server keeps it
+		c.t.Cleanup(func() {
+			if err := client.IgnoreNotFound(c.client.Delete(context.Background(), o)); err != nil {
+				c.t.Error(err)
+			}
+		})
+	}
+	if err != nil {
 		c.t.Fatal(err)
 	}
 }
