@@ -16,6 +16,10 @@ import (
 // are in the same one.
 const maxReportBytes = 256 << 10
 
+// maxFilesBytes bounds the files of all inspections, as the policy metalfleet-agent-size counts
+// them: it refuses a status with more as a whole.
+const maxFilesBytes = 400 << 10
+
 // cutBytes is what a report takes at most of which only the reason is left.
 const cutBytes = 512
 
@@ -28,6 +32,7 @@ type result struct {
 	namespace string
 	status    v1alpha1.InspectionStatus
 	bytes     int
+	files     int // by filesBytes
 }
 
 // tooLarge refuses a record that no status or replica can hold.
@@ -41,7 +46,7 @@ func tooLarge(rec model.Record) error {
 }
 
 // withinBudget cuts reports down to their reason where all of them are larger than
-// the budget, and sorts them by id. Namespaces take turns, each with its smallest
+// either budget, and sorts them by id. Namespaces take turns, each with its smallest
 // report first, so that none can use up the budget for the others.
 func withinBudget(results []result) []v1alpha1.InspectionStatus {
 	bySize := func(a, b result) int {
@@ -54,13 +59,14 @@ func withinBudget(results []result) []v1alpha1.InspectionStatus {
 		turns[r.namespace]++
 	}
 	slices.SortFunc(results, func(a, b result) int { return cmp.Or(turn[a.status.ID]-turn[b.status.ID], bySize(a, b)) })
-	left := maxReportBytes - len(results)*cutBytes
+	left, leftFiles := maxReportBytes-len(results)*cutBytes, maxFilesBytes
 	out := make([]v1alpha1.InspectionStatus, 0, len(results))
 	for _, r := range results {
-		if more := r.bytes - cutBytes; more > left {
+		if more := r.bytes - cutBytes; more > left || r.files > leftFiles {
 			r.status = cut(r.status)
 		} else {
 			left -= max(0, more)
+			leftFiles -= r.files
 		}
 		out = append(out, r.status)
 	}
@@ -85,6 +91,24 @@ func reportBytes(s v1alpha1.InspectionStatus) int {
 		for _, f := range s.Model.Files {
 			n += fileBytes + 2*jsonBytes(f.Path) - len(f.Path) // the key is JSON within JSON
 		}
+	}
+	return n
+}
+
+// filesBytes is what the policy counts for the files of a report and of its adapters, or more:
+// they are in managedFields too.
+func filesBytes(s v1alpha1.InspectionStatus) (n int) {
+	if s.Model == nil {
+		return 0
+	}
+	files := slices.Clone(s.Model.Files)
+	for _, a := range s.Model.Adapters {
+		n += 500
+		files = append(files, a.Files...)
+	}
+	for _, f := range files {
+		escapes := jsonBytes(f.Path) - len(f.Path) - 2
+		n += 250 + 3*len(f.Path) + 12*escapes
 	}
 	return n
 }

@@ -164,7 +164,7 @@ func (i *Inspector) Snapshot() []v1alpha1.InspectionStatus {
 	defer i.mu.Unlock()
 	results := make([]result, 0, len(i.jobs))
 	for _, j := range i.jobs {
-		results = append(results, result{j.order.Namespace, *j.status.DeepCopy(), reportBytes(j.status)})
+		results = append(results, result{j.order.Namespace, *j.status.DeepCopy(), reportBytes(j.status), filesBytes(j.status)})
 	}
 	return withinBudget(results)
 }
