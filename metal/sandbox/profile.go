@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -58,3 +59,40 @@ func stateFolder(r Rules) []string {
 
 // quoted is a path as a string of the profile language.
 func quoted(path string) string { return strconv.Quote(path) }
+
+// resolved follows links, because a profile is compared with real paths.
+func resolved(r Rules) (out Rules, err error) {
+	for _, path := range r.Read {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return Rules{}, fmt.Errorf("sandbox: %w", err)
+		}
+		out.Read = append(out.Read, real)
+	}
+	for _, path := range r.Write {
+		out.Write = append(out.Write, existing(path))
+	}
+	if r.State != "" {
+		if out.State, err = filepath.EvalSymlinks(r.State); err != nil {
+			return Rules{}, fmt.Errorf("sandbox: %w", err)
+		}
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(r.Socket))
+	if err != nil {
+		return Rules{}, fmt.Errorf("sandbox: %w", err)
+	}
+	out.Socket = filepath.Join(folder, filepath.Base(r.Socket))
+	return out, nil
+}
+
+// existing follows the links of the part of a path that exists: a disk that is away, or full,
+// ends no engine.
+func existing(path string) string {
+	real, err := filepath.EvalSymlinks(path)
+	if parent := filepath.Dir(path); err != nil && parent != path {
+		return filepath.Join(existing(parent), filepath.Base(path))
+	} else if err != nil {
+		return path
+	}
+	return real
+}

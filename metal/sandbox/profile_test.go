@@ -1,6 +1,10 @@
 package sandbox
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,5 +45,31 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 		if _, ok := at[always]; !ok {
 			t.Errorf("want %s", always)
 		}
+	}
+}
+
+// TestAFolderThatIsMissingEndsNoEngine: the disk of the cache may be full or away, and the engine
+// runs without it. The folders next to it stay out of reach.
+func TestAFolderThatIsMissingEndsNoEngine(t *testing.T) {
+	dir := t.TempDir()
+	disk, link := filepath.Join(dir, "disk"), filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(disk, 0o700), os.Symlink(disk, link)); err != nil {
+		t.Fatal(err)
+	}
+	real, err := filepath.EvalSymlinks(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(link, "cache", "model"): filepath.Join(real, "cache", "model"),
+		link:                                  real,
+	} {
+		r, err := resolved(Rules{Write: []string{path}, Socket: filepath.Join(dir, "e.sock")})
+		if err != nil || !slices.Equal(r.Write, []string{want}) {
+			t.Errorf("%s: %q, %v; want %s", path, r.Write, err, want)
+		}
+	}
+	if _, err := resolved(Rules{Read: []string{filepath.Join(link, "model")}, Socket: filepath.Join(dir, "e.sock")}); err == nil {
+		t.Error("a model that is missing is not noticed")
 	}
 }

@@ -47,33 +47,3 @@ func Enter(Rules) (string, error) {
 	}
 	return "sandbox-exec", nil
 }
-
-// resolved follows links, because a profile is compared with real paths.
-func resolved(r Rules) (Rules, error) {
-	out := Rules{}
-	for _, list := range []struct {
-		from []string
-		to   *[]string
-	}{{r.Read, &out.Read}, {r.Write, &out.Write}} {
-		for _, path := range list.from {
-			real, err := filepath.EvalSymlinks(path)
-			if err != nil {
-				return Rules{}, fmt.Errorf("sandbox: %w", err)
-			}
-			*list.to = append(*list.to, real)
-		}
-	}
-	if r.State != "" {
-		real, err := filepath.EvalSymlinks(r.State)
-		if err != nil {
-			return Rules{}, fmt.Errorf("sandbox: %w", err)
-		}
-		out.State = real
-	}
-	folder, err := filepath.EvalSymlinks(filepath.Dir(r.Socket))
-	if err != nil {
-		return Rules{}, fmt.Errorf("sandbox: %w", err)
-	}
-	out.Socket = filepath.Join(folder, filepath.Base(r.Socket))
-	return out, nil
-}
