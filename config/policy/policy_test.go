@@ -711,7 +711,7 @@ func (w *world) sources() {
 	// A folder that a server takes for the one above, with anything after it.
 	for after, refused := range map[string]string{
 		"x.gguf": "", "x..gguf": "", "..x/y.gguf": "", "x.gguf?part=..": "",
-		"..": refused, "../x": refused, "..?file=/other/x": refused, "..#x": refused, "..;a/x": refused, "x%5c..%5cy": refused,
+		"..": refused, "../x": refused, "..?file=/other/x": refused, "..#x": refused, "..;a/x": refused, "x%5c..%5cy": refused, `x\\..\\y`: refused,
 	} {
 		object := deployment("a", "https://models.example/team/"+after, ", servedNames: [tenant/a]")
 		object = strings.Replace(object, "model: {", `model: {sha256: "`+strings.Repeat("0", 64)+`", `, 1)
