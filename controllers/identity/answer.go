@@ -101,3 +101,13 @@ func decidedAt(csr *certificatesv1.CertificateSigningRequest) (at time.Time) {
 	}
 	return at
 }
+
+// collectable returns how much longer a Mac may collect what it needs from a decided request. A
+// decision far in the future is of an operator whose clock was ahead.
+func collectable(csr *certificatesv1.CertificateSigningRequest, now time.Time) time.Duration {
+	left := decidedAt(csr).Add(collectWithin).Sub(now)
+	if left > 2*collectWithin {
+		return 0
+	}
+	return max(0, left)
+}

@@ -177,7 +177,7 @@ func (r *EnrolmentRequests) Reconcile(ctx context.Context, req reconcile.Request
 
 // freeSlot deletes a request some time after it was decided.
 func (r *EnrolmentRequests) freeSlot(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (reconcile.Result, error) {
-	if left := decidedAt(csr).Add(collectWithin).Sub(r.Issuer.Clock.Now()); left > 0 {
+	if left := collectable(csr, r.Issuer.Clock.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil // until the Mac has surely read it
 	}
 	err := r.Client.Delete(ctx, csr, client.Preconditions{UID: &csr.UID})

@@ -200,8 +200,7 @@ func (r *Requests) burnCollected(ctx context.Context, csr *certificatesv1.Certif
 	if anchor == nil || err != nil || string(anchor.Data[join.KeyRequest]) != string(csr.UID) {
 		return reconcile.Result{}, err
 	}
-	since := decidedAt(csr)
-	if left := since.Add(collectWithin).Sub(r.Issuer.Clock.Now()); left > 0 {
+	if left := collectable(csr, r.Issuer.Clock.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil // until it is surely collected
 	}
 	return reconcile.Result{}, r.burn(ctx, anchor)
