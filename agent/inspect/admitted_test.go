@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"metalfleet.dev/metalfleet/agent/report"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/test/patience"
@@ -75,6 +76,35 @@ func TestAMacMayReportAllThatItInspects(t *testing.T) {
 			}
 		})
 	}
+	t.Run("texts", func(t *testing.T) {
+		if err := write(longestTexts()); err != nil {
+			t.Errorf("%.300v", err)
+		}
+	})
+}
+
+// longestTexts has inspections, weights and assignments with long texts. The messages of assignments
+// have a bound of their own, and each sign of a query takes six bytes as JSON.
+func longestTexts() v1alpha1.MacNodeStatus {
+	signs := func(n int) string { return strings.Repeat("&", n) }
+	i := &Inspector{jobs: map[string]*job{}}
+	for n := range 64 {
+		s := v1alpha1.InspectionStatus{ID: fmt.Sprintf("%064d", n), Source: "hf://org/model", State: v1alpha1.InspectionFailed, Reason: v1alpha1.ReasonInvalidModel, Message: "no model"}
+		if n < 21 { // more do not fit into the orders of a Mac
+			s.Source, s.Message = "https://a.example/?"+signs(1000), signs(1000)
+		}
+		i.jobs[s.ID] = &job{order: v1alpha1.Inspection{ID: s.ID, Namespace: "tenant"}, status: s}
+	}
+	status := v1alpha1.MacNodeStatus{Inspections: i.Snapshot()}
+	for range 8 {
+		status.Disk.Collected.Last = append(status.Disk.Collected.Last, v1alpha1.Collection{Source: "https://a.example/?" + signs(1000), Reason: v1alpha1.CollectedForMark, Time: metav1.Now()})
+	}
+	for n := range 64 {
+		message := signs(report.MaxTextBytes / 64 / 6)
+		status.Assignments = append(status.Assignments, v1alpha1.AssignmentStatus{ReplicaUID: fmt.Sprint(n), Epoch: 1, Conditions: []metav1.Condition{
+			{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionFalse, Reason: "Failed", Message: message, LastTransitionTime: metav1.Now()}}})
+	}
+	return status
 }
 
 // reporting returns a function that writes the status of a Mac as its agent, under the policies.

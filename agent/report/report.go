@@ -63,7 +63,7 @@ func newReporter(log logr.Logger, write func(context.Context, *v1alpha1.MacNodeS
 // takes over the fields that an earlier manager set, which may be the API server
 // by a default of the schema.
 func apply(ctx context.Context, c client.Client, schema *Schema, name string, s *v1alpha1.MacNodeStatus) error {
-	status, err := schema.fit(ctx, within(s, maxTextBytes))
+	status, err := schema.fit(ctx, within(s, MaxTextBytes))
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}

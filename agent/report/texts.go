@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// maxTextBytes bounds the messages of a Mac's conditions and assignments, as JSON. The
+	// MaxTextBytes bounds the messages of a Mac's conditions and assignments, as JSON. The
 	// policy metalfleet-agent-size admits them with those of the inspections, which have
-	// a budget of their own.
-	maxTextBytes = 192 << 10
+	// a budget of their own, and the sources of removed weights.
+	MaxTextBytes = 128 << 10
 	// leastMessage is the least length that messages are cut to, in bytes.
 	leastMessage = 64
 )

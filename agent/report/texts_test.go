@@ -20,8 +20,8 @@ func TestMessagesAreCutToWhatIsAdmitted(t *testing.T) {
 		}
 		s.Assignments = append(s.Assignments, a)
 	}
-	cut := within(s, maxTextBytes)
-	if n := textBytes(cut); n > maxTextBytes || n < maxTextBytes/4 {
+	cut := within(s, MaxTextBytes)
+	if n := textBytes(cut); n > MaxTextBytes || n < MaxTextBytes/4 {
 		t.Errorf("the messages take %d bytes", n)
 	}
 	a := cut.Assignments[127]
@@ -31,7 +31,7 @@ func TestMessagesAreCutToWhatIsAdmitted(t *testing.T) {
 	if cut.Conditions[0].Message != "short" || len(s.Assignments[0].LastFailure.Message) != 1024 {
 		t.Error("a short message or the original was changed")
 	}
-	if few := (&v1alpha1.MacNodeStatus{Conditions: s.Conditions}); within(few, maxTextBytes) != few {
+	if few := (&v1alpha1.MacNodeStatus{Conditions: s.Conditions}); within(few, MaxTextBytes) != few {
 		t.Error("a small status was copied")
 	}
 }
