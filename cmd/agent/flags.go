@@ -448,9 +448,20 @@ func address(advertise string, on net.Addr) (v1alpha1.MacAddress, error) {
 		if err != nil {
 			return v1alpha1.MacAddress{}, fmt.Errorf("cannot determine this machine's host name; set it with --advertise: %w", err)
 		}
-		host = name
+		if host, err = hostName(name); err != nil {
+			return v1alpha1.MacAddress{}, err
+		}
 	}
 	return v1alpha1.MacAddress{Host: host, Port: int32(port)}, nil
+}
+
+// hostName refuses a name by which a gateway would connect to itself: the API server refuses each
+// status with it. macOS has it while it starts, and launchd starts the agent again.
+func hostName(name string) (string, error) {
+	if plain := strings.ToLower(strings.TrimSuffix(name, ".")); plain == "localhost" || strings.HasSuffix(plain, ".localhost") {
+		return "", fmt.Errorf("the host name of this machine is %s, at which no gateway reaches it; give it another one, or set --advertise", name)
+	}
+	return name, nil
 }
 
 // isHost reports whether a text is an IP address or a host name.

@@ -112,6 +112,11 @@ func TestTheAdvertisedAddress(t *testing.T) {
 			t.Errorf("%q: %+v, %v; want an error that names the flag", wrong, a, err)
 		}
 	}
+	for name, ok := range map[string]bool{"studio": true, "studio.local": true, "localhost-2": true, "localhost": false, "LocalHost.": false, "studio.localhost": false} {
+		if host, err := hostName(name); (err == nil) != ok || ok && host != name {
+			t.Errorf("of the host name %s: %q, %v", name, host, err)
+		}
+	}
 	if a, err := address("", &net.TCPAddr{IP: net.IPv4zero, Port: 7}); err != nil || a.Host == "" || a.Host == "0.0.0.0" {
 		t.Errorf("%+v, %v: it cannot be dialed", a, err)
 	}
