@@ -16,6 +16,7 @@ const (
 	maxSpecBytes        = 32 << 10  // of a deployment's spec, which its replicas repeat
 	maxAssignmentsBytes = 512 << 10 // of a Mac's assignments, without peers
 	maxInspectionsBytes = 128 << 10 // of a Mac's inspections
+	maxPeersBytes       = 224 << 10 // of the peers of all assignments, each of which has the same share
 	maxNamesBytes       = 8 << 10   // of a deployment's names, which its status and each of its assignments repeat
 )
 
@@ -56,6 +57,20 @@ func namesBytes(d *v1alpha1.ModelDeployment) (n int) {
 	}
 	return n
 }
+
+// FitPeers returns the first peers of an assignment that fit into its share.
+func FitPeers(peers []v1alpha1.Peer) []v1alpha1.Peer {
+	n := 0
+	for i, p := range peers {
+		if n += peerBytes(p); n > maxPeersBytes/MaxAssignments {
+			return peers[:i]
+		}
+	}
+	return peers
+}
+
+// peerBytes estimates the size of a peer with its entry in managedFields, at least.
+func peerBytes(p v1alpha1.Peer) int { return 256 + 2*len(p.Mac) + len(p.Address.Host) + len(p.Grant) }
 
 // OversizedRecord is Oversized for the record of the source.
 func OversizedRecord(record *model.Record) *Refusal {

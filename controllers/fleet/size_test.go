@@ -73,6 +73,32 @@ func TestOrdersOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
 	}
 }
 
+// Names, inspections and peers each have a bound, and all of them are in one object.
+func TestAllOrdersOfAMacFitOneObject(t *testing.T) {
+	const etcd, class = 1_572_864, 16 << 10
+	const named = MaxInspections * (17*112 + 256) // in managedFields, which name each inspection and its adapters
+	if all := maxAssignmentsBytes + MaxAssignments*maxNamesBytes + maxInspectionsBytes + named + maxPeersBytes + class; all > etcd {
+		t.Errorf("all orders of a Mac may take %d bytes", all)
+	}
+	peer := func(name, host, grant int) v1alpha1.Peer {
+		return v1alpha1.Peer{Mac: strings.Repeat("m", name), Grant: strings.Repeat("g", grant), Address: v1alpha1.MacAddress{Host: strings.Repeat("h", host), Port: 65535, Reach: v1alpha1.ReachDirectOrTunnel}}
+	}
+	for _, tc := range []struct {
+		peer v1alpha1.Peer
+		want int
+	}{{peer(10, 20, 600), maxPeers}, {peer(52, 253, 2048), 1}} {
+		fit := FitPeers(slices.Repeat([]v1alpha1.Peer{tc.peer}, maxPeers))
+		b, err := json.Marshal(fit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := fmt.Sprintf(`"k:{\"mac\":\"%s\"}":{".":{},"f:address":{".":{},"f:host":{},"f:port":{},"f:reach":{}},"f:grant":{},"f:mac":{}},`, tc.peer.Mac)
+		if n := len(b) + len(fit)*len(key); len(fit) != tc.want || n > maxPeersBytes/MaxAssignments {
+			t.Errorf("%d peers take %d bytes, want %d", len(fit), n, tc.want)
+		}
+	}
+}
+
 func TestInspectionsOfAMacStayBelowWhatAnObjectMayBe(t *testing.T) {
 	var deployments []v1alpha1.ModelDeployment
 	for i := range MaxInspections {

@@ -66,6 +66,7 @@ func (r *Orders) introduce(ctx context.Context, mac *v1alpha1.MacNode, orders, p
 			a.Peers = append(a.Peers, v1alpha1.Peer{Mac: n.Name, Address: *n.Status.Address, Grant: grant})
 			any = true
 		}
+		a.Peers = fleet.FitPeers(a.Peers)
 	}
 	return any, failed
 }
