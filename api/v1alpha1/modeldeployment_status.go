@@ -46,8 +46,8 @@ type ModelDeploymentStatus struct {
 	// when spec.autoscaling is not set.
 	// +optional
 	Autoscaling *AutoscalingStatus `json:"autoscaling,omitempty"`
-	// currentRevision is the name of the ControllerRevision that most recently
-	// served with all desired replicas. A failed rollout falls back to it.
+	// currentRevision is the name of the ControllerRevision that last
+	// served with all replicas that fit. A failed rollout falls back to it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	CurrentRevision string `json:"currentRevision,omitempty"`

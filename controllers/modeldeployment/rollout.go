@@ -163,6 +163,26 @@ func complete(s *scope, next v1alpha1.ModelDeploymentStatus) bool {
 	return next.UpdatedReplicas == next.Replicas && next.UpdatedAvailableReplicas >= fleet.Wanted(s.deployment)
 }
 
+// tookOver reports whether the wanted revision serves on all Macs that placement found for it, and no
+// replica of another is left: no more fit, and nothing of it fails or starts.
+func (s *scope) tookOver() bool {
+	serves := false
+	for i := range s.replicas {
+		r := &s.replicas[i]
+		placed := condition(r.Status.Conditions, v1alpha1.ConditionPlaced)
+		switch {
+		case r.Spec.Revision != s.current.object.Name:
+			return false
+		case !r.DeletionTimestamp.IsZero():
+		case available(r):
+			serves = true
+		case r.Spec.NodeName != "" || placed == nil || placed.Status != metav1.ConditionFalse:
+			return false
+		}
+	}
+	return serves && s.rollout.Halt == nil
+}
+
 // stateOf returns the state of the rollout after the pass acted.
 func stateOf(s *scope, next v1alpha1.ModelDeploymentStatus) v1alpha1.RolloutState {
 	rollout := s.deployment.Spec.Rollout

@@ -258,6 +258,34 @@ func TestARolloutThatBeganInTheFuture(t *testing.T) {
 	}
 }
 
+// TestARevisionTakesOverWhereNoMoreFit: if it did not, a later rollout that fails would bring back the
+// one before it, and the autoscaler would remove no replica: it waits for the end of a rollout.
+func TestARevisionTakesOverWhereNoMoreFit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*scope)
+		have   []string
+		want   string
+	}{
+		"one finds no Mac":           {have: []string{"new#0 ready", "new#1 unplaced noroom"}, want: "new"},
+		"placement did not look yet": {have: []string{"new#0 ready", "new#1 unplaced"}, want: "old"},
+		"one loads":                  {have: []string{"new#0 ready", "new#1", "new#2 unplaced noroom"}, want: "old"},
+		"none serves":                {have: []string{"new#0 unplaced noroom", "new#1 unplaced noroom"}, want: "old"},
+		"an old one serves":          {have: []string{"old#0 ready", "new#0 ready", "new#1 unplaced noroom"}, want: "old"},
+		"an old one drains":          {have: []string{"old#0 ready deleting", "new#0 ready", "new#1 unplaced noroom"}, want: "old"},
+		"it is halted":               {change: halt("new", 0), have: []string{"new#0 ready", "new#1 unplaced noroom"}, want: "old"},
+		"none is wanted":             {change: func(s *scope) { s.deployment.Spec.Suspend = true }, have: []string{"new#0 ready"}, want: "old"},
+	} {
+		s := rolled(tc.change, tc.have...)
+		if s.deployment.Spec.Replicas == nil {
+			s.deployment.Spec.Replicas = ptr.To[int32](3)
+		}
+		s.rollout, s.overdue = assess(s)
+		if got := deriveStatus(s).CurrentRevision; got != tc.want {
+			t.Errorf("%s: the current revision is %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
 func halt(revision string, attempt int64) func(*scope) {
 	return func(s *scope) {
 		s.deployment.Status.Rollout.Halt = &v1alpha1.RolloutHalt{Revision: revision, RetryGeneration: attempt, Reason: "Why", Message: "because", Time: metav1.NewTime(now)}

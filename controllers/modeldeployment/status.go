@@ -71,7 +71,7 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 // deployment that is scaled to zero proves nothing.
 func describeRollout(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 	next.CurrentRevision = s.served()
-	if complete(s, *next) && fleet.Wanted(s.deployment) > 0 {
+	if (complete(s, *next) || s.tookOver()) && fleet.Wanted(s.deployment) > 0 {
 		next.CurrentRevision = next.UpdateRevision
 	}
 	if s.rollout.StartTime != nil { // otherwise the pass failed before it was judged

@@ -40,8 +40,8 @@ type ModelDeploymentStatusApplyConfiguration struct {
 	// autoscaling is the most recent decision of the autoscaler. It is absent
 	// when spec.autoscaling is not set.
 	Autoscaling *AutoscalingStatusApplyConfiguration `json:"autoscaling,omitempty"`
-	// currentRevision is the name of the ControllerRevision that most recently
-	// served with all desired replicas. A failed rollout falls back to it.
+	// currentRevision is the name of the ControllerRevision that last
+	// served with all replicas that fit. A failed rollout falls back to it.
 	CurrentRevision *string `json:"currentRevision,omitempty"`
 	// updateRevision is the name of the ControllerRevision of the current spec.
 	UpdateRevision *string `json:"updateRevision,omitempty"`
