@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -98,8 +99,8 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that
 // ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
-// deployment first, so that no namespace can use up the bound. Those of settled deployments come
-// last. One that several namespaces ask for is charged to the one with the fewest. In the same way
+// deployment first, so that no namespace can use up the bound. Those that are needed most come
+// first. One that several namespaces ask for is charged to the one with the fewest. In the same way
 // each has a share of the bytes; what the others leave of theirs is given away afterwards. The
 // rules may be nil.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
@@ -139,7 +140,7 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 	s.keep(deployments, macs)
 	seen, namespaces := map[string]bool{}, map[string]bool{}
 	var asked []sizedInspection
-	inTurns, first := settledLast(asking, requests)
+	inTurns, first := byNeed(asking, requests)
 	for _, d := range first {
 		if r := requests[d]; !seen[r.id] {
 			seen[r.id], namespaces[d.Namespace] = true, true
@@ -159,31 +160,52 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 	return out, lasts
 }
 
-// settledLast returns the deployments whose inspections are charged, in turns, and the same with
-// those last of which all that ask for the same are settled.
-func settledLast(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDeployment]*request) (inTurns, openFirst []*v1alpha1.ModelDeployment) {
-	open := map[string]bool{}
+// byNeed returns the deployments whose inspections are charged, in turns, and the same with those
+// first that need theirs most, or for which another does that asks for the same.
+func byNeed(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDeployment]*request) (inTurns, neediest []*v1alpha1.ModelDeployment) {
+	needs := map[string]Need{}
 	for _, d := range asking {
-		open[requests[d].id] = open[requests[d].id] || !Settled(d)
+		needs[requests[d].id] = max(needs[requests[d].id], NeedOf(d))
 	}
 	inTurns = byTurns(charged(asking, requests))
-	var first, last []*v1alpha1.ModelDeployment
+	var of [Open + 1][]*v1alpha1.ModelDeployment
 	for _, d := range inTurns {
-		if open[requests[d].id] {
-			first = append(first, d)
-		} else {
-			last = append(last, d)
-		}
+		need := needs[requests[d].id]
+		of[need] = append(of[need], d)
 	}
-	return inTurns, append(byTurns(first), byTurns(last)...)
+	for _, same := range slices.Backward(of[:]) {
+		neediest = append(neediest, byTurns(same)...)
+	}
+	return inTurns, neediest
 }
 
-// Settled reports whether a deployment needs no inspection now, because all that its current spec
-// asks for is there. It is inspected nevertheless where Macs have room for that.
-func Settled(d *v1alpha1.ModelDeployment) bool {
-	ready := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionReady)
-	return ready != nil && ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == d.Generation &&
-		(d.Spec.Prefetch.Macs == 0 || meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionPrefetched))
+// Need is how much a deployment needs its source to be inspected. It is inspected in any case where
+// Macs have room for that.
+type Need int
+
+const (
+	// Settled: all that the current spec asks for is there.
+	Settled Need = iota
+	// Known: replicas or prefetched weights are missing, but Macs agreed on the source. Many
+	// deployments may wait for room.
+	Known
+	// Open: the source is not accepted, or each Mac has files of its own.
+	Open
+)
+
+// NeedOf returns how much a deployment needs the inspection of its source.
+func NeedOf(d *v1alpha1.ModelDeployment) Need {
+	is := func(kind string) bool {
+		c := meta.FindStatusCondition(d.Status.Conditions, kind)
+		return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == d.Generation
+	}
+	switch {
+	case is(v1alpha1.ConditionReady) && (d.Spec.Prefetch.Macs == 0 || meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionPrefetched)):
+		return Settled
+	case is(v1alpha1.ConditionAccepted) && !strings.HasPrefix(d.Spec.Model.Resolved().Source, FileScheme):
+		return Known
+	}
+	return Open
 }
 
 // charged keeps, of the deployments that ask for the same inspection, those of one namespace: the

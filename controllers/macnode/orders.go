@@ -133,11 +133,11 @@ func specChanged() predicate.Predicate {
 }
 
 // statusChanged passes a deployment that got or lost a served name, whose credential is of another
-// Secret, or that leaves its place among the inspections to others, or needs it again.
+// Secret, or that needs its place among the inspections more or less than before.
 func statusChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, now := e.ObjectOld.(*v1alpha1.ModelDeployment), e.ObjectNew.(*v1alpha1.ModelDeployment)
-		return !slices.Equal(fleet.Served(old), fleet.Served(now)) || old.Status.SecretUID != now.Status.SecretUID || fleet.Settled(old) != fleet.Settled(now)
+		return !slices.Equal(fleet.Served(old), fleet.Served(now)) || old.Status.SecretUID != now.Status.SecretUID || fleet.NeedOf(old) != fleet.NeedOf(now)
 	}}
 }
 
