@@ -250,6 +250,7 @@ func (w *watchdog) look(ctx context.Context) {
 		h.pulses.Blind(h.Clock.Now())
 		return
 	}
+	h.pulses.Looked(h.Clock.Now())
 	var macs v1alpha1.MacNodeList
 	if err := h.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		return

@@ -25,13 +25,13 @@ type Pulse struct {
 	// Seen: this process has observed a change since it was last blind.
 	Seen bool
 	// Silence is how long ago that was, by the operator's clock; without any change, how
-	// long it has been observing.
+	// long it has been observing. Time in which it was blind does not count.
 	Silence time.Duration
 }
 
 // Judge derives the condition Ready of a Mac from its previous value and what was observed
 // since. A process that has just started, or was blind, has observed nothing yet: it keeps
-// the last judgement, and a silence has to last its full time again.
+// the last judgement, and a silence that had just begun has to last its full time again.
 func Judge(before *metav1.Condition, p Pulse) status.Condition {
 	is := v1alpha1.ConditionReady
 	stays := func(reason string) bool { return !p.Seen && before != nil && before.Reason == reason }
@@ -56,12 +56,24 @@ type Pulses struct {
 	seen map[string]*pulse
 	// blind is the time until which the operator could observe nothing, guarded by mu.
 	blind time.Time
+	// looked is when it last could, or was blind, guarded by mu.
+	looked time.Time
 }
 
 type pulse struct {
 	renewed time.Time
 	changed time.Time
 	seen    bool
+	// before is the silence that lasted when the operator became blind.
+	before time.Duration
+}
+
+// silence returns how long a Lease was seen not to change; blind is the end of the last blindness.
+func (p *pulse) silence(blind, now time.Time) time.Duration {
+	if blind.After(p.changed) {
+		return p.before + now.Sub(blind)
+	}
+	return now.Sub(p.changed)
 }
 
 // Observe records a Lease as it was read now. The first observation of a Mac starts its
@@ -77,16 +89,28 @@ func (p *Pulses) Observe(mac string, renewed, now time.Time) {
 	case !known:
 		p.seen[mac] = &pulse{renewed: renewed, changed: now}
 	case !have.renewed.Equal(renewed):
-		have.renewed, have.changed, have.seen = renewed, now, true
+		*have = pulse{renewed: renewed, changed: now, seen: true}
 	}
 }
 
-// Blind records that until now the operator could observe nothing: every silence begins
-// again.
+// Looked records that the operator can observe now.
+func (p *Pulses) Looked(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.looked = now
+}
+
+// Blind records that until now the operator could observe nothing, since it last could. A Mac that was
+// silent then remains so: the API server may fail every few minutes. Every other silence begins again.
 func (p *Pulses) Blind(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.blind = now
+	for _, have := range p.seen {
+		if s := have.silence(p.blind, p.looked); s >= silentAfter {
+			have.before = max(have.before, s)
+		}
+	}
+	p.blind, p.looked = now, now
 }
 
 // Of returns what was observed of a Mac; false if it was never observed.
@@ -97,11 +121,7 @@ func (p *Pulses) Of(mac string, now time.Time) (Pulse, bool) {
 	if !known {
 		return Pulse{}, false
 	}
-	out := Pulse{Renewed: have.renewed, Seen: have.seen, Silence: now.Sub(have.changed)}
-	if p.blind.After(have.changed) {
-		out.Seen, out.Silence = false, now.Sub(p.blind)
-	}
-	return out, true
+	return Pulse{Renewed: have.renewed, Seen: have.seen && !p.blind.After(have.changed), Silence: have.silence(p.blind, now)}, true
 }
 
 // Forget drops a deleted Mac.

@@ -106,3 +106,47 @@ func TestTimeWithoutTheAPIServerDoesNotCount(t *testing.T) {
 	l.pulses.Blind(l.now)
 	l.after(time.Second).want(t, "blindness raises no dead", v1alpha1.ReasonMacGone)
 }
+
+// TestAnAPIServerThatFailsEveryFewMinutesKeepsNoMacAlive: one probe of 24 fails.
+func TestAnAPIServerThatFailsEveryFewMinutesKeepsNoMacAlive(t *testing.T) {
+	dead, alive := joined(), joined()
+	for i := range 3 * 24 {
+		alive.after(watchdogPeriod).renew().want(t, "a Mac that renews", v1alpha1.ReasonReporting)
+		dead.after(watchdogPeriod).judge()
+		for _, l := range []*life{dead, alive} {
+			if l.pulses.Looked(l.now); i%24 == 23 {
+				l.after(probeTimeout)
+				l.pulses.Blind(l.now)
+			}
+		}
+	}
+	dead.want(t, "six minutes", v1alpha1.ReasonMacGone)
+	alive.after(29*time.Second).want(t, "29 s after a renewal and a failure", v1alpha1.ReasonReporting)
+}
+
+func TestASilenceLastsOverAnOutage(t *testing.T) {
+	l := joined()
+	l.after(100*time.Second).want(t, "100 s", v1alpha1.ReasonMacSilent)
+	l.pulses.Looked(l.now)
+	for range 1000 {
+		l.after(watchdogPeriod + probeTimeout)
+		l.pulses.Blind(l.now)
+		l.want(t, "while the API server is away", v1alpha1.ReasonMacSilent)
+	}
+	l.after(79*time.Second).want(t, "79 s after it is back", v1alpha1.ReasonMacSilent)
+	l.after(time.Second).want(t, "80 s after it is back", v1alpha1.ReasonMacGone)
+	l.renew().want(t, "it is back", v1alpha1.ReasonReporting)
+	l.after(10 * time.Second)
+	l.pulses.Blind(l.now)
+	l.after(29*time.Second).want(t, "what it was before it renewed does not count", v1alpha1.ReasonReporting)
+}
+
+// TestAPauseOfTheOperatorIsNoSilence: its machine sleeps for an hour, and the first probe fails.
+func TestAPauseOfTheOperatorIsNoSilence(t *testing.T) {
+	l := joined()
+	l.want(t, "joined", v1alpha1.ReasonReporting)
+	l.pulses.Looked(l.now)
+	l.after(time.Hour)
+	l.pulses.Blind(l.now)
+	l.want(t, "an hour without a probe", v1alpha1.ReasonReporting)
+}
