@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,7 @@ import (
 	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -49,11 +51,17 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 	})
 	return ctrl.NewControllerManagedBy(mgr).Named("namespacerules").WithOptions(o).
 		For(&v1alpha1.NamespaceRules{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.ModelReplica{}, rules, builder.WithPredicates(replicaMatters())).
+		Watches(&v1alpha1.ModelReplica{}, countLater(rules), builder.WithPredicates(replicaMatters())).
 		Watches(&v1alpha1.MacNode{}, rules, builder.WithPredicates(macMatters())).
 		WatchesMetadata(&corev1.Namespace{}, rules, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }})).
 		Complete(r)
 }
+
+// countAfter is how long a pass waits for other changes of replicas: it counts all of them, and writes
+// the use of each namespace.
+const countAfter = time.Second
+
+func countLater(h handler.EventHandler) handler.EventHandler { return fairqueue.After(h, countAfter) }
 
 // replicaMatters passes what changes the use of a namespace.
 func replicaMatters() predicate.Predicate {

@@ -149,3 +149,28 @@ type later struct {
 }
 
 func (l later) Add(r reconcile.Request) { l.AddAfter(r, l.after) }
+
+// After returns a handler whose requests wait: all changes of that time are one pass. It is for a pass
+// over many objects that each change of one of them causes.
+func After(h handler.EventHandler, wait time.Duration) handler.EventHandler { return after{h, wait} }
+
+type after struct {
+	of   handler.EventHandler
+	wait time.Duration
+}
+
+func (h after) Create(ctx context.Context, e event.CreateEvent, q requests) {
+	h.of.Create(ctx, e, Later(q, h.wait))
+}
+
+func (h after) Update(ctx context.Context, e event.UpdateEvent, q requests) {
+	h.of.Update(ctx, e, Later(q, h.wait))
+}
+
+func (h after) Delete(ctx context.Context, e event.DeleteEvent, q requests) {
+	h.of.Delete(ctx, e, Later(q, h.wait))
+}
+
+func (h after) Generic(ctx context.Context, e event.GenericEvent, q requests) {
+	h.of.Generic(ctx, e, Later(q, h.wait))
+}
