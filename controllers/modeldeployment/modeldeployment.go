@@ -288,7 +288,7 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 	out := &v1alpha1.ModelReplica{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: d.Namespace,
-			Name:      replicaName(d, b),
+			Name:      s.nameFor(replicaName(d, b)),
 			Labels: map[string]string{
 				v1alpha1.LabelDeployment: d.Name,
 				v1alpha1.LabelRevision:   b.revision,
@@ -328,7 +328,21 @@ func newReplica(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) {
 // replicaName is derived from everything that distinguishes a replica from its siblings and
 // its predecessors.
 func replicaName(d *v1alpha1.ModelDeployment, b replicaToCreate) string {
-	return d.Name + "-" + fleet.Digest(string(d.UID), b.revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:8]
+	return d.Name + "-" + fleet.Digest(string(d.UID), b.revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:10]
+}
+
+// nameFor returns a name without its last two digits, unless a sibling has that: among a thousand,
+// two hashes may begin alike, and none could be created while the other exists.
+func (s *scope) nameFor(long string) string {
+	short := long[:len(long)-2]
+	for _, siblings := range [][]v1alpha1.ModelReplica{s.replicas, s.prefetchers} {
+		for i := range siblings {
+			if siblings[i].Name == short {
+				return long
+			}
+		}
+	}
+	return short
 }
 
 func drainSeconds(d *v1alpha1.ModelDeployment) int32 {

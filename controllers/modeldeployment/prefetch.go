@@ -71,7 +71,7 @@ func newPrefetcher(s *scope, b replicaToCreate) (*v1alpha1.ModelReplica, error) 
 	if err != nil {
 		return nil, err
 	}
-	out.Name = s.deployment.Name + "-" + fleet.Digest(string(s.deployment.UID), "prefetch", b.revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:8]
+	out.Name = s.nameFor(s.deployment.Name + "-" + fleet.Digest(string(s.deployment.UID), "prefetch", b.revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:10])
 	out.Spec.Desired = v1alpha1.DesiredDownloaded
 	return out, nil
 }

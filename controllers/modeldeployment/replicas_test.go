@@ -302,3 +302,28 @@ func TestFreedBytesAreAccountedOnce(t *testing.T) {
 		t.Errorf("after it is gone: total %d, accounted %v", total, s.Accounted)
 	}
 }
+
+// TestTwoReplicasWhoseHashesBeginAlikeHaveTwoNames: the API server would refuse the second one.
+func TestTwoReplicasWhoseHashesBeginAlikeHaveTwoNames(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "uid"}}
+	had, pairs := map[string]string{}, 0
+	for i := range int64(300_000) {
+		s := &scope{deployment: d}
+		name := replicaName(d, replicaToCreate{revision: "r", slot: int32(i % 1000), epoch: 1 + i/1000})
+		first := s.nameFor(name)
+		if before, alike := had[first]; alike {
+			pairs++
+			for _, siblings := range []*[]v1alpha1.ModelReplica{&s.replicas, &s.prefetchers} {
+				*siblings = []v1alpha1.ModelReplica{{ObjectMeta: metav1.ObjectMeta{Name: first}}}
+				if second := s.nameFor(name); second == first || second == before {
+					t.Errorf("%s and %s have the names %s and %s", before, name, first, second)
+				}
+				*siblings = nil
+			}
+		}
+		had[first] = name
+	}
+	if pairs == 0 {
+		t.Error("no two hashes begin alike")
+	}
+}
