@@ -36,6 +36,8 @@ type Deletion struct {
 const (
 	mostDrain  = time.Hour
 	unloadTime = 5 * time.Minute
+	// drainAgain is when to look again: the operator's clock may be slow, and corrected.
+	drainAgain = time.Minute
 )
 
 // SetupWithManager starts the reconciler with its watches: Macs that come, leave or are
@@ -107,7 +109,7 @@ func (r *Deletion) drain(ctx context.Context, mac *v1alpha1.MacNode) (time.Durat
 	lost := mac.Annotations[v1alpha1.AnnotationLost] == "true" || fleet.StateOf(mac) == fleet.MacGone
 	left := mac.DeletionTimestamp.Add(min(longest, mostDrain) + unloadTime).Sub(r.Clock.Now())
 	if len(replicas.Items) > 0 && !lost && left > 0 {
-		return left, nil
+		return min(left, drainAgain), nil
 	}
 	assigned := &v1alpha1.MacAssignment{}
 	assigned.Name = mac.Name
