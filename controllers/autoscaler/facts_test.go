@@ -1,6 +1,7 @@
 package autoscaler
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -164,5 +165,32 @@ func TestThePolicyThatAUserLeavesOut(t *testing.T) {
 	want.Target, want.QueueMax, want.DownDelay = 9, 0, 0
 	if got := Policy(d); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// TestARolloutThatWaitsForRoomGetsThatOfIdleReplicas: three serve, one of them requests, and the one of
+// the new revision finds no Mac.
+func TestARolloutThatWaitsForRoomGetsThatOfIdleReplicas(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{}
+	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
+	d.Status.CurrentRevision, d.Status.UpdateRevision = "old", "new"
+	own := []v1alpha1.ModelReplica{replica("a", v1alpha1.ConditionReady), replica("b", v1alpha1.ConditionReady), replica("c", v1alpha1.ConditionReady), replica("d")}
+	for i := range own {
+		own[i].Spec.Revision = "old"
+	}
+	own[3].Spec.Revision, own[3].Spec.NodeName = "new", ""
+	own[3].Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoRoom}}
+	for state, want := range map[v1alpha1.RolloutState]int{v1alpha1.RolloutWaiting: 1, v1alpha1.RolloutSurging: 3} {
+		d.Status.Rollout.State = state
+		m := scale.Memory{Decided: true, Desired: 3, Changed: epoch, Seen: epoch}
+		var last scale.Decision
+		for i := range 3600 {
+			busy := func(uid string) bool { return uid == "b" }
+			last = scale.Decide(Policy(d), m, scale.Figures{Requests: 1, Complete: true}, Replicas(d, own, busy), epoch.Add(time.Duration(i)*time.Second))
+			m = last.Memory
+		}
+		if last.Desired != want || slices.Contains(last.Remove, "b") {
+			t.Errorf("%s: %d replicas are wanted (%s), and %v may be removed", state, last.Desired, last.Reason, last.Remove)
+		}
 	}
 }

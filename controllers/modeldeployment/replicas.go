@@ -239,12 +239,12 @@ func availableOf(replicas ...*v1alpha1.ModelReplica) int {
 
 // retire picks the replicas of other revisions to remove: those that serve only as far as
 // enough others do, and likewise those of the revision that served last, or of a silent
-// Mac, which may serve again in a moment. Others are removed at once.
+// Mac, which may serve again in a moment. Others are removed at once. Idle ones come first.
 func retire(w desiredState, current, old []*v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	spare := availableOf(current...) + availableOf(old...) - (w.count - w.unavailable)
 	excess := len(current) + len(old) - (w.count + w.surge)
 	var out []*v1alpha1.ModelReplica
-	for _, r := range old {
+	for _, r := range idleFirst(w, old) {
 		switch {
 		case !available(r):
 			if spare >= 0 || excess > len(out) || !maybeBack(w, r) {
@@ -256,6 +256,22 @@ func retire(w desiredState, current, old []*v1alpha1.ModelReplica) []*v1alpha1.M
 		}
 	}
 	return out
+}
+
+// idleFirst returns the replicas with those first that may be removed also if they are not replaced.
+func idleFirst(w desiredState, replicas []*v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
+	if w.mayRemove == nil {
+		return replicas
+	}
+	var idle, others []*v1alpha1.ModelReplica
+	for _, r := range replicas {
+		if w.mayRemove(r) {
+			idle = append(idle, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return append(idle, others...)
 }
 
 // maybeBack reports whether a replica that does not serve may serve again.

@@ -157,6 +157,14 @@ func TestFewerAreWantedInTheMiddleOfARollout(t *testing.T) {
 	}
 }
 
+// TestIdleReplicasAreReplacedFirst: the autoscaler wants one, and found two idle.
+func TestIdleReplicasAreReplacedFirst(t *testing.T) {
+	w := desiredState{count: 1, surge: 1, served: "old", mayRemove: func(r *v1alpha1.ModelReplica) bool { return strings.HasSuffix(r.Name, "idle") }}
+	if got, want := planned(w, "old#0 ready idle", "old#1 ready idle", "old#2 ready", "new#0 unplaced noroom"), "-old#1 -old#0"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // rolled returns a deployment in the middle of a rollout from old to new.
 func rolled(change func(*scope), words ...string) *scope {
 	s := &scope{now: now, deployment: &v1alpha1.ModelDeployment{}}
