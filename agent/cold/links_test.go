@@ -114,7 +114,6 @@ func TestAttackLinksInTheFolderOfAModel(t *testing.T) {
 func TestAttackAFolderThatIsSwappedForALink(t *testing.T) {
 	e := newTakenOver(t)
 	e.write(filepath.Join(e.namespace, "own", "identity.json"))
-	e.lease.End()
 	e.open()
 	if s := e.owner.Snapshot(); s.ForeignFiles != 1 {
 		t.Fatalf("%d files are no blocks, want 1", s.ForeignFiles)
@@ -217,10 +216,13 @@ func TestFilesNextToTheBlocksOfAnEngineAreRemoved(t *testing.T) {
 // TestTheAgentListsABoundedNumberOfFilesOfAnEngine: each takes half a KiB of the agent's memory,
 // and an engine that was taken over makes a million in a minute.
 func TestTheAgentListsABoundedNumberOfFilesOfAnEngine(t *testing.T) {
-	const files, bound = 20_000, 1 << 14
-	for name, find := range map[string]func(e *takenOver){
-		"after its end": func(e *takenOver) { e.lease.End() },
-		"after a start": func(e *takenOver) { e.open() },
+	const files = 20_000
+	for name, tc := range map[string]struct {
+		find func(e *takenOver)
+		want int
+	}{
+		"after its end": {func(e *takenOver) { e.lease.End() }, 0},
+		"after a start": {func(e *takenOver) { e.open() }, 1 << 14},
 	} {
 		e := newTakenOver(t)
 		for i := range files {
@@ -234,9 +236,9 @@ func TestTheAgentListsABoundedNumberOfFilesOfAnEngine(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		find(e)
-		if s := e.owner.Snapshot(); s.ForeignFiles != bound || s.Problem != "" {
-			t.Errorf("%s: %d files are listed, want %d; problem %q", name, s.ForeignFiles, bound, s.Problem)
+		tc.find(e)
+		if s := e.owner.Snapshot(); s.ForeignFiles != tc.want || s.Problem != "" {
+			t.Errorf("%s: %d files are listed, want %d; problem %q", name, s.ForeignFiles, tc.want, s.Problem)
 		}
 	}
 }

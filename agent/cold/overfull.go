@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"strings"
 
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
@@ -52,9 +53,16 @@ func (w *Owner) Overfull() (folders []string) {
 	return folders
 }
 
-// promised is how many bytes may be in the folder of a model.
+// promised is how many bytes may be in the folder of a model: blocks, what its engines may write,
+// and what is no block and was found at the start.
 func (w *Owner) promised(folder string) int64 {
 	sum := int64(slack)
+	w.books.index.Each(func(e blocks.Entry) bool {
+		if strings.HasPrefix(e.Foreign, folder+string(filepath.Separator)) {
+			sum += e.Bytes
+		}
+		return e.Foreign != ""
+	})
 	for n := range w.origins {
 		if w.dir(n) == folder {
 			sum += w.books.index.Sum(n).Bytes
@@ -93,8 +101,7 @@ func (w *Owner) weigh(folder string, left int64) int64 {
 	return left
 }
 
-// clearAway removes what lies in the folder of a model next to its namespaces, and has what is no
-// block in these counted, which is evicted first.
+// clearAway removes what is no block from the folder of a model.
 func (w *Owner) clearAway(folder string) {
 	w.opt.Log.Info("The folder of a model in the cache takes more than its engines were granted", "folder", folder)
 	w.sweep(folder)

@@ -105,7 +105,7 @@ func (e *takenOver) block(n int) string {
 func TestAFolderThatTakesWhatItWasGrantedIsLeftAlone(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
-		for n := range 20 {
+		for n := range 8 {
 			e.put(n)
 		}
 		for range 8 {
@@ -114,11 +114,70 @@ func TestAFolderThatTakesWhatItWasGrantedIsLeftAlone(t *testing.T) {
 				t.Errorf("%v", got)
 			}
 		}
-		for n := range 20 {
+		for n := range 8 {
 			if !e.has(n) {
 				t.Errorf("block %d is gone", n)
 			}
 		}
 		e.stop()
 	})
+}
+
+// TestTheNextEngineIsNotEndedForWhatAnEarlierOneLeft: the first one was taken over.
+func TestTheNextEngineIsNotEndedForWhatAnEarlierOneLeft(t *testing.T) {
+	for name, leave := range map[string]func(e *takenOver) error{
+		"a file among the blocks": func(e *takenOver) error {
+			at := filepath.Join(e.namespace, "own")
+			e.write(at)
+			return os.Truncate(at, 1<<40)
+		},
+		"a file that is no block": func(e *takenOver) error {
+			e.write(e.block(1))
+			return os.Truncate(e.block(1), 1<<40)
+		},
+		"a link in place of a folder": func(e *takenOver) error {
+			e.link(blocks.Shards()[0])
+			at := filepath.Join(e.namespace, "own")
+			e.write(at)
+			return os.Truncate(at, 1<<40)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { newTakenOver(t).leaves(leave) })
+	}
+}
+
+// leaves requires that the end of an engine that left something ends no later one, which has
+// the whole cache.
+func (e *takenOver) leaves(leave func(e *takenOver) error) {
+	e.Helper()
+	fs := &roomy{Contained: disk.Contained{Dir: e.options.Dir}, free: 1 << 42}
+	e.options.FS = fs
+	e.lease.End()
+	e.open()
+	var err error
+	if e.lease, err = e.owner.Lease(e.origin, nil); err != nil {
+		e.Fatal(err)
+	}
+	e.owner.Overfull()
+	if err := leave(e); err != nil {
+		e.Fatal(err)
+	}
+	fs.free -= 1 << 40
+	e.owner.Overfull()
+	e.lease.End()
+	e.owner.Tick()
+	for n := range 3 {
+		next, err := e.owner.Lease(e.origin, nil)
+		if err != nil {
+			e.Fatalf("engine %d: %v", n, err)
+		}
+		if got := e.owner.Overfull(); got != nil {
+			e.Errorf("engine %d is ended: %v", n, got)
+		}
+		next.End()
+		e.owner.Tick()
+	}
+	if s := e.owner.Snapshot(); s.GrantedBytes != 0 || s.Problem != "" {
+		e.Errorf("%+v", s)
+	}
 }

@@ -139,6 +139,8 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 			for _, f := range files {
 				all = append(all, w.look(n, i.Name, f)...)
 			}
+		case slices.Contains(blocks.Shards(), i.Name): // in whose place no engine could write
+			all = append(all, w.drop(at, "it is no folder")...)
 		default:
 			all = append(all, w.foreign(at)...)
 		}
@@ -204,13 +206,17 @@ func (w *Owner) foreign(path string) []found {
 	for _, i := range infos {
 		all = append(all, w.foreign(filepath.Join(path, i.Name))...)
 	}
+	if len(all) == 0 {
+		_ = w.opt.FS.Remove(path) // it takes space, and no list names it
+	}
 	return all
 }
 
 // rescan updates the index from the files of a namespace: an engine that ended
-// may have written files that it did not report.
+// may have written files that it did not report. What is no block is removed: the
+// next engine must not be taken for the one that left it.
 func (w *Owner) rescan(n blocks.Namespace) error {
-	w.listed = 0
+	w.listed = maxForeign
 	files, err := w.scanNamespace(n)
 	if errors.Is(err, fs.ErrNotExist) {
 		files = nil
