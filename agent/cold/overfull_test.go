@@ -3,9 +3,11 @@
 package cold_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/kv"
@@ -135,6 +137,7 @@ func TestTheNextEngineIsNotEndedForWhatAnEarlierOneLeft(t *testing.T) {
 			e.write(e.block(1))
 			return os.Truncate(e.block(1), 1<<40)
 		},
+		"a path that is too long": func(e *takenOver) error { return deep(e.namespace, 2000) },
 		"a link in place of a folder": func(e *takenOver) error {
 			e.link(blocks.Shards()[0])
 			at := filepath.Join(e.namespace, "own")
@@ -180,4 +183,21 @@ func (e *takenOver) leaves(leave func(e *takenOver) error) {
 	if s := e.owner.Snapshot(); s.GrantedBytes != 0 || s.Problem != "" {
 		e.Errorf("%+v", s)
 	}
+}
+
+// deep makes folders in folders until their names are that long together.
+func deep(at string, bytes int) error {
+	root, err := os.OpenRoot(at)
+	for name := strings.Repeat("d", 99); err == nil && bytes > 0; bytes -= len(name) + 1 {
+		var next *os.Root
+		if err = root.Mkdir(name, 0o700); err == nil {
+			next, err = root.OpenRoot(name)
+		}
+		err = errors.Join(err, root.Close())
+		root = next
+	}
+	if err == nil {
+		err = root.Close()
+	}
+	return err
 }

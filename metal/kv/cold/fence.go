@@ -2,9 +2,11 @@ package cold
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
@@ -70,31 +72,48 @@ func EachName(f disk.FS, path string, do func(disk.Info) error) (err error) {
 	return err
 }
 
+// maxBelow is how many bytes longer than that of its top a path in a tree may be. What is deeper
+// is moved up: an engine makes folders in folders whose paths no system takes.
+const maxBelow = 512
+
 // RemoveTree removes a file or folder and returns the disk space it used. It
 // follows no links. A missing path is not an error; after an error, of which it returns
 // the first, it continues with the rest: there may be one for each of a million files.
 func RemoveTree(f disk.FS, path string) (freed int64, err error) {
+	moved := true
+	for n := 0; moved && err == nil && n < 256; n++ {
+		var bytes int64
+		bytes, moved, err = removeBelow(f, path, path)
+		freed += bytes
+	}
+	return freed, err
+}
+
+// removeBelow removes a part of the tree of top, and reports whether it moved another one to top.
+func removeBelow(f disk.FS, top, path string) (freed int64, moved bool, err error) {
 	info, err := f.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, nil
+		return 0, false, nil
 	case err != nil:
-		return 0, err
+		return 0, false, err
+	case info.Mode.IsDir() && len(path)-len(top) > maxBelow:
+		return 0, true, f.Rename(path, filepath.Join(top, gone+strings.ToLower(rand.Text())))
 	case info.Mode.IsDir():
 		err = EachName(f, path, func(i disk.Info) error {
-			bytes, failed := RemoveTree(f, filepath.Join(path, i.Name))
-			freed += bytes
+			bytes, deep, failed := removeBelow(f, top, filepath.Join(path, i.Name))
+			freed, moved = freed+bytes, moved || deep
 			return failed
 		})
 	}
-	if err != nil {
-		return freed, err
+	if err != nil || moved && path == top {
+		return freed, moved, err
 	}
 	if err := f.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return freed, err
+		return freed, moved, err
 	}
 	if info.Mode.IsRegular() {
 		freed += Takes(info.Bytes)
 	}
-	return freed, nil
+	return freed, moved, nil
 }
