@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,8 @@ import (
 
 // Contained is the file system of this machine for a program that works in folders which
 // another, less trusted one may change at any moment. No path in one of these folders leads
-// out of it: a link there that does is an error, as is a pipe in place of a file.
+// out of it: a link there that does is an error, as is a pipe in place of a file. Folders without
+// rights for this user get them back.
 type Contained struct {
 	// Dir is the folder that has those folders, and that the other program cannot change.
 	// Dir itself, and all that is outside of it, is reached as by OS.
@@ -37,8 +39,37 @@ func (c Contained) in(path string) (root *os.Root, rest string, err error) {
 	if len(rest) > maxRest {
 		return nil, "", &os.PathError{Op: "open", Path: rest[:maxRest], Err: syscall.ENAMETOOLONG}
 	}
-	root, err = os.OpenRoot(filepath.Join(c.Dir, folder))
+	at := filepath.Join(c.Dir, folder)
+	if root, err = os.OpenRoot(at); errors.Is(err, fs.ErrPermission) && c.unlock(at) {
+		root, err = os.OpenRoot(at)
+	}
 	return root, rest, err
+}
+
+// unlock gives this user the rights to a folder of Dir, which the other program may have taken
+// away, and reports whether it did.
+func (c Contained) unlock(path string) bool {
+	if path = filepath.Clean(path); filepath.Dir(path) != filepath.Clean(c.Dir) {
+		return false
+	}
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir() && info.Mode().Perm()&0o700 != 0o700 && os.Chmod(path, 0o700) == nil
+}
+
+// unlockIn is unlock of a folder in root, with root and those above it.
+func unlockIn(root *os.Root, rest string) (did bool) {
+	parts := strings.Split(rest, string(filepath.Separator))
+	for n := range len(parts) + 1 {
+		at := cmp.Or(filepath.Join(parts[:n]...), ".")
+		info, err := root.Lstat(at)
+		if err != nil || !info.IsDir() {
+			break
+		}
+		if info.Mode().Perm()&0o700 != 0o700 {
+			did = root.Chmod(at, 0o700) == nil || did
+		}
+	}
+	return did
 }
 
 // at calls inside with the folder that a path is in and the rest of the path, or else plain.
@@ -48,10 +79,16 @@ func (c Contained) at(path string, plain func() error, inside func(root *os.Root
 		return err
 	}
 	if root == nil {
-		return plain()
+		if err = plain(); errors.Is(err, fs.ErrPermission) && c.unlock(path) {
+			err = plain()
+		}
+		return err
 	}
 	defer root.Close() //nolint:errcheck // nothing was written through it
-	return inside(root, rest)
+	if err = inside(root, rest); errors.Is(err, fs.ErrPermission) && unlockIn(root, rest) {
+		err = inside(root, rest)
+	}
+	return err
 }
 
 // Create implements FS.
@@ -111,6 +148,7 @@ func (c Contained) Stat(path string) (i Info, err error) {
 // ReadDir implements FS.
 func (c Contained) ReadDir(path string) (all []Info, err error) {
 	err = c.at(path, func() (err error) { all, err = OS{}.ReadDir(path); return err }, func(root *os.Root, rest string) error {
+		all = nil
 		d, err := root.OpenFile(rest, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 		if err != nil {
 			return err
