@@ -376,6 +376,9 @@ func (j *judge) crowded(r v1alpha1.AssignmentStatus, orders map[string]v1alpha1.
 	}
 	sum, stays := o.ReservedBytes, o.ReservedBytes
 	for k, bytes := range a.Holders {
+		if k.UID == r.ReplicaUID && k.Epoch == r.Epoch {
+			continue // counted already: it waits for memory, with its room
+		}
 		sum += bytes
 		if h, ok := orders[k.UID]; ok && h.Epoch == k.Epoch && h.Residency.OnDemand() && h.Desired == v1alpha1.DesiredRunning {
 			continue
