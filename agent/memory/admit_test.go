@@ -334,6 +334,7 @@ func TestBusyVictims(t *testing.T) {
 		return with(engine(uid, gibs, 0), func(e *EngineReading) {
 			busy(e)
 			e.Namespace, e.ReadySince = namespace, start().Add(-time.Duration(minutes)*time.Minute)
+			e.LoadBegan = e.ReadySince
 		})
 	}
 	waits := func(change ...func(*Want)) Want {
@@ -349,21 +350,23 @@ func TestBusyVictims(t *testing.T) {
 		engines []EngineReading // of 90 GiB
 		victims string
 	}{
-		"one of another namespace":                      {waits(), []EngineReading{inUse("a", "other", 80, 5)}, "a"},
-		"none before it waited":                         {waits(func(w *Want) { w.Waits-- }), []EngineReading{inUse("a", "other", 80, 5)}, ""},
-		"none of its own namespace":                     {waits(), []EngineReading{inUse("a", "mine", 80, 5)}, ""},
-		"none that has served for less than its tenure": {waits(), []EngineReading{inUse("a", "other", 80, 4)}, ""},
-		"none that loads":                               {waits(), []EngineReading{with(inUse("a", "other", 80, 5), loading)}, ""},
-		"none of a higher priority":                     {waits(), []EngineReading{with(inUse("a", "other", 80, 5), func(e *EngineReading) { e.Priority = 1 })}, ""},
-		"none that is always resident":                  {waits(anyone), []EngineReading{with(inUse("a", "other", 80, 5), always)}, ""},
-		"any for an always-resident replica":            {waits(anyone), []EngineReading{with(inUse("a", "mine", 80, 0), func(e *EngineReading) { e.Priority = 9 })}, "a"},
-		"one that loads for an always-resident replica": {waits(anyone), []EngineReading{with(inUse("a", "other", 80, 0), loading)}, "a"},
-		"one that does not report":                      {waits(), []EngineReading{with(inUse("a", "other", 80, 5), func(e *EngineReading) { e.Holds, e.Requests, e.BusyKnown = 0, 0, false })}, "a"},
-		"of the namespace that has most reserved":       {waits(), []EngineReading{inUse("a", "other", 30, 9), inUse("b", "more", 25, 5), inUse("c", "more", 25, 7)}, "c"},
-		"as few as possible":                            {waits(func(w *Want) { w.Bytes = 50 * gib }), []EngineReading{inUse("a", "other", 10, 9), inUse("b", "other", 10, 9), inUse("c", "other", 50, 5)}, "c"},
-		"several":                                       {waits(func(w *Want) { w.Bytes = 60 * gib }), []EngineReading{inUse("a", "other", 20, 9), inUse("b", "other", 25, 9), inUse("c", "other", 40, 5)}, "c b"},
-		"none where all do not suffice":                 {waits(), []EngineReading{inUse("a", "other", 20, 9), with(inUse("b", "other", 65, 9), always)}, ""},
-		"only what idle ones do not free":               {waits(), []EngineReading{with(engine("idle", 15, 1), func(e *EngineReading) { e.Namespace = "other" }), inUse("a", "other", 12, 9), inUse("b", "other", 60, 5)}, "a"},
+		"one of another namespace":                       {waits(), []EngineReading{inUse("a", "other", 80, 5)}, "a"},
+		"none before it waited":                          {waits(func(w *Want) { w.Waits-- }), []EngineReading{inUse("a", "other", 80, 5)}, ""},
+		"none of its own namespace":                      {waits(), []EngineReading{inUse("a", "mine", 80, 5)}, ""},
+		"none that has served for less than its tenure":  {waits(), []EngineReading{inUse("a", "other", 80, 4)}, ""},
+		"none that loads":                                {waits(), []EngineReading{with(inUse("a", "other", 80, 14), loading)}, ""},
+		"one that loads for longer than any model takes": {waits(), []EngineReading{with(inUse("a", "other", 80, 15), loading)}, "a"},
+		"none of its own namespace that loads":           {waits(), []EngineReading{with(inUse("a", "mine", 80, 15), loading)}, ""},
+		"none of a higher priority":                      {waits(), []EngineReading{with(inUse("a", "other", 80, 5), func(e *EngineReading) { e.Priority = 1 })}, ""},
+		"none that is always resident":                   {waits(anyone), []EngineReading{with(inUse("a", "other", 80, 5), always)}, ""},
+		"any for an always-resident replica":             {waits(anyone), []EngineReading{with(inUse("a", "mine", 80, 0), func(e *EngineReading) { e.Priority = 9 })}, "a"},
+		"one that loads for an always-resident replica":  {waits(anyone), []EngineReading{with(inUse("a", "other", 80, 0), loading)}, "a"},
+		"one that does not report":                       {waits(), []EngineReading{with(inUse("a", "other", 80, 5), func(e *EngineReading) { e.Holds, e.Requests, e.BusyKnown = 0, 0, false })}, "a"},
+		"of the namespace that has most reserved":        {waits(), []EngineReading{inUse("a", "other", 30, 9), inUse("b", "more", 25, 5), inUse("c", "more", 25, 7)}, "c"},
+		"as few as possible":                             {waits(func(w *Want) { w.Bytes = 50 * gib }), []EngineReading{inUse("a", "other", 10, 9), inUse("b", "other", 10, 9), inUse("c", "other", 50, 5)}, "c"},
+		"several":                                        {waits(func(w *Want) { w.Bytes = 60 * gib }), []EngineReading{inUse("a", "other", 20, 9), inUse("b", "other", 25, 9), inUse("c", "other", 40, 5)}, "c b"},
+		"none where all do not suffice":                  {waits(), []EngineReading{inUse("a", "other", 20, 9), with(inUse("b", "other", 65, 9), always)}, ""},
+		"only what idle ones do not free":                {waits(), []EngineReading{with(engine("idle", 15, 1), func(e *EngineReading) { e.Namespace = "other" }), inUse("a", "other", 12, 9), inUse("b", "other", 60, 5)}, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := mac(106, 0, tc.engines...)

@@ -14,17 +14,26 @@ const (
 	// for an OnDemand model of another namespace: two models that are always in use
 	// alternate no faster.
 	busyTenure = 5 * time.Minute
+	// loadTenure is the same of one that loads: many times what the largest model takes. An
+	// engine that was taken over may load for hours.
+	loadTenure = 15 * time.Minute
 )
 
 // mayEnd reports whether an engine in use may be ended for the load: any OnDemand
 // one for an always-resident replica, and for an OnDemand model one of another
-// namespace that has served for busyTenure. A load is bounded by itself. A drain
+// namespace that has served for busyTenure, or loaded for loadTenure. A drain
 // that lasts is shortened in the same cases.
 func (w Want) mayEnd(e EngineReading, now time.Time) bool {
 	if w.Waits < busyWait || !e.OnDemand || e.Stopping && !e.Lasting || e.Idle() || e.Priority > w.Priority || e.Key == w.Key {
 		return false
 	}
-	return w.Always || e.Namespace != w.Namespace && !e.Loading && now.Sub(e.ReadySince) >= busyTenure
+	if w.Always || e.Namespace == w.Namespace {
+		return w.Always
+	}
+	if e.Loading {
+		return now.Sub(e.LoadBegan) >= loadTenure
+	}
+	return now.Sub(e.ReadySince) >= busyTenure
 }
 
 // busyVictims picks engines in use whose end covers the deficit, as few as

@@ -46,8 +46,9 @@ type EngineReading struct {
 	// OnDemand engines may be evicted; Always ones never are.
 	OnDemand  bool
 	Namespace string
-	// ReadySince is when it became ready; zero: not yet.
-	ReadySince time.Time
+	// LoadBegan is when it was started, or adopted, and ReadySince when it became ready;
+	// zero: not yet.
+	LoadBegan, ReadySince time.Time
 	// Holds are the requests that the agent counts, Requests those that the
 	// engine counts. BusyKnown is false if the engine has not reported lately:
 	// unknown counts as busy.

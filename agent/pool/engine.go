@@ -47,7 +47,7 @@ type engine struct {
 	footprint int64     // last measured; 0: never
 	measured  time.Time
 	loadBegan time.Time
-	// progress of the load, and since when it is unchanged.
+	// progress is the most that was seen of the load, and progressAt since when.
 	progress   loadMark
 	progressAt time.Time
 	readySince time.Time // zero: it was not ready yet
@@ -234,11 +234,22 @@ func (g *engine) held() *int64 {
 }
 
 // stalled returns how long the load has made no progress; the caller holds
-// registry.mu.
+// registry.mu. The footprint of a process that does nothing moves as well, so only
+// another hundredth of its bytes, or of its limit, is progress. There are few of these, also
+// for an engine that was taken over.
 func (g *engine) stalled(r memory.EngineReading, now time.Time) time.Duration {
-	mark := loadMark{bytes: g.status.GetLoad().GetBytesDone(), total: g.status.GetLoad().GetBytesTotal(), footprint: r.Footprint}
-	if mark != g.progress {
-		g.progress, g.progressAt = mark, now
+	load := g.status.GetLoad()
+	mark := loadMark{bytes: hundredths(load.GetBytesDone(), load.GetBytesTotal()), footprint: hundredths(r.Footprint, g.config.LimitBytes)}
+	if mark.bytes > g.progress.bytes || mark.footprint > g.progress.footprint {
+		g.progress, g.progressAt = loadMark{max(mark.bytes, g.progress.bytes), max(mark.footprint, g.progress.footprint)}, now
 	}
 	return now.Sub(g.progressAt)
+}
+
+// hundredths of whole that part is, at most 100.
+func hundredths(part, whole int64) int64 {
+	if whole <= 0 {
+		return 0
+	}
+	return int64(100 * min(1, float64(part)/float64(whole)))
 }

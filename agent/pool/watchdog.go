@@ -11,7 +11,7 @@ import (
 
 // Reasons of Loaded for engines that live and do nothing.
 const (
-	// reasonLoadStalled: no byte was loaded for Timing.LoadStall.
+	// reasonLoadStalled: the load made no progress for Timing.LoadStall.
 	reasonLoadStalled = "LoadStalled"
 	// reasonEngineSilent: a loaded engine said nothing for Timing.Silence.
 	reasonEngineSilent = "EngineSilent"
@@ -28,8 +28,8 @@ func (lc *lifecycle) boundLogs() {
 	}
 }
 
-// loadMark are the figures that change while a load makes progress.
-type loadMark struct{ bytes, total, footprint int64 }
+// loadMark are the figures that grow while a load makes progress, in hundredths.
+type loadMark struct{ bytes, footprint int64 }
 
 // watchdogs gives up engines whose process lives and that do nothing: loads
 // without progress, loaded ones that send no status, and loaded ones that send it and

@@ -45,6 +45,21 @@ func TestAnEngineWhoseLoopHangsIsRestarted(t *testing.T) {
 	}
 }
 
+// TestALoadThatHangsIsGivenUp although its memory moves: the process still sends its status, and
+// collects garbage.
+func TestALoadThatHangsIsGivenUp(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("a", enginetest.Script{HoldBytes: 10 * gib, LoadMilliseconds: 10_000, HangLoading: true, IgnoreShutdown: true}))
+		for n := range int64(6) {
+			s.after(30 * time.Second)
+			if e := s.twin.Engine("a"); e != nil {
+				e.SetExtra(n % 3 * mib)
+			}
+		}
+		s.wantReclaims("a/" + string(v1alpha1.ReclaimLoadFailed))
+	})
+}
+
 // TestEnginesThatFillTheCacheFolderAreEnded: those of that model, and no others.
 func TestEnginesThatFillTheCacheFolderAreEnded(t *testing.T) {
 	play(t, func(s *stage) {
