@@ -19,8 +19,9 @@ import (
 // maxSocketPath is what darwin's sockaddr_un holds, less the closing NUL.
 const maxSocketPath = 103
 
-// maxLogBytes is how large one engine's log grows before it is set aside.
-const maxLogBytes = 8 << 20
+// maxLogBytes is how large one engine's log grows before it is set aside, and overrunLogBytes
+// before the next poll sees that the engine fills the disk with it.
+const maxLogBytes, overrunLogBytes = 8 << 20, 256 << 20
 
 // files are the folders for the files of engines.
 type files struct {
@@ -110,25 +111,31 @@ func (f engineFiles) remove() {
 	_ = os.Remove(f.config)
 }
 
-// boundLog sets a log that grew too large aside as NAME.1 and empties it. The
-// engine appends, so it continues at the beginning.
-func boundLog(path string) error {
+// boundLog sets a log that grew too large aside as NAME.1 and empties it, also if it cannot be
+// set aside. The engine appends, so it continues at the beginning. It returns the size that it had.
+func boundLog(path string) (bytes int64, err error) {
 	info, err := os.Stat(path)
-	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() <= maxLogBytes {
-		return nil
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
 	}
 	if err != nil {
-		return fmt.Errorf("inspect engine log: %w", err)
+		return 0, fmt.Errorf("inspect engine log: %w", err)
+	}
+	if bytes = info.Size(); bytes <= maxLogBytes {
+		return bytes, nil
 	}
 	in, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("open engine log: %w", err)
+		return bytes, fmt.Errorf("open engine log: %w", err)
 	}
 	defer in.Close()
 	out, err := os.OpenFile(path+".1", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("set engine log aside: %w", err)
+	if err == nil {
+		_, err = io.Copy(out, io.LimitReader(in, 4*maxLogBytes))
+		err = errors.Join(err, out.Close())
 	}
-	_, err = io.Copy(out, io.LimitReader(in, 4*maxLogBytes))
-	return errors.Join(err, out.Close(), in.Truncate(0))
+	if err = errors.Join(err, in.Truncate(0)); err != nil {
+		return bytes, fmt.Errorf("set engine log aside: %w", err)
+	}
+	return bytes, nil
 }

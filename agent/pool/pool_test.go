@@ -548,13 +548,20 @@ func TestLogsAreBounded(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, maxLogBytes+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := boundLog(path); err != nil {
+	if _, err := boundLog(path); err != nil {
 		t.Fatal(err)
 	}
 	now, err1 := os.Stat(path)
 	old, err2 := os.Stat(path + ".1")
 	if err1 != nil || err2 != nil || now.Size() != 0 || old.Size() != maxLogBytes+1 {
 		t.Errorf("%v %v", err1, err2)
+	}
+	if err := errors.Join(os.Remove(path+".1"), os.Mkdir(path+".1", 0o700), os.Truncate(path, 1<<30)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := boundLog(path)
+	if now, err1 = os.Stat(path); err == nil || err1 != nil || now.Size() != 0 {
+		t.Errorf("a log that cannot be set aside stays: %v, %v", err, err1)
 	}
 }
 

@@ -33,6 +33,7 @@ func (lc *lifecycle) collect(e *entry, g *engine) {
 	check := lc.gate.settle(g, how.freed)
 	r := how.reclaim(g, check, now)
 	g.files.remove()
+	lc.boundLog(g)
 	lc.recordReclaim(e, r, g.failureOf(r), now, func() {
 		lc.owner.ended(e, r, g.failureOf(r), now)
 		lc.owner.vacated(e) // only now may another be started

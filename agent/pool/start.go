@@ -69,6 +69,7 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 	if err := g.connect(lc.Engines); err != nil {
 		return nil, err
 	}
+	lc.boundLog(g) // what an earlier engine of the replica wrote is not its own
 	if g.config.CacheDir != "" && lc.PrepareCache != nil {
 		if err := lc.PrepareCache(g.config.ModelDigest); err != nil { // then it runs without a disk cache
 			lc.Log.Error(err, "Cannot make the model's folder in the disk cache", "ModelReplica", g.record.Namespace+"/"+g.record.Name)

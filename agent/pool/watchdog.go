@@ -19,13 +19,30 @@ const (
 	reasonLoopStalled = "LoopStalled"
 )
 
-// boundLogs keeps the engines' logs from filling the disk.
+// reasonLogOverrun: an engine wrote more to its log than any does.
+const reasonLogOverrun = "LogOverrun"
+
+// boundLogs keeps the engines' logs from filling the disk: one that was taken over writes
+// gigabytes to its log until the next poll.
 func (lc *lifecycle) boundLogs() {
 	for _, g := range lc.running() {
-		if err := boundLog(g.files.log); err != nil {
-			lc.Log.Error(err, "Failed to truncate an engine log")
+		if lc.boundLog(g) <= overrunLogBytes {
+			continue
+		}
+		var e *entry
+		if lc.read(func() { e = lc.entries[g.key] }); e != nil {
+			lc.giveUp(e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: reasonLogOverrun, Message: "the engine filled the disk with its log; it may have been taken over"})
 		}
 	}
+}
+
+// boundLog bounds the log of an engine, and returns the size that it had.
+func (lc *lifecycle) boundLog(g *engine) int64 {
+	bytes, err := boundLog(g.files.log)
+	if err != nil {
+		lc.Log.Error(err, "Failed to truncate an engine log")
+	}
+	return bytes
 }
 
 // loadMark are the figures that grow while a load makes progress, in hundredths.

@@ -1,10 +1,13 @@
 package pool
 
 import (
+	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
@@ -57,6 +60,23 @@ func TestALoadThatHangsIsGivenUp(t *testing.T) {
 			}
 		}
 		s.wantReclaims("a/" + string(v1alpha1.ReclaimLoadFailed))
+	})
+}
+
+// TestAnEngineThatFillsTheDiskWithItsLogIsEnded, and neither another one nor the next one.
+func TestAnEngineThatFillsTheDiskWithItsLogIsEnded(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("bad", enginetest.Script{HoldBytes: gib}), s.model("good", enginetest.Script{HoldBytes: gib}))
+		s.after(time.Minute)
+		for name, bytes := range map[string]int64{"bad": 100 * gib, "good": 2 * maxLogBytes} {
+			log := s.lifecycle.files.engine(memory.Key{UID: name, Epoch: 1}, 1).log
+			if err := errors.Join(os.WriteFile(log, nil, 0o600), os.Truncate(log, bytes)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.after(5 * time.Minute)
+		s.wantReclaims("bad/" + string(v1alpha1.ReclaimCrashed))
+		s.want("bad", "Serving True/Serving")
 	})
 }
 
