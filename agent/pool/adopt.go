@@ -184,13 +184,23 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 }
 
 // identify finds the process of the engine that listens on a socket, in a folder
-// that only this user may write. It asks the engine whether it is the one. Which
-// process it is the kernel knows, also if it is stopped or hangs, and holds its memory
-// all the same: an engine that was taken over would name another one, to be killed.
+// that only this user may write. It asks the engine whether it is the one. One that
+// does not listen yet ends when it finds its configuration gone.
 func (lc *lifecycle) identify(ctx context.Context, r *journal.Engine) bool {
 	if lc.another(ctx, r) {
 		return false
 	}
+	if lc.listens(ctx, r) {
+		return true
+	}
+	_ = os.Remove(lc.files.engine(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}, r.Load).config)
+	return lc.listens(ctx, r) // it may have begun before that
+}
+
+// listens finds the process that listens on the socket of an engine. Which
+// process it is the kernel knows, also if it is stopped or hangs, and holds its memory
+// all the same: an engine that was taken over would name another one, to be killed.
+func (lc *lifecycle) listens(ctx context.Context, r *journal.Engine) bool {
 	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Stray)
 	defer cancel()
 	pid, err := lc.Engines.Listener(ctx, r.Socket)

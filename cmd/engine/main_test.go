@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
@@ -320,6 +323,40 @@ func TestServeOutlivesTheTerminalAndObeysItsAgent(t *testing.T) {
 	if c, err := net.Dial("unix", p.socket); err == nil {
 		c.Close()
 		t.Error("something still listens on the socket")
+	}
+}
+
+// TestServeEndsIfItsAgentGaveItUp: an agent that was killed had started it, and the next one looked
+// for it before it listened.
+func TestServeEndsIfItsAgentGaveItUp(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	config := wire.Config{ReplicaUID: "uid", Epoch: 1, ModelPath: tinyModel(t), ContextTokens: 256, Sequences: 2, CacheTokens: 512, LimitBytes: 1 << 30, Sandbox: wire.SandboxOff}
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(t.TempDir(), "config") // it is gone before all of it was read
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serveConfig(t, config, "--config", pipe)
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = os.Remove(pipe)
+	_, failed := w.Write(text)
+	if err := errors.Join(err, failed, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		if _, err := p.client.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{1}}, grpc.WaitForReady(true)); err == nil {
+			_ = p.cmd.Process.Kill() // it serves
+		}
+	}()
+	if err := p.cmd.Wait(); p.cmd.ProcessState.ExitCode() <= 0 || !strings.Contains(p.log.String(), "given this engine up") {
+		t.Errorf("ended with %v\n%s", err, p.log)
 	}
 }
 

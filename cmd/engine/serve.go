@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -52,7 +53,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	if err != nil {
 		return err
 	}
-	l, err := server.Listen(*socket)
+	l, err := listen(*socket, *configPath)
 	if err != nil {
 		_ = backend.Close() // nothing was computed
 		return err
@@ -76,6 +77,20 @@ func serve(ctx context.Context, e *env, args []string) error {
 	}, cache)
 	log.Info("engine stopped")
 	return err
+}
+
+// listen listens for the agent, unless that has removed the configuration: an agent that was
+// started meanwhile found no listener and took this engine for one that never began. It would not
+// end it, and promises its memory again.
+func listen(socket, config string) (net.Listener, error) {
+	l, err := server.Listen(socket)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(config); err != nil {
+		return nil, errors.Join(fmt.Errorf("the agent has given this engine up: %w", err), l.Close())
+	}
+	return l, nil
 }
 
 // diskCache is the cache on disk with the function that opens a tier of it; nil without one.
