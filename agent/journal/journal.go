@@ -195,6 +195,7 @@ var errVersion = errors.New("journal has a newer version")
 // understood is renamed; SetAside then names it.
 func Open(dir string, now time.Time) (*Journal, error) {
 	j := &Journal{path: filepath.Join(dir, fileName), state: State{Version: Version}}
+	removeUnfinished(j.path)
 	b, err := os.ReadFile(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return j, nil
@@ -304,11 +305,25 @@ func clone(s State) State {
 	return c
 }
 
+// unfinished is the pattern of the temporary files of replaceFile.
+func unfinished(path string) string { return "." + filepath.Base(path) + ".*" }
+
+// removeUnfinished removes what agents left that were killed while they wrote.
+func removeUnfinished(path string) {
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), unfinished(path)))
+	if err != nil {
+		return // the folder's name is a pattern of its own
+	}
+	for _, name := range left {
+		_ = os.Remove(name) // it takes space, and the next start tries again
+	}
+}
+
 // replaceFile writes a temporary file, syncs it, renames it over path and
 // syncs the folder.
 func replaceFile(path string, b []byte) (err error) {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	f, err := os.CreateTemp(dir, unfinished(path))
 	if err != nil {
 		return err
 	}

@@ -134,3 +134,24 @@ func TestAttackALongMessageThatAnEarlierAgentKept(t *testing.T) {
 		t.Errorf("the file has %d bytes, %v", info.Size(), err)
 	}
 }
+
+func TestAStartRemovesWhatAKilledAgentDidNotFinish(t *testing.T) {
+	dir := t.TempDir()
+	if err := open(t, dir).Update(func(*State) {}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		f, err := os.CreateTemp(dir, unfinished(fileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close() // nothing was written
+	}
+	if s := open(t, dir).Snapshot(); s.Version != Version {
+		t.Errorf("%+v", s)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 2 {
+		t.Errorf("%v are left, want the journal and its reserve; %v", left, err)
+	}
+}
