@@ -10,3 +10,6 @@ const (
 
 // forks are the system calls that always make a process; clone may make a thread.
 var forks = []uint32{unix.SYS_FORK, unix.SYS_VFORK}
+
+// older are earlier forms of system calls that are refused.
+var older = []uint32{unix.SYS_CHMOD, unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT}

@@ -13,3 +13,6 @@ const (
 
 // forks are the system calls that always make a process; clone may make a thread.
 var forks = []uint32{}
+
+// older are earlier forms of system calls that are refused.
+var older = []uint32{}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,11 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "list another folder", try: func() error { _, err := os.ReadDir(dir); return err }},
 		{what: "read the memory map of its parent", try: read(fmt.Sprintf("/proc/%d/maps", os.Getppid()))},
 		{what: "write outside its folders", try: write(filepath.Join(dir, "new"))},
+		{what: "take the rights to another file away", try: func() error { return os.Chmod(filepath.Join(dir, "identity"), 0) }},
+		{what: "give others the rights to another file", try: func() error { return unix.Fchmodat(unix.AT_FDCWD, filepath.Join(dir, "identity"), 0o666, 0) }},
+		{what: "give another file away", try: func() error { return os.Chown(filepath.Join(dir, "identity"), os.Getuid(), os.Getgid()) }},
+		{what: "change the time of its weights", try: func() error { return os.Chtimes(filepath.Join(dir, "weights/model"), time.Unix(1, 0), time.Unix(1, 0)) }},
+		{what: "change an attribute of another file", try: func() error { return unix.Setxattr(filepath.Join(dir, "identity"), "user.x", []byte("x"), 0) }},
 		{what: "connect over TCP", try: dial("tcp", "127.0.0.1:9")},
 		{what: "send over UDP", try: dial("udp", "127.0.0.1:9")},
 		{what: "connect to another socket", try: dial("unix", other)},

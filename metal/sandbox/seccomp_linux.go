@@ -15,8 +15,10 @@ import (
 // connections on the socket that it has, so it needs none that makes or
 // connects one; io_uring would make them past a filter. The agent measures what a
 // process has mapped and ends processes: memory that is mapped nowhere, or that
-// outlives its process, would count at no engine.
-var refused = append([]uint32{
+// outlives its process, would count at no engine. Landlock bounds who reads and
+// writes a file, and not who changes its rights, times and attributes: those of
+// all files of the user, which are the agent's too.
+var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD,
@@ -28,7 +30,10 @@ var refused = append([]uint32{
 	unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_SEMGET, unix.SYS_MSGGET, unix.SYS_MQ_OPEN,
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_TKILL, unix.SYS_PIDFD_OPEN,
 	unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_KCMP,
-}, forks...)
+	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
+	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
+	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR,
+}, forks, older)
 
 // ofItself are the system calls that a process may use for itself alone: their first argument
 // is a process ID. Those of one user may change and signal one another: the agent and the
