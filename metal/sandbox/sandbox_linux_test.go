@@ -78,6 +78,14 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "give another file away", try: func() error { return os.Chown(filepath.Join(dir, "identity"), os.Getuid(), os.Getgid()) }},
 		{what: "change the time of its weights", try: func() error { return os.Chtimes(filepath.Join(dir, "weights/model"), time.Unix(1, 0), time.Unix(1, 0)) }},
 		{what: "change an attribute of another file", try: func() error { return unix.Setxattr(filepath.Join(dir, "identity"), "user.x", []byte("x"), 0) }},
+		{what: "watch another model's cache", try: func() error {
+			watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+			if err != nil {
+				return err
+			}
+			_, err = unix.InotifyAddWatch(watch, filepath.Join(dir, "cache/b"), unix.IN_CREATE)
+			return errors.Join(err, unix.Close(watch))
+		}},
 		{what: "connect over TCP", try: dial("tcp", "127.0.0.1:9")},
 		{what: "send over UDP", try: dial("udp", "127.0.0.1:9")},
 		{what: "connect to another socket", try: dial("unix", other)},

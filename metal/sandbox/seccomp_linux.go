@@ -16,8 +16,8 @@ import (
 // connects one; io_uring would make them past a filter. The agent measures what a
 // process has mapped and ends processes: memory that is mapped nowhere, or that
 // outlives its process, would count at no engine. Landlock bounds who reads and
-// writes a file, and not who changes its rights, times and attributes: those of
-// all files of the user, which are the agent's too.
+// writes a file, and not who changes its rights, times and attributes, or watches
+// its use: of all files of the user, which are the agent's too.
 var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
@@ -33,6 +33,7 @@ var refused = slices.Concat([]uint32{
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
 	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
 	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR,
+	unix.SYS_INOTIFY_INIT1, unix.SYS_INOTIFY_ADD_WATCH, unix.SYS_FANOTIFY_INIT,
 }, forks, older)
 
 // ofItself are the system calls that a process may use for itself alone: their first argument
