@@ -74,6 +74,7 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "read the memory map of its parent", try: read(fmt.Sprintf("/proc/%d/maps", os.Getppid()))},
 		{what: "write outside its folders", try: write(filepath.Join(dir, "new"))},
 		{what: "take the rights to another file away", try: func() error { return os.Chmod(filepath.Join(dir, "identity"), 0) }},
+		{what: "empty another file", try: func() error { return os.Truncate(filepath.Join(dir, "identity"), 0) }},
 		{what: "give others the rights to another file", try: func() error { return unix.Fchmodat(unix.AT_FDCWD, filepath.Join(dir, "identity"), 0o666, 0) }},
 		{what: "give another file away", try: func() error { return os.Chown(filepath.Join(dir, "identity"), os.Getuid(), os.Getgid()) }},
 		{what: "change the time of its weights", try: func() error { return os.Chtimes(filepath.Join(dir, "weights/model"), time.Unix(1, 0), time.Unix(1, 0)) }},
