@@ -93,6 +93,12 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "listen", try: func() error { _, err := net.Listen("tcp", "127.0.0.1:0"); return err }},
 		{what: "run a program", try: func() error { return exec.Command("/bin/true").Run() }},
 		{what: "signal its parent", try: func() error { return syscall.Kill(os.Getppid(), syscall.SIGCONT) }},
+		{what: "have its parent signalled about its files", try: func() error { return askSocket(unix.SYS_FCNTL, unix.F_SETOWN, uintptr(os.Getppid())) }},
+		{what: "have its parent signalled as older programs do", try: func() error {
+			parent := int32(os.Getppid())
+			return askSocket(unix.SYS_IOCTL, unix.SIOCSPGRP, uintptr(unsafe.Pointer(&parent)))
+		}},
+		{what: "read the flags of its files", allowed: true, try: func() error { return askSocket(unix.SYS_FCNTL, unix.F_GETFL, 0) }},
 		{what: "signal itself", allowed: true, try: func() error { return syscall.Kill(os.Getpid(), 0) }},
 		{what: "read its own limits", allowed: true, try: func() error { return syscall.Getrlimit(syscall.RLIMIT_NOFILE, new(syscall.Rlimit)) }},
 		{what: "change the limits of its parent", try: func() error {
@@ -115,6 +121,17 @@ func attempts(dir string, l net.Listener, other string) []struct {
 			return err
 		}},
 	}
+}
+
+// ownSocket is one that it has from before: it can make none.
+var ownSocket int
+
+// askSocket changes or asks who is signalled about its socket.
+func askSocket(call, command, about uintptr) error {
+	if _, _, errno := syscall.Syscall(call, uintptr(ownSocket), command, about); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // startThread locks this goroutine to its thread, so that another goroutine needs one more.
@@ -181,6 +198,10 @@ func tryAll(dir string) {
 	l, err := net.Listen("unix", filepath.Join(dir, "own.sock"))
 	if err != nil {
 		say("listen: %v", err)
+		return
+	}
+	if ownSocket, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0); err != nil {
+		say("socket: %v", err)
 		return
 	}
 	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache/a"), filepath.Join(dir, "absent"), filepath.Join(dir, "identity")}}); err != nil {

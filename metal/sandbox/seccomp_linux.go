@@ -47,11 +47,22 @@ var ofItself = []uint32{
 // signals are those of ofItself for which 0 is no process, but all of the group.
 var signals = ofItself[:4]
 
+// owners are the commands, second arguments of these calls, by which a process has another one
+// signalled about its files. With them an engine sends any signal that it may not send itself.
+var owners = []struct {
+	call     uint32
+	commands [2]uint32
+}{{unix.SYS_FCNTL, [2]uint32{unix.F_SETOWN, unix.F_SETOWN_EX}}, {unix.SYS_IOCTL, [2]uint32{fiosetown, unix.SIOCSPGRP}}}
+
+// fiosetown is FIOSETOWN of asm-generic/sockios.h.
+const fiosetown = 0x8901
+
 // Offsets in struct seccomp_data (linux/seccomp.h).
 const (
 	offsetCall = 0
 	offsetArch = 4
 	offsetArg0 = 16 // its lower half: both architectures are little-endian
+	offsetArg1 = 24
 )
 
 // filterCalls installs the filter for all threads. The libraries that build
@@ -100,12 +111,19 @@ func callFilter(pid uint32) []bpf.Instruction {
 		if !slices.Contains(signals, c) {
 			is = []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: pid, SkipTrue: 2}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}}
 		}
-		program = appendCall(program, c, append(is, bpf.RetConstant{Val: fails(unix.EPERM)}))
+		program = appendCall(program, c, offsetArg0, append(is, bpf.RetConstant{Val: fails(unix.EPERM)}))
+	}
+	for _, o := range owners {
+		var is []bpf.Instruction
+		for _, command := range o.commands {
+			is = append(is, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: command, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)})
+		}
+		program = appendCall(program, o.call, offsetArg1, is)
 	}
 	// Threads are allowed, processes are not: they outlive an engine that is killed, and what
 	// they share with it is measured in parts. The C library uses clone where clone3 is unknown.
 	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.ENOSYS)})
-	program = appendCall(program, unix.SYS_CLONE, []bpf.Instruction{
+	program = appendCall(program, unix.SYS_CLONE, offsetArg0, []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLONE_THREAD, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
 	})
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
@@ -114,9 +132,9 @@ func callFilter(pid uint32) []bpf.Instruction {
 // fails is the result of a filter by which a call returns an error.
 func fails(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
-// appendCall appends what judges the first argument of a call: it returns or falls through.
+// appendCall appends what judges an argument of a call: it returns or falls through.
 // Of other calls the number stays loaded.
-func appendCall(program []bpf.Instruction, call uint32, judge []bpf.Instruction) []bpf.Instruction {
-	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: uint8(len(judge) + 2)}, bpf.LoadAbsolute{Off: offsetArg0, Size: 4})
+func appendCall(program []bpf.Instruction, call, argument uint32, judge []bpf.Instruction) []bpf.Instruction {
+	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: uint8(len(judge) + 2)}, bpf.LoadAbsolute{Off: argument, Size: 4})
 	return append(append(program, judge...), bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
