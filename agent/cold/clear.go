@@ -29,7 +29,10 @@ func (l *Lease) End() {
 
 func (w *Owner) end(a *account) {
 	a.ending = true
-	_, err := blocks.Fence(w.opt.FS, w.dir(a.namespace), a.namespace, a.epoch)
+	err := w.clearPlaces(a.namespace)
+	if err == nil {
+		_, err = blocks.Fence(w.opt.FS, w.dir(a.namespace), a.namespace, a.epoch)
+	}
 	if err == nil {
 		err = w.rescan(a.namespace)
 		w.sweep(w.dir(a.namespace))

@@ -190,6 +190,9 @@ func (w *Owner) Lease(o kv.Origin, most func() int64) (*Lease, error) {
 func (w *Owner) begin(a *account) error {
 	a.epoch, a.granted, a.persisted, a.final = "", 0, 0, true
 	epoch := strings.ToLower(rand.Text())
+	if err := w.clearPlaces(a.namespace); err != nil {
+		return err
+	}
 	for _, s := range blocks.Shards() {
 		if err := w.opt.FS.MkdirAll(filepath.Join(blocks.Folder(w.dir(a.namespace), a.namespace), s)); err != nil {
 			return err
@@ -199,6 +202,21 @@ func (w *Owner) begin(a *account) error {
 		return err
 	}
 	a.epoch, a.final = epoch, false
+	return nil
+}
+
+// clearPlaces removes what an engine put in place of the folders of its namespace.
+func (w *Owner) clearPlaces(n blocks.Namespace) error {
+	folder := blocks.Folder(w.dir(n), n)
+	for _, name := range append([]string{".", blocks.Temporary}, blocks.Shards()...) {
+		at := filepath.Join(folder, name)
+		if info, err := w.opt.FS.Stat(at); err != nil || info.Mode.IsDir() {
+			continue // who uses it reports that
+		}
+		if _, err := blocks.RemoveTree(w.opt.FS, at); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

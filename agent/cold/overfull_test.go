@@ -137,7 +137,30 @@ func TestTheNextEngineIsNotEndedForWhatAnEarlierOneLeft(t *testing.T) {
 			e.write(e.block(1))
 			return os.Truncate(e.block(1), 1<<40)
 		},
-		"a path that is too long": func(e *takenOver) error { return deep(e.namespace, 2000) },
+		"a path that is too long":       func(e *takenOver) error { return deep(e.namespace, 2000) },
+		"a link in place of its epochs": func(e *takenOver) error { e.link(blocks.Temporary); return nil },
+		"a link to its own folder in place of its epochs": func(e *takenOver) error {
+			at := filepath.Join(e.namespace, blocks.Temporary)
+			return errors.Join(os.RemoveAll(at), os.Symlink(blocks.Shards()[1], at))
+		},
+		"a file in place of its epochs": func(e *takenOver) error {
+			at := filepath.Join(e.namespace, blocks.Temporary)
+			return errors.Join(os.RemoveAll(at), os.WriteFile(at, nil, 0o600))
+		},
+		"a folder that is not empty in place of the name of an ended epoch": func(e *takenOver) error {
+			e.write(filepath.Join(e.namespace, blocks.Temporary, ".gone-"+e.lease.Current().Epoch, "own"))
+			return nil
+		},
+		"a link to a folder of its own in place of a folder": func(e *takenOver) error {
+			at := filepath.Join(e.namespace, blocks.Shards()[0])
+			return errors.Join(os.RemoveAll(at), os.Symlink(blocks.Shards()[1], at))
+		},
+		"a link in place of all": func(e *takenOver) error {
+			return errors.Join(os.RemoveAll(e.namespace), os.Symlink(e.state, e.namespace))
+		},
+		"a file in place of all": func(e *takenOver) error {
+			return errors.Join(os.RemoveAll(e.namespace), os.WriteFile(e.namespace, nil, 0o600))
+		},
 		"a link in place of a folder": func(e *takenOver) error {
 			e.link(blocks.Shards()[0])
 			at := filepath.Join(e.namespace, "own")

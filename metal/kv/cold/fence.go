@@ -25,10 +25,14 @@ func Fence(f disk.FS, dir string, n Namespace, epoch string) (freed int64, err e
 		return 0, err
 	}
 	to := filepath.Join(Folder(dir, n), Temporary, gone+epoch)
-	if err := f.Rename(EpochFolder(dir, n, epoch), to); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
+	if freed, err = RemoveTree(f, to); err != nil { // an engine may have made it
+		return freed, err
 	}
-	return RemoveTree(f, to)
+	if err := f.Rename(EpochFolder(dir, n, epoch), to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return freed, err
+	}
+	bytes, err := RemoveTree(f, to)
+	return freed + bytes, err
 }
 
 // FenceAll ends every epoch of a namespace. What an engine put in place of the folder of
