@@ -16,9 +16,9 @@
 // prefixes are restored.
 //
 // A tenant uses all sequences while no other waits. For a tenant that waits and
-// runs none, one that runs several gives way (Yield), before it has computed
-// anything or after it has generated enough that the work of computing it again is
-// small, or was idle for as long. After a longer turn the only request of a tenant gives way, too.
+// runs none, one that runs several gives way (Yield), before its prompt is
+// computed or after it has generated enough that the work of computing it again is
+// small, within a bound, or was idle for as long. After a longer turn the only request of a tenant gives way, too.
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
 // prompts with fewer remaining tokens or of a higher priority may take half of each

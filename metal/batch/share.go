@@ -121,8 +121,7 @@ func (s *Scheduler) victimsFor(w *request, patient bool) []*request {
 
 // victim is the index of the request that gives way first: one of the tenant that runs the
 // most, of those the one of the lowest priority, and then the one that has computed the
-// least. It is -1 if none has had its turn; a request that has computed nothing loses none,
-// unless it is the only one of its tenant.
+// least. It is -1 if none has had its turn.
 func (s *Scheduler) victim(running []*request, priority int, patient bool) int {
 	count := map[*tenant]int{}
 	for _, r := range running {
@@ -130,8 +129,7 @@ func (s *Scheduler) victim(running []*request, priority int, patient bool) int {
 	}
 	best := -1
 	for i, r := range running {
-		only := count[r.tenant] < 2
-		if r.priority > priority && !patient || r.done() || (only || r.computed > 0) && r.turn < s.turn(r, only, patient) {
+		if r.priority > priority && !patient || r.done() || r.turn < s.turn(r, count[r.tenant] < 2, patient) {
 			continue
 		}
 		if best < 0 || givesWayBefore(r, running[best], count) {
@@ -142,14 +140,17 @@ func (s *Scheduler) victim(running []*request, priority int, patient bool) int {
 }
 
 // turn is how many tokens a request generates before it gives way, once it runs: more if it
-// is the only one of its tenant.
+// is the only one of its tenant, and else none before its prompt is computed, which may take minutes.
 func (s *Scheduler) turn(r *request, only, patient bool) int {
 	long := onlyTurns * s.limits.Turn
 	turn := max(s.limits.Turn, r.known/turnShare)
-	if only {
+	switch {
+	case !only && r.prefills():
+		return 0
+	case only:
 		turn = max(turn, long)
 	}
-	if patient {
+	if patient || !only {
 		turn = min(turn, long)
 	}
 	return turn

@@ -257,3 +257,52 @@ func TestAHeldPromptLetsOthersPass(t *testing.T) {
 		t.Errorf("%v are first, want 11 of the other tenant, none, and the head", got)
 	}
 }
+
+// Long prompts of one tenant that hold every sequence, or the cache, keep a tenant that runs none waiting
+// neither until they are computed nor until each has generated a part of its length. They end all the same.
+func TestLongPromptsThatHaveBegunGiveWay(t *testing.T) {
+	const size, turn = 32_768, 8
+	for _, c := range []struct {
+		name                   string
+		prompts, prompt, other int
+	}{
+		{name: "sequences", prompts: 4, prompt: size / 2, other: 50},
+		{name: "cache", prompts: 2, prompt: size - size/16, other: size / 4},
+	} {
+		s := scheduler(t, Limits{ContextTokens: size, CacheTokens: 2 * size, BlockTokens: 256, Sequences: 4, Queue: 64, Turn: turn})
+		for i := range c.prompts {
+			submit(t, s, Request{ID: ID(1 + i), Prompt: c.prompt - 640*i, Tenant: "a", Tokens: size / 16})
+			run(t, s, plan(s, 512))
+		}
+		other, waited, longest, ended, left := ID(10), 0, 0, 0, c.prompts
+		for range 20_000 {
+			if s.all[other] == nil {
+				other++
+				submit(t, s, Request{ID: other, Prompt: c.other, Tenant: "b", Tokens: 5})
+			}
+			s.Yield()
+			step := plan(s, 512)
+			if waited++; s.all[other].running {
+				longest, waited = max(longest, waited), 0
+			}
+			run(t, s, step)
+			for _, row := range step.Rows {
+				if r := s.all[row.ID]; r.done() {
+					s.Remove(r.id)
+					if ended++; r.tenant.name == "a" {
+						left--
+					}
+				}
+			}
+			if left == 0 {
+				break
+			}
+		}
+		if longest > onlyTurns*turn+1 {
+			t.Errorf("%s: another tenant waited for %d steps, want at most %d", c.name, longest, onlyTurns*turn+1)
+		}
+		if left > 0 {
+			t.Errorf("%s: %d of %d long requests did not end while %d others did", c.name, left, c.prompts, ended-c.prompts+left)
+		}
+	}
+}
