@@ -2,17 +2,23 @@ package engine
 
 // embedTurns decides whose inputs a pass computes: those of the tenant for which the fewest
 // tokens were computed, and of its requests the one with the fewest. One that comes later
-// begins with as many as the others have, so that it neither waits for them nor they for it.
+// begins with the share of each, so that it neither waits for the others nor they for it: if it began
+// with the fewest, tenants that come and go would always have these, and lists would never end.
 // The zero value is ready to use; it belongs to the loop.
 type embedTurns struct {
 	// requests that have not ended, in order of arrival.
 	requests []*embedding
 	tenants  map[string]*embedTenant
+	// share is what each tenant would have had of all computed tokens if it had been there.
+	share float64
 }
 
 // embedTenant is a tenant with requests.
 type embedTenant struct {
+	all      *embedTurns
 	requests int
+	// share is what each of its requests would have had of its tokens.
+	share float64
 	turn
 }
 
@@ -25,24 +31,13 @@ func (t turn) tokens() int { return t.computed + t.picked }
 func (e *embedTurns) enter(r *embedding) {
 	t := e.tenants[r.tenant]
 	if t == nil {
-		t = &embedTenant{}
-		first := true
-		for _, other := range e.tenants {
-			if first || other.computed < t.computed {
-				t.computed, first = other.computed, false
-			}
-		}
+		t = &embedTenant{all: e, turn: turn{computed: int(e.share)}}
 		if e.tenants == nil {
 			e.tenants = map[string]*embedTenant{}
 		}
 		e.tenants[r.tenant] = t
 	}
-	r.of, r.turn = t, turn{}
-	for i, first := 0, true; i < len(e.requests); i++ {
-		if other := e.requests[i]; other.of == t && (first || other.computed < r.computed) {
-			r.computed, first = other.computed, false
-		}
-	}
+	r.of, r.turn = t, turn{computed: int(t.share)}
 	t.requests++
 	e.requests = append(e.requests, r)
 }
@@ -97,8 +92,11 @@ func (p passInput) done() {
 
 // count counts tokens that were computed.
 func (e *embedding) count(tokens int) {
+	t := e.of
 	e.computed += tokens
-	e.of.computed += tokens
+	t.computed += tokens
+	t.share += float64(tokens) / float64(t.requests)
+	t.all.share += float64(tokens) / float64(len(t.all.tenants))
 }
 
 func (p passInput) tokens() int { return p.of.inputs[p.at].Len() }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/embed"
@@ -78,5 +80,49 @@ func TestATenantThatComesLaterHasNoMoreThanItsShare(t *testing.T) {
 	e.leave(0)
 	if len(e.requests)+len(e.tenants) != 0 {
 		t.Errorf("%d requests and %d tenants stay", len(e.requests), len(e.tenants))
+	}
+}
+
+// A list gets its share, and no more, next to more short texts than a pass takes, each of which is followed
+// by another, whether they are of other tenants or of its own.
+func TestAListGetsItsShareNextToTextsThatComeAndGo(t *testing.T) {
+	for _, others := range []string{"tenant", "tenant %d"} {
+		for _, length := range []int{2, 100} {
+			testShareOfAList(t, others, length)
+		}
+	}
+}
+
+// testShareOfAList computes passes of a list of texts of this length next to shorter ones.
+func testShareOfAList(t *testing.T, others string, length int) {
+	const short, inPass, passes = 8, 4, 1000
+	var e embedTurns
+	listOf := lists(t)
+	list := listOf("tenant", inPass*passes, length)
+	e.enter(list)
+	begin := func(tenant string) { e.enter(listOf(tenant, 1, 10)) }
+	for i := range short {
+		begin(strings.ReplaceAll(others, "%d", strconv.Itoa(i)))
+	}
+	all := 0
+	for range passes {
+		e.begin()
+		var pass []passInput
+		for range inPass {
+			pass = append(pass, e.next().take())
+		}
+		for _, in := range pass {
+			in.done()
+			all += in.tokens()
+		}
+		for _, in := range pass {
+			if in.of != list {
+				e.leave(slices.Index(e.requests, in.of))
+				begin(in.of.tenant)
+			}
+		}
+	}
+	if got, share := length*list.begun, all/(short+1); got < share/2 || got > 3*share/2 {
+		t.Errorf("next to texts of %q: %d of %d tokens are of the list of texts of %d, want about %d", others, got, all, length, share)
 	}
 }
