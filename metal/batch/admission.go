@@ -56,7 +56,7 @@ func (s *Scheduler) next() int {
 		switch {
 		case best >= 0 && r.priority < s.waiting[best].priority:
 			return best
-		case s.blocksFor(r.known) > room, r.mustFollow(patient):
+		case s.blocksFor(r.known) > room, s.mustFollow(r, patient):
 		case best < 0, r.tenant.running < s.waiting[best].tenant.running:
 			best = i
 		}
@@ -76,8 +76,20 @@ func (s *Scheduler) patient() *request {
 }
 
 // mustFollow reports whether a request may not be admitted before the patient one.
-func (r *request) mustFollow(patient *request) bool {
-	return patient != nil && r != patient && r.tenant.running >= patient.tenant.running
+func (s *Scheduler) mustFollow(r, patient *request) bool {
+	return patient != nil && r != patient && r.tenant.running >= patient.tenant.running && (r.tenant == patient.tenant || !s.leavesRoom(r, patient))
+}
+
+// leavesRoom reports whether the patient request fits next to a later one, once those that came before
+// have ended or given way, which may take minutes while their prompts are computed.
+func (s *Scheduler) leavesRoom(r, patient *request) bool {
+	requests, blocks := 2, s.blocksFor(patient.known)+s.blocksFor(r.known)+s.limits.Sequences
+	for _, q := range s.running {
+		if q.arrival > patient.arrival {
+			requests, blocks = requests+1, blocks+q.blocks
+		}
+	}
+	return r.arrival > patient.arrival && requests <= s.limits.Sequences && blocks <= s.blocksFor(s.limits.CacheTokens)
 }
 
 // reserve counts one block for every running request that will soon need

@@ -84,14 +84,16 @@ func (s *Scheduler) victims() (victims []*request, favored *request) {
 		return nil, nil
 	}
 	patient := s.patient()
-	if patient != nil && patient.tenant.running == 0 { // no other is admitted before it
-		return s.victimsFor(patient, true), patient
+	if patient != nil && patient.tenant.running == 0 {
+		if victims := s.victimsFor(patient, true); victims != nil {
+			return victims, patient
+		}
 	}
 	for _, w := range s.waiting {
 		if w.priority < s.waiting[0].priority {
 			return nil, nil
 		}
-		if w.tenant.running > 0 || w.mustFollow(patient) {
+		if w.tenant.running > 0 || s.mustFollow(w, patient) {
 			continue
 		}
 		if victims := s.victimsFor(w, false); victims != nil {

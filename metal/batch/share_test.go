@@ -306,3 +306,49 @@ func TestLongPromptsThatHaveBegunGiveWay(t *testing.T) {
 		}
 	}
 }
+
+// A request that was overtaken often waits for long prompts that are computed. Short requests of others,
+// which leave room for it, do not wait for these as well, and it runs all the same.
+func TestAPatientRequestThatWaitsForPromptsHoldsUpNoShortOne(t *testing.T) {
+	const size, turn = 8192, 4
+	s := scheduler(t, Limits{ContextTokens: size, CacheTokens: 2 * size, BlockTokens: 16, Sequences: 4, Queue: 50, Turn: turn})
+	asks := map[string]Request{
+		"x": {Prompt: 6200, Tokens: 50}, "y": {Prompt: 5600, Tokens: 50}, "z": {Prompt: 7500, Tokens: 5}, "short": {Prompt: 20, Tokens: 5},
+	}
+	id := ID(0)
+	ask := func(tenant string) {
+		r := asks[tenant]
+		id++
+		r.ID, r.Tenant = id, tenant
+		submit(t, s, r)
+	}
+	for _, tenant := range []string{"x", "y", "z", "short"} {
+		ask(tenant)
+	}
+	still, longest, ended := 0, 0, map[string]int{}
+	for range 10_000 {
+		s.Yield()
+		step := plan(s, 64)
+		run(t, s, step)
+		still++
+		for _, row := range step.Rows {
+			r := s.all[row.ID]
+			if r.tenant.name == "short" {
+				longest, still = max(longest, still), 0
+			}
+			if r.done() {
+				s.Remove(r.id)
+				ended[r.tenant.name]++
+				ask(r.tenant.name)
+			}
+		}
+	}
+	if longest > onlyTurns*turn {
+		t.Errorf("short requests stood still for %d steps, want at most %d", longest, onlyTurns*turn)
+	}
+	for tenant := range asks {
+		if ended[tenant] < ended["x"]/2 || ended[tenant] == 0 {
+			t.Errorf("%d requests of %s ended, of all %v", ended[tenant], tenant, ended)
+		}
+	}
+}
