@@ -16,9 +16,6 @@ type fetch struct {
 // Fetch copies a block from the lower tier if there is room for it. Callers that want the same
 // block share one copy: each of their own would take the room of blocks of others.
 func (m *Memory) Fetch(ctx context.Context, key Key) error {
-	if m.lower == nil && !m.Has(key) {
-		return ErrAbsent
-	}
 	for {
 		running, first := m.beginFetch(key)
 		switch {
@@ -63,6 +60,9 @@ func (m *Memory) fetch(ctx context.Context, key Key, f *fetch) (err error) {
 		delete(m.fetches, key)
 		close(f.done)
 	}()
+	if m.lower == nil {
+		return ErrAbsent
+	}
 	n, ok := m.lower.Size(key)
 	if !ok {
 		return ErrAbsent

@@ -89,3 +89,21 @@ func TestRequestsThatFetchOneBlockShareIt(t *testing.T) {
 		})
 	}
 }
+
+// Without a lower tier a block that was evicted meanwhile is absent.
+func TestABlockThatWasEvictedIsFetchedFromNowhere(t *testing.T) {
+	m := NewMemory(1<<20, nil)
+	defer m.Close(t.Context())
+	key := Root(Origin{}, Salt{})
+	if m.Put(key, []byte("x")) != Held || m.Fetch(t.Context(), key) != nil {
+		t.Fatal("the block is not there")
+	}
+	m.Clear()
+	running, first := m.beginFetch(key) // as Fetch does once it has seen the block
+	if err := m.fetch(t.Context(), key, running); !first || !errors.Is(err, ErrAbsent) {
+		t.Errorf("%v, want %v", err, ErrAbsent)
+	}
+	if err := m.Fetch(t.Context(), key); !errors.Is(err, ErrAbsent) {
+		t.Errorf("%v, want %v", err, ErrAbsent)
+	}
+}
