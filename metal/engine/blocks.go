@@ -51,6 +51,13 @@ func (b *blocks) held(more ...batch.ID) []batch.ID {
 	return more
 }
 
+// leave forgets what a sequence that is preempted waits for, and what the back end holds of its images.
+func (b *blocks) leave(s *sequence) {
+	b.pending = slices.DeleteFunc(b.pending, func(id batch.ID) bool { return id == s.id })
+	b.roomless = slices.DeleteFunc(b.roomless, func(w wantedImage) bool { return w.sequence == s })
+	s.images.forget(s.prompt)
+}
+
 // restore has admitted sequences continue from their cached prefixes. Those that have no
 // room for it yet are tried again before the next step.
 func (b *blocks) restore(admitted []batch.ID) {

@@ -252,7 +252,7 @@ func (m *promptImage) forget() {
 	if m.scope != nil {
 		m.scope.Close()
 	}
-	m.scope, m.encoding, m.seen = nil, nil, nn.Seen{}
+	m.scope, m.encoding, m.seen, m.waitsSince = nil, nil, nn.Seen{}, time.Time{}
 }
 
 // promptImages are the images of a sequence in the order of the prompt; nil if there are

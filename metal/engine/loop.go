@@ -245,6 +245,7 @@ func (l *loop) plan() (step batch.Step, needed int64) {
 
 func (l *loop) preemptAll(ids []batch.ID) {
 	for _, id := range ids {
+		l.blocks.leave(l.byID[id])
 		l.preempt(id)
 		l.counters.preemptions.Add(1)
 	}
