@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 
@@ -32,12 +33,7 @@ func salted(p pick.Prefix, tenant, salt string) pick.Prefix {
 	if tenant == "" && salt == "" {
 		return p
 	}
-	for _, h := range []*uint64{&p.Shared, &p.Own} {
-		if *h != 0 {
-			*h = pick.Hash([]byte(tenant), []byte(salt), binary.BigEndian.AppendUint64(nil, *h))
-		}
-	}
-	return p
+	return apart(p, "tenant", tenant, salt)
 }
 
 // withAdapter returns the prefix of a prompt that an adapter answers: an engine caches it
@@ -47,10 +43,22 @@ func withAdapter(p pick.Prefix, adapter string) pick.Prefix {
 	if adapter == "" {
 		return p
 	}
+	return apart(p, "adapter", adapter)
+}
+
+// apart returns a prefix that only the same prompt with the same texts has. A client chooses
+// prompt and texts, so that pick.Hash, which can be inverted, would let it choose the result.
+func apart(p pick.Prefix, texts ...string) pick.Prefix {
 	for _, h := range []*uint64{&p.Shared, &p.Own} {
-		if *h != 0 {
-			*h = pick.Hash([]byte("adapter"), []byte(adapter), binary.BigEndian.AppendUint64(nil, *h))
+		if *h == 0 {
+			continue
 		}
+		b := binary.BigEndian.AppendUint64(nil, *h)
+		for _, text := range texts {
+			b = append(binary.BigEndian.AppendUint64(b, uint64(len(text))), text...)
+		}
+		sum := sha256.Sum256(b)
+		*h = max(binary.BigEndian.Uint64(sum[:]), 1)
 	}
 	return p
 }

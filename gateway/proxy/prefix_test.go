@@ -163,6 +163,23 @@ func TestAffinityIsSaltedLikeTheCache(t *testing.T) {
 	}
 }
 
+// A hash without a secret can be inverted: by this salt, a prompt of one tenant had the hash of
+// another tenant's, and the choice of the Mac showed that the other had sent it. The salt was
+// computed from the inverse of XXH64.
+func TestNoSaltGivesAPromptTheHashOfAnotherTenant(t *testing.T) {
+	const salt, prompt = "00000000000000000000000000000000004101}%NelwWF", `,"messages":[{"role":"user","content":"one"}]`
+	own := func(tenant, members string) pick.Prefix {
+		e, err := openai.DecodeEnvelope([]byte(`{"model":"m"` + members + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return prefixFor(e, tenant, false)
+	}
+	if blue, red := own("tenant/blue", prompt), own("tenant/red", prompt+`,"cache_salt":"`+salt+`"`); blue.Shared == red.Shared {
+		t.Errorf("the prompts of two tenants have the hash %#x", red.Shared)
+	}
+}
+
 // TestAttackAPrefixOfManyMessages: the prefix of a request takes no copy of its body,
 // whose memory alone counts.
 func TestAttackAPrefixOfManyMessages(t *testing.T) {
