@@ -34,11 +34,15 @@ type Envelope struct {
 	CacheSalt string
 }
 
+// everyRoute are the members that the backend reads on all routes.
+var everyRoute = []string{"model", "stream", "prompt_cache_key", "cache_salt"}
+
 // DecodeEnvelope reads the body of any request that names a model, for a proxy
 // that forwards the bytes and leaves validation to the backend. It returns an
 // *Error. The last of duplicate members counts; the backend rejects them
-// anyway.
-func DecodeEnvelope(body []byte) (Envelope, error) {
+// anyway. only are the members that the backend reads on the route, besides those of
+// every route: it ignores others, which mean nothing then. Without any, all count.
+func DecodeEnvelope(body []byte, only ...string) (Envelope, error) {
 	var e Envelope
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return e, checkJSON(body)
@@ -49,6 +53,9 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 	var model json.RawMessage
 	each := 1
 	for name, value := range members(body) {
+		if len(only) > 0 && !isAmong(only, name) && !isAmong(everyRoute, name) {
+			continue
+		}
 		switch string(name) {
 		case "model":
 			model = value
@@ -71,9 +78,9 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 				e.Messages, e.Reference = value, lastReference(value)
 				break
 			}
-			e.Inputs = max(e.Inputs, count(value, maxInputs))
-		case "documents", "texts", "text_1", "text_2":
-			e.Inputs = max(e.Inputs, count(value, maxInputs))
+			e.Inputs += count(value, maxInputs)
+		case "documents", "texts", "text_2":
+			e.Inputs += count(value, maxInputs)
 		case "max_tokens", "max_completion_tokens", "max_output_tokens":
 			var most int64
 			_ = json.Unmarshal(value, &most) // the backend rejects anything but a number
@@ -97,6 +104,16 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 		return e, required("model")
 	}
 	return e, nil
+}
+
+// isAmong is slices.Contains, without a copy of the name: there may be a million.
+func isAmong(names []string, name []byte) bool {
+	for _, one := range names {
+		if string(name) == one {
+			return true
+		}
+	}
+	return false
 }
 
 // choices is how many answers are requested; 0 means one.

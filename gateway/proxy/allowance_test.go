@@ -6,7 +6,6 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
-	"metalfleet.dev/metalfleet/api/openai"
 )
 
 // A request can use as many tokens as its answers may have, and as its prompt may become.
@@ -22,9 +21,17 @@ func TestAllowanceOfARequest(t *testing.T) {
 		"stored items":   {path: dialect.PathResponses, body: `{"model":"m","input":"x","previous_response_id":"r","max_output_tokens":5}`, want: agentapi.TokenCount{Prompt: -1, Generated: 5}},
 		"texts to embed": {path: dialect.PathEmbeddings, body: `{"model":"m","input":["x","y"]}`, want: agentapi.TokenCount{Prompt: 2}},
 		"documents":      {path: dialect.PathRerank, body: `{"model":"m","query":"q","documents":["x","y","z"]}`, want: agentapi.TokenCount{Prompt: 3}},
+		"pairs":          {path: dialect.PathScore, body: `{"model":"m","text_1":"q","text_2":["x","y"],"documents":["z"]}`, want: agentapi.TokenCount{Prompt: 3}},
+
+		// The agent ignores members of other routes.
+		"the limit of responses in a chat": {path: dialect.PathChat, body: `{"model":"m","messages":[],"max_output_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
+		"that of chats in a completion":    {path: dialect.PathCompletions, body: `{"model":"m","prompt":"x","max_completion_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
+		"that of chats in a response":      {path: dialect.PathResponses, body: `{"model":"m","input":"x","max_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
+		"prompts in a chat":                {path: dialect.PathChat, body: `{"model":"m","messages":[],"prompt":["x","y"],"max_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
+		"an earlier response in a chat":    {path: dialect.PathChat, body: `{"model":"m","messages":[],"previous_response_id":"r","max_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, err := openai.DecodeEnvelope([]byte(tc.body))
+			e, err := envelopeOf(tc.path, []byte(tc.body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,10 +53,10 @@ func TestAttackTokensOfImagesAreCharged(t *testing.T) {
 	for path, tc := range map[string]struct{ before, image, after string }{
 		dialect.PathChat:      {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"image"},`, `{"type":"image_url","image_url":{"url":"https://h/a"}}`, `]}]}`},
 		dialect.PathResponses: {`{"model":"m","input":[{"role":"user","content":[`, `{"image_url":"https://h/a","type":"\u0069nput_image"}`, `]}]}`},
-		dialect.PathMessages:  {`{"model":"m","messages":[{"content":[`, `{"type":"image","source":{"type":"url","url":"https://h/a"}}`, `],"role":"user"}]}`},
+		dialect.PathMessages:  {`{"model":"m","messages":[{"content":[`, `{"type":"image","source":{"type":"url","url":"https://h/a"}}`, `],"role":"user"}],"input":[{}]}`},
 	} {
 		body := tc.before + strings.TrimSuffix(strings.Repeat(tc.image+",", images), ",") + tc.after
-		e, err := openai.DecodeEnvelope([]byte(body))
+		e, err := envelopeOf(path, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}

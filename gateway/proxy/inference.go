@@ -52,14 +52,25 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	return i.background.detach(ctx, c.share(), w, envelope.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
 }
 
-// envelopeOf decodes the envelope of a request. Only chats and completions have several choices:
-// elsewhere agents ignore the field, so that it takes no slots.
+// membersOf are the members of a body that the agent reads on a route, as far as the gateway
+// needs them. The agent ignores the others: a client could use one to have its request count as
+// less than it is.
+var membersOf = map[string][]string{
+	dialect.PathChat:        {"messages", "tools", "n", "max_tokens", "max_completion_tokens"},
+	dialect.PathCompletions: {"prompt", "n", "max_tokens"},
+	dialect.PathMessages:    {"messages", "system", "tools", "max_tokens"},
+	dialect.PathCountTokens: {"messages", "system", "tools"},
+	dialect.PathResponses:   {"input", "instructions", "tools", "previous_response_id", "background", "max_output_tokens"},
+	dialect.PathInputTokens: {"input", "instructions", "tools", "previous_response_id", "background", "max_output_tokens"},
+	dialect.PathEmbeddings:  {"input"},
+	dialect.PathRerank:      {"documents", "texts"},
+	dialect.PathRerankV2:    {"documents"},
+	dialect.PathScore:       {"text_2", "documents"},
+}
+
+// envelopeOf decodes the envelope of a request.
 func envelopeOf(path string, body []byte) (openai.Envelope, error) {
-	e, err := openai.DecodeEnvelope(body)
-	if path != dialect.PathChat && path != dialect.PathCompletions {
-		e.Choices = 0
-	}
-	return e, err
+	return openai.DecodeEnvelope(body, membersOf[path]...)
 }
 
 func runsInBackground(e openai.Envelope, r *http.Request) bool {
