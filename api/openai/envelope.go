@@ -157,30 +157,39 @@ func isItems(input json.RawMessage) bool {
 }
 
 // itemReference is the type of an input item that stands for a stored one.
-var itemReference = []byte(`"item_reference"`)
+const itemReference = "item_reference"
+
+// idMember and asciiEscape are in every input with an id: letters may be escaped.
+var idMember, asciiEscape = []byte(`"id"`), []byte(`\u00`)
 
 // lastReference returns the id of the last reference in an input, if there is one.
-func lastReference(input json.RawMessage) string {
-	if !bytes.Contains(input, itemReference) {
+func lastReference(input json.RawMessage) (last string) {
+	if !bytes.Contains(input, idMember) && !bytes.Contains(input, asciiEscape) {
 		return ""
 	}
-	last := ""
 	for item := range Elements(input) {
-		var id json.RawMessage
-		refers := false
-		for name, value := range Members(item) {
-			switch string(name) {
-			case "type":
-				refers = bytes.Equal(value, itemReference)
-			case "id":
-				id = value
-			}
-		}
-		if refers {
+		if id, refers := referenceIn(item); refers {
 			_ = json.Unmarshal(id, &last) // the backend rejects anything but a string
 		}
 	}
 	return last
+}
+
+// referenceIn returns the id of an input item that is a reference. As for the backend
+// (package responses), one needs no type if it has only an id.
+func referenceIn(item json.RawMessage) (id json.RawMessage, refers bool) {
+	typed, said, named := "", false, false
+	for name, value := range Members(item) {
+		switch string(name) {
+		case "type":
+			_ = json.Unmarshal(value, &typed)
+		case "id":
+			id, named = value, kind(value) == "string"
+		case "role", "content":
+			said = true
+		}
+	}
+	return id, typed == itemReference || typed == "" && named && !said
 }
 
 // Elements returns the elements of a valid JSON array, and none of anything

@@ -24,11 +24,15 @@ func TestAllowanceOfARequest(t *testing.T) {
 		"pairs":          {path: dialect.PathScore, body: `{"model":"m","text_1":"q","text_2":["x","y"],"documents":["z"]}`, want: agentapi.TokenCount{Prompt: 3}},
 
 		// The agent ignores members of other routes.
-		"the limit of responses in a chat": {path: dialect.PathChat, body: `{"model":"m","messages":[],"max_output_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
-		"that of chats in a completion":    {path: dialect.PathCompletions, body: `{"model":"m","prompt":"x","max_completion_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
-		"that of chats in a response":      {path: dialect.PathResponses, body: `{"model":"m","input":"x","max_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
-		"prompts in a chat":                {path: dialect.PathChat, body: `{"model":"m","messages":[],"prompt":["x","y"],"max_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
-		"an earlier response in a chat":    {path: dialect.PathChat, body: `{"model":"m","messages":[],"previous_response_id":"r","max_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
+		"the limit of responses in a chat":   {path: dialect.PathChat, body: `{"model":"m","messages":[],"max_output_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
+		"that of chats in a completion":      {path: dialect.PathCompletions, body: `{"model":"m","prompt":"x","max_completion_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
+		"that of chats in a response":        {path: dialect.PathResponses, body: `{"model":"m","input":"x","max_tokens":1}`, want: agentapi.TokenCount{Prompt: 1, Generated: context}},
+		"prompts in a chat":                  {path: dialect.PathChat, body: `{"model":"m","messages":[],"prompt":["x","y"],"max_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
+		"an earlier response in a chat":      {path: dialect.PathChat, body: `{"model":"m","messages":[],"previous_response_id":"r","max_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
+		"a stored item without a type":       {path: dialect.PathResponses, body: `{"model":"m","input":[{"id":"i"}],"max_output_tokens":5}`, want: agentapi.TokenCount{Prompt: -1, Generated: 5}},
+		"a stored item with an escaped type": {path: dialect.PathResponses, body: `{"model":"m","input":[{"i\u0064":"i","type":"item\u005freference"}],"max_output_tokens":5}`, want: agentapi.TokenCount{Prompt: -1, Generated: 5}},
+		"an item that is sent with its id":   {path: dialect.PathResponses, body: `{"model":"m","input":[{"id":"i","role":"user","content":"x"}],"max_output_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
+		"a call that is sent with its id":    {path: dialect.PathResponses, body: `{"model":"m","input":[{"id":"i","type":"function_call"}],"max_output_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := envelopeOf(tc.path, []byte(tc.body))

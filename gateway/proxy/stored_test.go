@@ -209,18 +209,22 @@ func TestContinuationIsRoutedToTheStoringMac(t *testing.T) {
 func TestReferenceIsRoutedToTheStoringMac(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.addMac("mac-a", say("{}")), w.addMac("mac-b", say("{}"))
+	typed := `"type":"item_reference",`
 	ask := func(path, id string) *http.Response {
-		return w.do("POST", path, `{"model":"m","input":[{"role":"user","content":"x"},{"type":"item_reference","id":"`+id+`"},{"role":"user","content":"y"}]}`)
+		return w.do("POST", path, `{"model":"m","input":[{"role":"user","content":"x"},{`+typed+`"id":"`+id+`"},{"role":"user","content":"y"}]}`)
 	}
 	at := func(prefix, mac string) string { return prefix + strings.TrimPrefix(responses.NewID(mac), "resp_") }
-	for range 5 {
+	for i := range 6 {
+		if i == 3 {
+			typed = "" // which the type is not needed for
+		}
 		for path, prefix := range map[string]string{dialect.PathResponses: "msg_", dialect.PathInputTokens: "rs_"} {
 			if resp := ask(path, at(prefix, "mac-b")); resp.StatusCode != 200 {
 				t.Fatal(read(t, resp))
 			}
 		}
 	}
-	if a.requests.Load() != 0 || b.requests.Load() != 10 {
+	if a.requests.Load() != 0 || b.requests.Load() != 12 {
 		t.Errorf("%d and %d requests", a.requests.Load(), b.requests.Load())
 	}
 	for _, id := range []string{at("msg_", "mac-z"), "msg_1", "other"} {
