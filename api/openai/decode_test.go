@@ -246,6 +246,8 @@ func TestTheEnvelopeIsReadAndNothingElse(t *testing.T) {
 		`{"model":"m","n":3,"prompt":["a","b"]}`:                                                 {Model: "m", Prompt: json.RawMessage(`["a","b"]`), Choices: 6},
 		`{"model":"m","n":-3,"prompt":[1,2,3]}`:                                                  {Model: "m", Prompt: json.RawMessage(`[1,2,3]`)},
 		`{"model":"m","n":1e99,"prompt":[[1,2],[3]]}`:                                            {Model: "m", Prompt: json.RawMessage(`[[1,2],[3]]`), Choices: 2},
+		`{"model":"m","cache_salt":"` + strings.Repeat(`\ud83d\ude00`, maxSalt) + `"}`:           {Model: "m", CacheSalt: strings.Repeat("\U0001f600", maxSalt)},
+		`{"model":"m","cache_salt":"` + strings.Repeat("s", maxSaltJSON) + `"}`:                  {Model: "m"},
 		`{"model":"m","n":100000}`:                                                               {Model: "m", Choices: 128},
 		`{ "stream" : true , "model" : "m" , "prompt" : "a \\\" , } b" , "x" : [ { } , "]" ] }`:  {Model: "m", Stream: true, Prompt: json.RawMessage(`"a \\\" , } b"`)},
 		`{"mod\u0065l":"m\u0021","stream":1,"tools":[{"a":{"model":"inner","stream":true}}]}`:    {Model: "m!", Tools: json.RawMessage(`[{"a":{"model":"inner","stream":true}}]`)},

@@ -34,6 +34,10 @@ type Envelope struct {
 	CacheSalt string
 }
 
+// maxSaltJSON is the length of the longest cache salt as JSON, with two escapes for each
+// character. The backend rejects a longer one, which a proxy would hold and hash in vain.
+const maxSaltJSON = 12*maxSalt + 2
+
 // everyRoute are the members that the backend reads on all routes.
 var everyRoute = []string{"model", "stream", "prompt_cache_key", "cache_salt"}
 
@@ -90,7 +94,9 @@ func DecodeEnvelope(body []byte, only ...string) (Envelope, error) {
 		case "prompt_cache_key":
 			_ = json.Unmarshal(value, &e.CacheKey)
 		case "cache_salt":
-			_ = json.Unmarshal(value, &e.CacheSalt)
+			if len(value) <= maxSaltJSON {
+				_ = json.Unmarshal(value, &e.CacheSalt)
+			}
 		}
 	}
 	e.Choices = choices(each, e.Prompt)
