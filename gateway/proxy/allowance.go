@@ -35,7 +35,8 @@ func allowanceOf(path string, e openai.Envelope, body []byte, candidates []*rout
 	}
 	prompt, generated := context, context
 	if e.Previous == "" && e.Reference == "" { // stored items are in the prompt, but not in the body
-		prompt = min(prompt, tokensPerByte*int64(len(body))+templateTokens+imageTokens*imagesIn(e.Messages))
+		images, _ := imagesIn(e.Messages)
+		prompt = min(prompt, tokensPerByte*int64(len(body))+templateTokens+imageTokens*images)
 	}
 	if e.MaxTokens > 0 {
 		generated = min(generated, e.MaxTokens)
@@ -48,8 +49,16 @@ func allowanceOf(path string, e openai.Envelope, body []byte, candidates []*rout
 	return agentapi.TokenCount{Prompt: prompt * answers, Generated: generated * answers}
 }
 
+// estimateOf estimates the tokens of a request's prompt: that of an image is at most what an image
+// has, however many bytes it has.
+func estimateOf(e openai.Envelope, body []byte) int64 {
+	_, bytes := imagesIn(e.Messages)
+	return 1 + (int64(len(body))-bytes)/bytesPerToken
+}
+
 // imagesIn counts the images of a conversation: one at a URL takes few bytes and many tokens.
-func imagesIn(messages json.RawMessage) (n int64) {
+// beyond are the bytes of the others that are more than their tokens.
+func imagesIn(messages json.RawMessage) (n, beyond int64) {
 	for message := range openai.Elements(messages) {
 		for name, content := range openai.Members(message) {
 			if string(name) != "content" {
@@ -58,11 +67,12 @@ func imagesIn(messages json.RawMessage) (n int64) {
 			for part := range openai.Elements(content) {
 				if n < maxImages && isImage(part) {
 					n++
+					beyond += max(0, int64(len(part))-bytesPerToken*imageTokens)
 				}
 			}
 		}
 	}
-	return n
+	return n, beyond
 }
 
 // isImage reports whether a content part is an image, in any of the APIs.

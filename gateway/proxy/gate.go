@@ -165,17 +165,17 @@ func (g *gate) models(c caller) (iter.Seq[route.Name], error) {
 }
 
 // meter takes the estimated tokens of the prompt from the rate limit of the caller's key.
-func (g *gate) meter(ctx context.Context, c caller, w *reply, model string, body []byte) (*meter, error) {
+func (g *gate) meter(ctx context.Context, c caller, w *reply, envelope openai.Envelope, body []byte) (*meter, error) {
 	if c.key == nil {
 		return nil, nil
 	}
-	estimate := 1 + int64(len(body))/bytesPerToken
+	estimate := estimateOf(envelope, body)
 	v := c.key.TakeTokens(estimate, g.keys.Now())
 	setRateHeaders(w.Header(), "Tokens", v)
 	if v.OK {
 		return &meter{keys: g.keys, key: c.key, counted: estimate}, nil
 	}
-	g.denied(ctx, c, keys.ReasonTokens, model)
+	g.denied(ctx, c, keys.ReasonTokens, envelope.Model)
 	if v.Never {
 		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients respect it
 		e := openai.RateLimited(0)

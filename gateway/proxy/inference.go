@@ -85,7 +85,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 	}
 	w.deployment = named.Model.Key.String()
 	c.setPriority(r.Header)
-	if w.meter, err = i.gate.meter(ctx, c, w, envelope.Model, body); err != nil {
+	if w.meter, err = i.gate.meter(ctx, c, w, envelope, body); err != nil {
 		return err
 	}
 	ctx, cancel, deadline, err := i.limits.bound(ctx, r)

@@ -431,6 +431,27 @@ func TestOverTheTokensPerMinuteOfAKey(t *testing.T) {
 	}
 }
 
+// An image of a megabyte has as many tokens as a small one: a key whose limit is above them may
+// send it.
+func TestAnImageCountsAsItsTokens(t *testing.T) {
+	l := newLocked(t)
+	l.addMac("a", say("{}"))
+	token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 5000})
+	send := func(url string) *http.Response {
+		return l.with(token, "POST", chatPath, `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"what?"},{"type":"image_url","image_url":{"url":"`+url+`"}}]}]}`)
+	}
+	if resp := send("data:image/png;base64," + strings.Repeat("A", 1<<20)); resp.StatusCode != 200 {
+		t.Errorf("%d: %s", resp.StatusCode, read(t, resp))
+	}
+	if used := 5000 - l.tokensLeft(token); used < 2048 || used > 2048+100 {
+		t.Errorf("%d tokens were counted", used)
+	}
+	before := l.tokensLeft(token)
+	if send("https://h/a"); before-l.tokensLeft(token) > 100 { // until its Mac has counted them
+		t.Errorf("%d tokens were counted for a short URL", before-l.tokensLeft(token))
+	}
+}
+
 // A key with many concurrent responses is limited before the first of them ends.
 func TestAStreamIsCountedWhileItRuns(t *testing.T) {
 	l := newLocked(t)
