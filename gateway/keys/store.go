@@ -89,10 +89,27 @@ func (s *Store) Find(token string) (*Key, Reason) {
 	if subtle.ConstantTimeCompare(digest[:], k.digest[:]) != 1 {
 		return nil, ReasonUnknown
 	}
-	if !k.Expires.IsZero() && !s.Now().Before(k.Expires) {
-		return k, ReasonExpired
+	return k, s.expired(k)
+}
+
+// Again returns the current version of a key that was found earlier, and why it is refused now. A
+// request may have waited for minutes since then.
+func (s *Store) Again(k *Key) (*Key, Reason) {
+	s.mu.RLock()
+	now := s.keys[k.Name]
+	s.mu.RUnlock()
+	if now == nil || now.digest != k.digest || now.uid != k.uid {
+		return nil, ReasonUnknown
 	}
-	return k, ""
+	return now, s.expired(now)
+}
+
+// expired returns the reason to refuse a key by its time; empty if there is none.
+func (s *Store) expired(k *Key) Reason {
+	if !k.Expires.IsZero() && !s.Now().Before(k.Expires) {
+		return ReasonExpired
+	}
+	return ""
 }
 
 // Set reads a new or changed Secret. One that is being deleted grants nothing any more,

@@ -27,7 +27,9 @@ type request struct {
 	// Request is the dispatcher's part; empty for a request to an agent.
 	dispatch.Request
 	client *http.Request
-	body   []byte
+	// readmit refuses a request whose client lost its rights while it waited.
+	readmit func() error
+	body    []byte
 	// release returns the memory of the body; nil without one.
 	release func()
 	// upload is the sending of the body in the current attempt.
@@ -75,6 +77,10 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 			return err
 		}
 		span.End("")
+		if err := req.readmit(); err != nil {
+			lease.Release()
+			return err
+		}
 		w.deployment = lease.Model.Key.String()
 		if lease.After != nil {
 			f.metrics.retries.WithLabelValues(lease.After.Reason).Inc()

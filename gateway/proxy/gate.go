@@ -112,12 +112,7 @@ func (g *gate) admit(ctx context.Context, w *reply, r *http.Request) (caller, er
 	key, why := g.keys.Find(keys.Bearer(r.Header))
 	c.key = key
 	if why != "" {
-		g.denied(ctx, c, why, "")
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		if why == keys.ReasonExpired {
-			return c, openai.ExpiredKey(key.Name, key.Expires)
-		}
-		return c, openai.Unauthorized()
+		return c, g.unauthorized(ctx, c, w, why)
 	}
 	v := key.TakeRequest(g.keys.Now())
 	setRateHeaders(w.Header(), "Requests", v)
@@ -129,6 +124,34 @@ func (g *gate) admit(ctx context.Context, w *reply, r *http.Request) (caller, er
 	}
 	g.keys.CountRequest(key)
 	return c, nil
+}
+
+// unauthorized is the refusal of a client whose key, if it has one, is not accepted.
+func (g *gate) unauthorized(ctx context.Context, c caller, w *reply, why keys.Reason) error {
+	g.denied(ctx, c, why, "")
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	if why == keys.ReasonExpired {
+		return openai.ExpiredKey(c.key.Name, c.key.Expires)
+	}
+	return openai.Unauthorized()
+}
+
+// readmit refuses a request that has waited if its key was revoked or has expired meanwhile, or may
+// not use the model any more.
+func (g *gate) readmit(ctx context.Context, c caller, w *reply, name string, m *route.Model) error {
+	if c.key == nil {
+		return nil
+	}
+	key, why := g.keys.Again(c.key)
+	c.key = key
+	switch {
+	case why != "":
+		return g.unauthorized(ctx, c, w, why)
+	case !c.may(name, m):
+		g.denied(ctx, c, keys.ReasonModel, name)
+		return openai.ModelNotFound(name)
+	}
+	return nil
 }
 
 // lookup finds a model, and the adapter of it, by a name of clients. A model that the caller may not use is reported as

@@ -93,7 +93,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		return err
 	}
 	defer cancel()
-	req := &request{client: r, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
+	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, envelope.Model, named.Model) }, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
 		Request: dispatch.Request{Name: envelope.Model, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Owner: c.share(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(prefixFor(envelope, c.tenant(), i.keepAttribution), named.Adapter), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
