@@ -63,40 +63,10 @@ func DecodeEnvelope(body []byte, only ...string) (Envelope, error) {
 		switch string(name) {
 		case "model":
 			model = value
-		case "stream":
-			e.Stream = string(value) == "true"
-		case "background":
-			e.Background = string(value) == "true"
-		case "messages":
-			e.Messages = value
-		case "prompt":
-			e.Prompt = value
 		case "n":
 			_ = json.Unmarshal(value, &each) // the backend rejects anything but a number
-		case "tools":
-			e.Tools = value
-		case "system", "instructions":
-			e.System = value
-		case "input":
-			if isItems(value) {
-				e.Messages, e.Reference = value, lastReference(value)
-				break
-			}
-			e.Inputs += count(value, maxInputs)
-		case "documents", "texts", "text_2":
-			e.Inputs += count(value, maxInputs)
-		case "max_tokens", "max_completion_tokens", "max_output_tokens":
-			var most int64
-			_ = json.Unmarshal(value, &most) // the backend rejects anything but a number
-			e.MaxTokens = max(e.MaxTokens, most)
-		case "previous_response_id":
-			_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
-		case "prompt_cache_key":
-			_ = json.Unmarshal(value, &e.CacheKey)
-		case "cache_salt":
-			if len(value) <= maxSaltJSON {
-				_ = json.Unmarshal(value, &e.CacheSalt)
-			}
+		default:
+			e.read(name, value)
 		}
 	}
 	e.Choices = choices(each, e.Prompt)
@@ -110,6 +80,44 @@ func DecodeEnvelope(body []byte, only ...string) (Envelope, error) {
 		return e, required("model")
 	}
 	return e, nil
+}
+
+// read reads a member. The backend rejects values of another type.
+func (e *Envelope) read(name []byte, value json.RawMessage) {
+	switch string(name) {
+	case "stream":
+		e.Stream = string(value) == "true"
+	case "background":
+		e.Background = string(value) == "true"
+	case "messages":
+		e.Messages = value
+	case "prompt":
+		e.Prompt = value
+	case "tools":
+		e.Tools = value
+	case "system", "instructions":
+		e.System = value
+	case "input":
+		if isItems(value) {
+			e.Messages, e.Reference = value, lastReference(value)
+			break
+		}
+		e.Inputs += count(value, maxInputs)
+	case "documents", "texts", "text_2":
+		e.Inputs += count(value, maxInputs)
+	case "max_tokens", "max_completion_tokens", "max_output_tokens":
+		var most int64
+		_ = json.Unmarshal(value, &most) // the backend rejects anything but a number
+		e.MaxTokens = max(e.MaxTokens, most)
+	case "previous_response_id":
+		_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
+	case "prompt_cache_key":
+		_ = json.Unmarshal(value, &e.CacheKey)
+	case "cache_salt":
+		if len(value) <= maxSaltJSON {
+			_ = json.Unmarshal(value, &e.CacheSalt)
+		}
+	}
 }
 
 // isAmong is slices.Contains, without a copy of the name: there may be a million.
