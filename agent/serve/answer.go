@@ -92,6 +92,7 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
 	w, u := door.Open(a.admitted), used{choices: a.each}
+	door.Inform(a.admitted, agentapi.HeaderTokens, agentapi.TokensValue(a.admitted.PromptTokens(), 0))
 	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings()}
 	a.addUsage(out, &u)
 	out.shown = out.usage

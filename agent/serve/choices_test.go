@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -123,6 +124,30 @@ func TestUsageIsReportedBeforeTheResponseIsComplete(t *testing.T) {
 				t.Errorf("status %d, reported %q, want %q", resp.StatusCode, reported, c.want)
 			}
 		})
+	}
+}
+
+// A client may leave a stream before the trailer with its tokens: a gateway that asks is informed of
+// those of the prompt before the first event.
+func TestAStreamBeginsWithTheTokensOfItsPrompt(t *testing.T) {
+	p := newPort(t, sayOwn())
+	var reported []string
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		reported = append(reported, h.Get(agentapi.HeaderTokens))
+		return nil
+	}})
+	r, err := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/chat/completions", strings.NewReader(`{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(agentapi.HeaderInforms, "true")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	if read(t, resp); resp.StatusCode != 200 || !slices.Equal(reported, []string{"3+0"}) || resp.Header.Get(agentapi.HeaderTokens) != "" {
+		t.Errorf("status %d, reported %q, headers %v", resp.StatusCode, reported, resp.Header)
 	}
 }
 

@@ -26,6 +26,8 @@ type meter struct {
 	soFar atomic.Int64
 	// allowed is the most that the request can use.
 	allowed int64
+	// began is set once a stream has sent something.
+	began bool
 }
 
 const (
@@ -57,10 +59,15 @@ func (m *meter) following(ctx context.Context) context.Context {
 	}})
 }
 
-// events counts at least one token per event, up to what the request can use.
+// events counts what the agent reported before the first event, the tokens of the prompt, and at least
+// one token per event, up to what the request can use.
 func (m *meter) events(block []byte) {
 	if m == nil {
 		return
+	}
+	if !m.began {
+		m.began = true
+		m.add(max(0, min(m.soFar.Load(), m.allowed)-m.counted))
 	}
 	n := int64(bytes.Count(block, dataLine))
 	if bytes.HasPrefix(block, dataLine[1:]) {
