@@ -324,6 +324,18 @@ func Arrived(ctx context.Context) {
 	}
 }
 
+// Pause takes back Arrived: until that is called again, the connection of a context gives way to
+// others as if its request had not arrived.
+func Pause(ctx context.Context) {
+	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
+		if c.in == &c.address.serving {
+			c.move(&c.address.used)
+		}
+	}
+}
+
 // ended returns the connection to those that wait for a request.
 func (c *Conn) ended() {
 	c.receives(receiveBytes)

@@ -55,3 +55,40 @@ func TestAttackATenantOfManyAddresses(t *testing.T) {
 		t.Errorf("%d requests are counted without a connection", l.inAll)
 	}
 }
+
+// TestARequestThatPausesGivesWay: until it continues, as one that has not arrived.
+func TestARequestThatPausesGivesWay(t *testing.T) {
+	l := &Listener{Total: 1}
+	enter := func(address string) (*Conn, context.Context, reason) {
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		c := &Conn{Conn: server, listener: l}
+		_, why := l.enter(c, address)
+		return c, Context(context.Background(), c), why
+	}
+	first, ctx, _ := enter("a")
+	Pause(ctx) // one that has not arrived stays the first to give way
+	if first.in != &first.address.fresh {
+		t.Error("a connection without a complete request counts as one that had some")
+	}
+	Arrived(ctx)
+	for range 2 {
+		if _, _, why := enter("b"); why != noTotal {
+			t.Errorf("another connection is %q, want %q", why, noTotal)
+		}
+		Pause(ctx)
+		Arrived(ctx)
+	}
+	Pause(ctx)
+	second, _, why := enter("b")
+	if why != replaced || !first.gone {
+		t.Errorf("another connection is %q, want %q", why, replaced)
+	}
+	Arrived(ctx) // it has noticed too late
+	for _, c := range []*Conn{first, second} {
+		_ = c.Close()
+	}
+	if l.count != 0 {
+		t.Errorf("%d connections are counted", l.count)
+	}
+}

@@ -105,6 +105,7 @@ type Proxy struct {
 	metrics    *metrics
 	prober     *reach.Prober
 	tracer     *tracing.Tracer
+	pace       *pace
 	// failures bounds the lines about failed requests: a client can cause any number.
 	failures auditor
 }
@@ -121,7 +122,7 @@ func New(c Config) *Proxy {
 	m := newMetrics(c.Registry, c.Table)
 	bodies := &intake.Bodies{Max: c.MaxHeldBytes, SendBuffer: sendBuffer}
 	c.Registry.MustRegister(bodies)
-	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
+	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, pace: newPace(), metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
 		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
 	p.dispatcher = dispatch.New(dispatch.Config{Queue: c.Waiting, Pick: c.Pick, KeepAlive: c.KeepAlive, Registry: c.Registry,
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})
@@ -226,12 +227,18 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 	if err := p.limits.boundUnread(w, r); err != nil {
 		return err
 	}
-	if to.open {
-		return to.handle(ctx, caller{address: r.RemoteAddr}, w, r)
+	c, refused := caller{address: r.RemoteAddr}, error(nil)
+	if !to.open {
+		c, refused = p.gate.admit(ctx, w, r)
 	}
-	c, err := p.gate.admit(ctx, w, r)
-	if err != nil {
+	if err := p.pace.await(ctx, c.share(), to.open, r); err != nil {
 		return err
+	}
+	switch {
+	case refused != nil:
+		return refused
+	case to.open:
+		return to.handle(ctx, c, w, r)
 	}
 	about := scopeOf(ctx)
 	about.tenant, about.share, about.key = c.tenant(), c.share(), c.name()

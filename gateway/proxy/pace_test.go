@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/gateway/health"
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// answerOnly is a response whose client reads everything at once.
+type answerOnly struct{ *httptest.ResponseRecorder }
+
+func (answerOnly) SetWriteDeadline(time.Time) error { return nil }
+
+// TestAClientWithManyRequestsLeavesProcessorsToOthers: also one whose requests are refused, or are
+// probes. Alone it may have all processors.
+func TestAClientWithManyRequestsLeavesProcessorsToOthers(t *testing.T) {
+	const most, flood = 10, 35
+	for name, path := range map[string]string{"refused requests": "/v1/images", "probes": "/", "lists": "/v1/models"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := New(Config{Table: route.NewTable(), Identity: func() *identity.Identity { return nil }, Registry: prometheus.NewRegistry(), Log: logr.Discard()})
+				defer p.Close()
+				p.pace.debts = health.Debts{Most: most, PerSecond: most}
+				ask := func(address, path string) (waited time.Duration) {
+					r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+					r.RemoteAddr = address
+					began := time.Now() // of the bubble: it passes only while all wait
+					p.ServeHTTP(answerOnly{httptest.NewRecorder()}, r)
+					return time.Since(began)
+				}
+				floods := func() (longest time.Duration) {
+					var all sync.WaitGroup
+					took := make([]time.Duration, flood)
+					for i := range took {
+						all.Go(func() { took[i] = ask("192.0.2.1:1", path) })
+					}
+					synctest.Wait()
+					if late := ask("192.0.2.2:1", "/"); late > 0 {
+						t.Errorf("another client waits for %s", late)
+					}
+					all.Wait()
+					for _, one := range took {
+						longest = max(longest, one)
+					}
+					return longest
+				}
+				ask("192.0.2.1:1", "/v1/models")
+				if late := floods(); late > 0 {
+					t.Errorf("the only client waits for %s", late)
+				}
+				ask("192.0.2.3:1", "/v1/models")
+				if got, want := floods().Round(time.Millisecond), (flood-most)*time.Second/most; got != want {
+					t.Errorf("the last of %d requests waits for %s, want %s", flood, got, want)
+				}
+				time.Sleep(paceAlone)
+				if late := ask("192.0.2.1:1", "/v1/models"); late > 0 {
+					t.Errorf("the only client of the last minutes waits for %s", late)
+				}
+			})
+		})
+	}
+}
