@@ -37,6 +37,49 @@ type stored struct {
 	searches, reads *turns
 	// searched bounds the searches of one client.
 	searched searched
+	silent   silent
+}
+
+// silent are the Macs that gave no answer when they were last asked for a response. The zero value
+// is ready for use.
+type silent struct {
+	mu   sync.Mutex
+	macs map[string]bool // guarded by mu
+}
+
+// last returns the Macs with those at the end that will hardly answer: a search would spend its time
+// on them.
+func (s *silent) last(macs []route.Mac) []route.Mac {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out, late []route.Mac
+	kept := map[string]bool{}
+	for _, m := range macs {
+		if s.macs[m.Name] {
+			kept[m.Name] = true
+		}
+		if kept[m.Name] || !m.Open {
+			late = append(late, m)
+		} else {
+			out = append(out, m)
+		}
+	}
+	s.macs = kept
+	return append(out, late...)
+}
+
+// note records whether a Mac answered.
+func (s *silent) note(mac string, answered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if answered {
+		delete(s.macs, mac)
+		return
+	}
+	if s.macs == nil {
+		s.macs = map[string]bool{}
+	}
+	s.macs[mac] = true
 }
 
 // searched counts searches by client. The zero value is ready for use.
@@ -259,11 +302,17 @@ func (s *stored) search(ctx context.Context, macs []route.Mac, id string) (mac s
 	var all errgroup.Group
 	all.SetLimit(searchAtOnce)
 	claims := make(chan claim, len(macs))
-	for _, m := range macs {
+	for _, m := range s.silent.last(macs) {
 		all.Go(func() error {
+			if asking.Err() != nil {
+				return asking.Err()
+			}
 			sent, err := s.sent(asking, m, id)
 			if err != nil && pauseToReread(asking) == nil {
 				sent, err = s.sent(asking, m, id)
+			}
+			if !errors.Is(asking.Err(), context.Canceled) { // then it had no time
+				s.silent.note(m.Name, err == nil)
 			}
 			if sent > 0 {
 				claims <- claim{m.Name, sent}
