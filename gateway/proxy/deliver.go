@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"mime"
 	"net/http"
 	"time"
@@ -159,12 +160,9 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 				w.firstToken = time.Now()
 			}
 		}
-		if follow != nil {
-			block = follow(block)
-		}
 		w.begin(resp, d.mac)
 		w.meter.events(block)
-		if err := w.Send(block); err != nil {
+		if err := d.send(block, follow); err != nil {
 			return nil, front.Gone(err)
 		}
 	}
@@ -180,6 +178,19 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 		return failureOf(ctx, fmt.Errorf("read the first event: %w", err))
 	}
 	return nil, d.forwarder.breakOff(ctx, d.mac, err)
+}
+
+// send sends a block, or what follow makes of it.
+func (d delivery) send(block []byte, follow func([]byte) iter.Seq[[]byte]) error {
+	if follow == nil {
+		return d.w.Send(block)
+	}
+	for part := range follow(block) {
+		if _, err := d.w.Write(part); err != nil {
+			return err
+		}
+	}
+	return d.w.FlushError()
 }
 
 // breakOff returns the error of a truncated response. A client that disconnected, as many

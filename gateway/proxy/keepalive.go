@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -218,34 +219,40 @@ func (k *keepAlives) beginsWith(block []byte, d *dialect.Dialect) bool {
 // dataLine begins the data of an event after another line.
 var dataLine = []byte("\ndata: ")
 
-// follower returns a function that renumbers an agent's events to follow those already
-// sent; nil if there are none.
-func (k *keepAlives) follower() func(block []byte) []byte {
+// follower returns a function that yields an agent's events in parts, renumbered to follow those
+// already sent; nil if there are none. The parts are those of the block: an event may take megabytes
+// until its client has read it.
+func (k *keepAlives) follower() func(block []byte) iter.Seq[[]byte] {
 	if k == nil || k.path != dialect.PathResponses || k.opened == 0 {
 		return nil
 	}
 	shift := k.opened - 1 // the agent's first event is dropped
-	return func(block []byte) []byte {
-		var out []byte
-		for len(block) > 0 {
-			end := bytes.Index(block, []byte("\n\n")) + 2
-			if event := block[:end]; !bytes.HasPrefix(event, []byte("event: response.created\n")) {
-				out = append(out, renumbered(event, shift)...)
+	return func(block []byte) iter.Seq[[]byte] {
+		return func(yield func([]byte) bool) {
+			for rest := block; len(rest) > 0; {
+				end := bytes.Index(rest, []byte("\n\n")) + 2
+				event := rest[:end]
+				rest = rest[end:]
+				if bytes.HasPrefix(event, []byte("event: response.created\n")) {
+					continue
+				}
+				before, number, after := renumbered(event, shift)
+				if !yield(before) || !yield(number) || !yield(after) {
+					return
+				}
 			}
-			block = block[end:]
 		}
-		return out
 	}
 }
 
 var sequenceMember = []byte(`"sequence_number":`)
 
 // renumbered adds to the sequence number of an event, which is among the first members of
-// its data.
-func renumbered(event []byte, shift int) []byte {
+// its data. It returns what is before and after it.
+func renumbered(event []byte, shift int) (before, number, after []byte) {
 	at := bytes.Index(event, sequenceMember)
 	if at < 0 {
-		return event
+		return event, nil, nil
 	}
 	at += len(sequenceMember)
 	end := at
@@ -254,8 +261,7 @@ func renumbered(event []byte, shift int) []byte {
 	}
 	n, err := strconv.Atoi(string(event[at:end]))
 	if err != nil {
-		return event
+		return event, nil, nil
 	}
-	out := append(bytes.Clone(event[:at]), strconv.Itoa(n+shift)...)
-	return append(out, event[end:]...)
+	return event[:at], strconv.AppendInt(nil, int64(n+shift), 10), event[end:]
 }
