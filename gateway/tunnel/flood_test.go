@@ -1,17 +1,22 @@
 package tunnel_test
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/gateway/tunnel"
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
@@ -148,4 +153,50 @@ func TestAHandshakeIsBounded(t *testing.T) {
 	if err := c.Handshake(); err == nil {
 		t.Error("the gateway reads 200 certificates of a stranger")
 	}
+}
+
+// heldConn is a connection on which a handshake is computed: its first message takes until ready is
+// closed.
+type heldConn struct {
+	net.Conn
+	running *atomic.Int64
+	ready   <-chan struct{}
+}
+
+func (h heldConn) Write(b []byte) (int, error) {
+	h.running.Add(1)
+	<-h.ready
+	h.running.Add(-1)
+	return h.Conn.Write(b)
+}
+
+// TestHandshakesOfStrangersLeaveProcessorsToOthers: however many ask for one at once.
+func TestHandshakesOfStrangersLeaveProcessorsToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running atomic.Int64
+		ready := make(chan struct{})
+		l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		w := &world{t: t, ca: agentapitest.NewCA(t)}
+		w.ids.Set(w.identity(w.ca.Gateway()))
+		hub := tunnel.New(tunnel.Options{Identity: w.ids.Current, Log: logr.Discard(), Wrap: func(c net.Conn) net.Conn { return heldConn{c, &running, ready} }})
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- hub.Serve(ctx, l) }()
+		for range 4 * runtime.GOMAXPROCS(0) {
+			c := l.dial()
+			if err := agentapi.SayTunnel(c, "a"); err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+		}
+		synctest.Wait()
+		if n, most := int(running.Load()), max(1, runtime.GOMAXPROCS(0)/2); n != most {
+			t.Errorf("%d handshakes are computed at once, want %d", n, most)
+		}
+		close(ready)
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
 }

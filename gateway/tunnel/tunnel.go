@@ -78,6 +78,7 @@ type Hub struct {
 	id string
 
 	strangers intake.Strangers
+	computing *intake.Computing
 
 	mu      sync.Mutex // guards the fields after it
 	tunnels map[string]*macConn
@@ -106,7 +107,7 @@ func New(o Options) *Hub {
 		o.Wrap = func(c net.Conn) net.Conn { return c }
 	}
 	return &Hub{Options: o, id: strings.ToLower(rand.Text()), strangers: intake.Strangers{Max: maxStrangers, MaxPerAddress: maxStrangers / 2},
-		tunnels: map[string]*macConn{}, proving: map[string]*macConn{}, old: map[*macConn]bool{}}
+		computing: intake.NewComputing(), tunnels: map[string]*macConn{}, proving: map[string]*macConn{}, old: map[*macConn]bool{}}
 }
 
 // Len returns the number of Macs with a tunnel.
@@ -301,6 +302,10 @@ func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 	}
 	l := &macConn{mac: mac, uid: uid, identity: id}
 	limited := intake.Limit(c)
+	defer limited.End()
+	if err := limited.Compute(h.computing, end); err != nil {
+		return nil, err
+	}
 	l.secure = tls.Client(h.Wrap(&notifyingConn{Conn: limited, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
 	if err := l.secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, l.secure.Close())
