@@ -26,7 +26,7 @@ func TestHandshakesAreComputedOneAfterAnother(t *testing.T) {
 		if err := begin(one); err != nil {
 			t.Fatal(err)
 		}
-		begun, heard := make(chan error, 1), make(chan error, 1)
+		begun, read := make(chan error, 1), make(chan error, 1)
 		go func() { begun <- begin(other) }()
 		synctest.Wait()
 		if len(begun) > 0 {
@@ -34,7 +34,7 @@ func TestHandshakesAreComputedOneAfterAnother(t *testing.T) {
 		}
 		go func() {
 			_, err := one.Read(make([]byte, 1))
-			heard <- err
+			read <- err
 		}()
 		if err := <-begun; err != nil {
 			t.Fatal(err)
@@ -43,11 +43,11 @@ func TestHandshakesAreComputedOneAfterAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if len(heard) > 0 {
+		if len(read) > 0 {
 			t.Error("one is computed while another is")
 		}
 		other.End()
-		if err := <-heard; err != nil {
+		if err := <-read; err != nil {
 			t.Error(err)
 		}
 		if one.Lift(); len(computing.places) > 0 {
