@@ -6,10 +6,12 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // heap is what the live objects of this process take.
@@ -41,7 +43,11 @@ func TestARunningResponseKeepsNoConversation(t *testing.T) {
 				}
 				<-p.seen
 			}
-			if grown := heap() - before; grown > 2*cache {
+			grown := heap() - before
+			for end := time.Now().Add(patience.Of(t)); grown > 2*cache && time.Now().Before(end); grown = heap() - before {
+				runtime.Gosched() // the last request may not have let go of its body yet
+			}
+			if grown > 2*cache {
 				t.Errorf("%d running answers keep %d bytes, want at most %d", n, grown, 2*cache)
 			}
 		})
