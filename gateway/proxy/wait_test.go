@@ -81,10 +81,14 @@ type later struct {
 }
 
 func (w *world) later(ctx context.Context, body string, headers ...string) *later {
+	return w.laterAt(ctx, chatPath, body, headers...)
+}
+
+func (w *world) laterAt(ctx context.Context, path, body string, headers ...string) *later {
 	l := &later{done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
-		if l.resp, l.err = w.try(ctx, "POST", chatPath, body, headers...); l.err == nil {
+		if l.resp, l.err = w.try(ctx, "POST", path, body, headers...); l.err == nil {
 			var b strings.Builder
 			_, l.err = bufio.NewReader(l.resp.Body).WriteTo(&b)
 			l.body = b.String()
@@ -355,26 +359,28 @@ func (w *world) busy() (m *mac, end chan struct{}, order func() []string) {
 // shares its sequences between them. A request for several choices has as many slots.
 func TestAttackRequestsOfOneTenantOccupyAReplica(t *testing.T) {
 	for name, tc := range map[string]struct {
-		body  string
-		count int
+		path, body string
+		count      int
 	}{
-		"many requests": {body: chatBody, count: 2},
-		"many choices":  {body: `{"model":"m","messages":[],"n":128}`, count: 1},
-		"many prompts":  {body: `{"model":"m","prompt":["a","b"]}`, count: 1},
+		"many requests": {path: chatPath, body: chatBody, count: 2},
+		"many choices":  {path: chatPath, body: `{"model":"m","messages":[],"n":128}`, count: 1},
+		"many prompts":  {path: "/v1/completions", body: `{"model":"m","prompt":["a","b"]}`, count: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLocked(t, queueOf(10))
 			m, end, _ := l.busy()
 			grant := keys.Grant{Models: []string{"*"}}
 			tokens := map[string]string{"greedy": l.key("greedy", grant), "modest": l.key("modest", grant)}
-			ask := func(key, body string) { l.later(t.Context(), body, "Authorization", "Bearer "+tokens[key]) }
+			ask := func(key, path, body string) {
+				l.laterAt(t.Context(), path, body, "Authorization", "Bearer "+tokens[key])
+			}
 			for range tc.count {
-				ask("greedy", tc.body)
+				ask("greedy", tc.path, tc.body)
 			}
 			eventually(t, "the Mac has them", func() bool { return int(m.requests.Load()) == tc.count })
-			ask("greedy", chatBody)
+			ask("greedy", chatPath, chatBody)
 			eventually(t, "the next one waits", func() bool { return l.gauge("vllm:num_requests_waiting") == 1 })
-			ask("modest", chatBody)
+			ask("modest", chatPath, chatBody)
 			eventually(t, "the Mac has the other tenant's", func() bool { return int(m.requests.Load()) == tc.count+1 })
 			close(end)
 		})
