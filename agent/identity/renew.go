@@ -133,9 +133,12 @@ func (i *Identity) due(now time.Time) time.Duration {
 	life, held := c.leaf.NotAfter.Sub(c.leaf.NotBefore), now.Sub(c.since)
 	// This Mac's clock may be wrong, and the time for which it was held leaves
 	// out when the Mac slept: the later one counts.
-	left := life*renewPercent/100 - max(held, now.Sub(c.leaf.NotBefore))
+	left, least := life*renewPercent/100-max(held, now.Sub(c.leaf.NotBefore)), life/10
+	if now.Before(c.leaf.NotBefore) { // gateways refuse it, if not this clock is slow but that of the operator was ahead
+		left, least = 0, min(least, look)
+	}
 	if c.fresh {
-		left = max(left, life/10-held) // or a clock that is far ahead would ask without end
+		left = max(left, least-held) // or a clock that is far ahead or slow would ask without end
 	}
 	return min(look, max(0, left))
 }

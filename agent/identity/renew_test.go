@@ -16,9 +16,15 @@ import (
 // lasting is a certificate of m1 that is good from now on for d.
 func (a authority) lasting(t *testing.T, d time.Duration) material {
 	t.Helper()
+	return a.between(t, time.Now(), time.Now().Add(d))
+}
+
+// between is a certificate of m1 that is good for a time.
+func (a authority) between(t *testing.T, from, until time.Time) material {
+	t.Helper()
 	name := agentapi.MacServerName("m1")
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature}
-	cert, key, _ := signBetween(t, template, a.cert, a.key, time.Now(), time.Now().Add(d))
+	cert, key, _ := signBetween(t, template, a.cert, a.key, from, until)
 	return material{Certificate: cert, Key: key, Authority: a.pem}
 }
 
@@ -88,6 +94,47 @@ func TestAClockFarAheadDoesNotAskWithoutEnd(t *testing.T) {
 		})
 		if len(at) < 5 || len(at) > 11 {
 			t.Errorf("%d certificates in a day: %v", len(at), at)
+		}
+	})
+}
+
+// TestACertificateOfAClockAheadIsReplaced: gateways refuse one that is not valid yet, which an operator
+// signed whose clock was a month ahead. Meanwhile that is right again.
+func TestACertificateOfAClockAheadIsReplaced(t *testing.T) {
+	for name, restarted := range map[string]bool{"in the same start": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, dir := newAuthority(t), t.TempDir()
+				i := open(t, dir)
+				i.learn(a.pem)
+				month := time.Now().AddDate(0, 1, 0)
+				if err := i.take(a.between(t, month, month.Add(24*time.Hour))); err != nil {
+					t.Fatal(err)
+				}
+				if restarted {
+					i = open(t, dir)
+				}
+				at := renewals(t, i, 24*time.Hour, func(int) error { return i.take(a.lasting(t, 24*time.Hour)) })
+				if len(at) != 2 || at[0] > look {
+					t.Errorf("certificates after %v, want one within %s and another before the end of a day", at, look)
+				}
+			})
+		})
+	}
+}
+
+// TestASlowClockDoesNotAskWithoutEnd: by it no certificate is valid yet.
+func TestASlowClockDoesNotAskWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		i := open(t, t.TempDir())
+		i.learn(a.pem)
+		at := renewals(t, i, 24*time.Hour, func(int) error {
+			month := time.Now().AddDate(0, 1, 0)
+			return i.take(a.between(t, month, month.Add(24*time.Hour)))
+		})
+		if most := int(24*time.Hour/look) + 1; len(at) > most {
+			t.Errorf("%d certificates in a day, want at most %d", len(at), most)
 		}
 	})
 }
