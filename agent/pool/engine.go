@@ -235,21 +235,21 @@ func (g *engine) held() *int64 {
 
 // stalled returns how long the load has made no progress; the caller holds
 // registry.mu. The footprint of a process that does nothing moves as well, so only
-// another hundredth of its bytes, or of its limit, is progress. There are few of these, also
-// for an engine that was taken over.
+// another thousandth of its bytes, or hundredth of its limit, is progress: a large model is read
+// from a slow disk for hours. There are few of these, also for an engine that was taken over.
 func (g *engine) stalled(r memory.EngineReading, now time.Time) time.Duration {
 	load := g.status.GetLoad()
-	mark := loadMark{bytes: hundredths(load.GetBytesDone(), load.GetBytesTotal()), footprint: hundredths(r.Footprint, g.config.LimitBytes)}
+	mark := loadMark{bytes: parts(1000, load.GetBytesDone(), load.GetBytesTotal()), footprint: parts(100, r.Footprint, g.config.LimitBytes)}
 	if mark.bytes > g.progress.bytes || mark.footprint > g.progress.footprint {
 		g.progress, g.progressAt = loadMark{max(mark.bytes, g.progress.bytes), max(mark.footprint, g.progress.footprint)}, now
 	}
 	return now.Sub(g.progressAt)
 }
 
-// hundredths of whole that part is, at most 100.
-func hundredths(part, whole int64) int64 {
+// parts returns how many of n equal parts of whole are done, at most n.
+func parts(n, done, whole int64) int64 {
 	if whole <= 0 {
 		return 0
 	}
-	return int64(100 * min(1, float64(part)/float64(whole)))
+	return int64(float64(n) * min(1, float64(done)/float64(whole)))
 }

@@ -32,7 +32,7 @@ type Timing struct {
 	// Settle is the pause between measurements of the host after an exit.
 	Settle time.Duration
 	// LoadStall is how long a load may make no progress while its process
-	// lives: neither another hundredth of its bytes, nor of its memory.
+	// lives: neither another thousandth of its bytes, nor hundredth of its memory.
 	LoadStall time.Duration
 	// Silence is how long a loaded engine may send no status before it is given
 	// up; it counts as busy after three Polls.

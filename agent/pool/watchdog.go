@@ -45,7 +45,8 @@ func (lc *lifecycle) boundLog(g *engine) int64 {
 	return bytes
 }
 
-// loadMark are the figures that grow while a load makes progress, in hundredths.
+// loadMark are the figures that grow while a load makes progress: thousandths of its bytes, and
+// hundredths of its limit.
 type loadMark struct{ bytes, footprint int64 }
 
 // watchdogs gives up engines whose process lives and that do nothing: loads

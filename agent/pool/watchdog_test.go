@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // TestAnEngineWhoseLoopHangsIsRestarted: it answers calls and sends its status as before, and computes
@@ -78,6 +79,21 @@ func TestAnEngineThatFillsTheDiskWithItsLogIsEnded(t *testing.T) {
 		s.wantReclaims("bad/" + string(v1alpha1.ReclaimCrashed))
 		s.want("bad", "Serving True/Serving")
 	})
+}
+
+// TestASlowLoadIsNotGivenUp: of 400 GiB on a disk that others use as well, 28 MB are read in a second.
+func TestASlowLoadIsNotGivenUp(t *testing.T) {
+	const total, perSecond = 400 * gib, 28 << 20
+	began, longest := time.Unix(1_800_000_000, 0), time.Duration(0)
+	g := &engine{progressAt: began}
+	g.config.LimitBytes = total
+	for read := int64(0); read < total; read += perSecond {
+		g.status = &wire.Status{Load: &wire.LoadProgress{BytesDone: read, BytesTotal: total}}
+		longest = max(longest, g.stalled(memory.EngineReading{Footprint: read}, began.Add(time.Duration(read/perSecond)*time.Second)))
+	}
+	if most := (Timing{}).withDefaults().LoadStall; longest >= most {
+		t.Errorf("no progress for %s, want less than the %s after which a load is given up", longest, most)
+	}
 }
 
 // TestEnginesThatFillTheCacheFolderAreEnded: those of that model, and no others.
