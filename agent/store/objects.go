@@ -439,48 +439,6 @@ func (s *objectStore) prunePartials(stay map[string]bool) error {
 	return err
 }
 
-// takeAway removes weights in one step; destroy, or the next start, frees their
-// space. If there were none, gone is empty.
-func (s *objectStore) takeAway(digest string) (gone string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.entries[digest]; !ok {
-		return "", nil
-	}
-	gone = path.Join(trashDir, fmt.Sprintf("%s-%d", folder(digest), time.Now().UnixNano()))
-	if err := s.root.Rename(folder(digest), gone); err != nil {
-		return "", err
-	}
-	delete(s.entries, digest)
-	s.reached(pointTaken)
-	return gone, nil
-}
-
-// destroy deletes weights that were taken away, and returns how many bytes that
-// freed.
-func (s *objectStore) destroy(gone string) (int64, error) {
-	if gone == "" {
-		return 0, nil
-	}
-	s.trash.Lock()
-	defer s.trash.Unlock()
-	var bytes int64
-	err := fs.WalkDir(s.root.FS(), path.Join(gone, filesDir), func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil && linksOf(info) == 1 {
-			bytes += info.Size()
-		}
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return bytes, s.root.RemoveAll(gone)
-}
-
 // list returns the weights that were unchanged when their files were last looked
 // at, with the bytes that removing each alone would free. It does not wait for the
 // disk.
