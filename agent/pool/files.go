@@ -55,6 +55,18 @@ func newFiles(stateDir string) (files, error) {
 	return f, nil
 }
 
+// restore makes the folders again that are gone: people free full disks, and systems empty /tmp.
+func (f files) restore() error {
+	for _, dir := range []string{f.run, f.logs} {
+		if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+			if err := privateDir(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // privateDir makes a folder of mode 0700, and refuses one that is another
 // user's, open to others, or a link.
 func privateDir(dir string) error {

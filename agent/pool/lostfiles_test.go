@@ -1,7 +1,10 @@
 package pool
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 )
@@ -20,4 +23,18 @@ func TestFilesThatAreGoneAreFetchedAgain(t *testing.T) {
 	if s := r.serving("u"); s.Restarts != 1 {
 		t.Errorf("%d restarts", s.Restarts)
 	}
+}
+
+// TestEnginesStartAfterTheirFoldersWereRemoved: a person frees a full disk, and systems empty /tmp.
+func TestEnginesStartAfterTheirFoldersWereRemoved(t *testing.T) {
+	play(t, func(s *stage) {
+		for _, name := range []string{"run", "logs"} {
+			if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.follow(s.model("a", enginetest.Script{HoldBytes: gib}))
+		s.after(2 * time.Hour)
+		s.want("a", "Serving True/Serving")
+	})
 }

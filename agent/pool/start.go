@@ -63,7 +63,7 @@ func (lc *lifecycle) newEngine(e *entry) *engine {
 // writes its process. After a crash between the two the process is found by its
 // socket.
 func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
-	if err := g.files.writeConfig(g.config); err != nil {
+	if err := errors.Join(lc.files.restore(), g.files.writeConfig(g.config)); err != nil {
 		return nil, err
 	}
 	if err := g.connect(lc.Engines); err != nil {
