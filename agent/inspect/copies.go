@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,6 +40,9 @@ func (r *Resolver) copyDir() (string, error) {
 				"the Mac has %s free, and an inspection needs %s for copies of the model's configuration; free disk space on it, or wait for another Mac",
 				v1alpha1.FormatBytes(free), v1alpha1.FormatBytes(copiesBytes))}
 		}
+	}
+	if err := os.MkdirAll(cmp.Or(r.Dir, os.TempDir()), 0o700); err != nil { // it may have been removed
+		return "", download.DiskError(err, "make")
 	}
 	dir, err := os.MkdirTemp(r.Dir, "metalfleet-look-*")
 	if err != nil {

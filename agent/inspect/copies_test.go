@@ -50,3 +50,19 @@ func TestCopiesOfAKilledAgentAreRemoved(t *testing.T) {
 		t.Errorf("%s is still there (%v)", look, err)
 	}
 }
+
+// TestCopiesAreMadeAfterTheirFolderWasRemoved: a person may have freed a full disk.
+func TestCopiesAreMadeAfterTheirFolderWasRemoved(t *testing.T) {
+	state := t.TempDir()
+	looks, err := EmptyDir(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(looks); err != nil {
+		t.Fatal(err)
+	}
+	r := &Resolver{Dir: looks}
+	if _, err := r.copyDir(); err != nil {
+		t.Error(err)
+	}
+}
