@@ -68,9 +68,10 @@ func Policy(d *v1alpha1.ModelDeployment) scale.Policy {
 func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
 
 // Replicas returns the replicas that are not being deleted, for the decision. None is old while a
-// rollout waits for room, which those that are not needed may have.
+// rollout replaces none: it waits for room, which those that are not needed may have, or for a person.
 func Replicas(d *v1alpha1.ModelDeployment, own []v1alpha1.ModelReplica, busy func(uid string) bool) []scale.Replica {
 	var out []scale.Replica
+	stands := slices.Contains([]v1alpha1.RolloutState{v1alpha1.RolloutWaiting, v1alpha1.RolloutPaused, v1alpha1.RolloutHalted}, d.Status.Rollout.State)
 	for i := range own {
 		r := &own[i]
 		if !r.DeletionTimestamp.IsZero() {
@@ -79,7 +80,7 @@ func Replicas(d *v1alpha1.ModelDeployment, own []v1alpha1.ModelReplica, busy fun
 		out = append(out, scale.Replica{
 			UID: string(r.UID), Placed: r.Spec.NodeName != "", Stuck: stuck(r), Ready: fleet.ReplicaReady(r), Busy: busy(string(r.UID)),
 			Retiring: r.Annotations[v1alpha1.AnnotationRetiring] != "",
-			Old:      d.Status.CurrentRevision != "" && r.Spec.Revision != d.Status.CurrentRevision && d.Status.Rollout.State != v1alpha1.RolloutWaiting,
+			Old:      d.Status.CurrentRevision != "" && r.Spec.Revision != d.Status.CurrentRevision && !stands,
 		})
 	}
 	return out

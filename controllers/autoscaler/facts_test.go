@@ -194,3 +194,26 @@ func TestARolloutThatWaitsForRoomGetsThatOfIdleReplicas(t *testing.T) {
 		}
 	}
 }
+
+// TestARolloutThatStandsKeepsNoIdleReplicas: it was halted, or paused, in the middle, and no request comes
+// for a day.
+func TestARolloutThatStandsKeepsNoIdleReplicas(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{}
+	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: ptr.To[int32](0), MaxReplicas: 8}
+	d.Status.CurrentRevision, d.Status.UpdateRevision = "old", "new"
+	own := []v1alpha1.ModelReplica{replica("a", v1alpha1.ConditionReady), replica("b", v1alpha1.ConditionReady), replica("c", v1alpha1.ConditionReady)}
+	for i, revision := range []string{"old", "old", "new"} {
+		own[i].Spec.Revision = revision
+	}
+	idle := func(string) bool { return false }
+	for state, want := range map[v1alpha1.RolloutState]int{v1alpha1.RolloutHalted: 0, v1alpha1.RolloutPaused: 0, v1alpha1.RolloutReplacing: 3} {
+		d.Status.Rollout.State = state
+		last := scale.Decision{Memory: scale.Memory{Decided: true, Desired: 3, Changed: epoch, Seen: epoch}}
+		for i := range 24 * 3600 {
+			last = scale.Decide(Policy(d), last.Memory, scale.Figures{Complete: true}, Replicas(d, own, idle), epoch.Add(time.Duration(i)*time.Second))
+		}
+		if last.Desired != want {
+			t.Errorf("%s: %d replicas are wanted after a day, want %d (%s: %s)", state, last.Desired, want, last.Reason, last.Message)
+		}
+	}
+}
