@@ -191,7 +191,7 @@ func (w desiredState) hold(k partition, existing []v1alpha1.ModelReplica, now ti
 	}
 	living = append(living, k.old...)
 	most := w.count
-	if w.paused && !w.halted && len(k.current) > 0 && len(k.old) > 0 {
+	if w.paused && !w.halted && w.count > 0 && len(k.current) > 0 && len(k.old) > 0 {
 		most += w.surge // what was begun stays
 	}
 	sortForRemoval(living)

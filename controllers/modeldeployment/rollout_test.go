@@ -64,6 +64,9 @@ func TestPausedReplacesNothing(t *testing.T) {
 	if got := planned(desiredState{count: 2, surge: 1, paused: true}); got != "" {
 		t.Errorf("one that never began: %q", got)
 	}
+	if got, want := planned(desiredState{surge: 1, paused: true, served: "old"}, "old#0 ready", "new#0 ready"), "-old#0 -new#0"; got != want {
+		t.Errorf("scaled to zero in the middle: %q, want %q", got, want)
+	}
 }
 
 func TestAHaltedRevisionGivesWay(t *testing.T) {
