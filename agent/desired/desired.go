@@ -88,36 +88,45 @@ func (p *pair) setAssignment(a *v1alpha1.MacAssignment) {
 	p.take(&p.confirmed, a, same, func() { p.assignment = a })
 }
 
-// restoredAfter is how long an object has to stay at an older generation to count as restored
+// restoredAfter is how long an object has to stay at older generations to count as restored
 // from a backup: a server that lags catches up.
 const restoredAfter = 30 * time.Second
 
-// take uses an object that passes the gate, and an older one that stays for restoredAfter.
+// take uses an object that passes the gate, and after restoredAfter one that stays older.
 // same is true if its spec equals that of the last object: another spec at the same
 // generation means that the object was restored, after which its writers may reach any
 // generation again. The caller holds mu.
 func (p *pair) take(g *gate, o client.Object, same bool, use func()) {
 	older := o.GetUID() == g.uid && (o.GetGeneration() < g.generation || o.GetGeneration() == g.generation && !same)
-	if older && g.older != nil && g.older.GetGeneration() == o.GetGeneration() {
+	switch {
+	case older && g.older != nil && g.older.GetGeneration() == o.GetGeneration():
 		return // only its status has changed
+	case older && g.older != nil: // its writers work on it: the time that it has waited counts
+		g.older, g.use = o, use
+		return
 	}
 	g.wait(nil, nil)
 	if g.passes(o) {
 		use()
 		p.changed()
 	} else if older {
-		g.wait(o, func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if g.older != o {
-				return
-			}
-			p.log.Info("The API server keeps another state, as after the restore of a backup; following it", "name", o.GetName(), "generation", o.GetGeneration(), "before", g.generation)
-			g.older, g.generation = nil, o.GetGeneration()
-			use()
-			p.changed()
-		})
+		g.use = use
+		g.wait(o, func() { p.restored(g, o) })
 	}
+}
+
+// restored uses the object that waits, unless the wait that began with first has ended.
+func (p *pair) restored(g *gate, first client.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.first != first {
+		return
+	}
+	p.log.Info("The API server keeps another state, as after the restore of a backup; following it", "name", g.older.GetName(), "generation", g.older.GetGeneration(), "before", g.generation)
+	g.generation = g.older.GetGeneration()
+	g.older, g.first = nil, nil
+	g.use()
+	p.changed()
 }
 
 // end stops what waits.
@@ -140,6 +149,8 @@ type gate struct {
 	uid        types.UID
 	generation int64
 	older      client.Object // that waits
+	first      client.Object // with which the wait began
+	use        func()        // of older
 	timer      *time.Timer
 }
 
@@ -148,7 +159,7 @@ func (g *gate) wait(o client.Object, then func()) {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
-	if g.older, g.timer = o, nil; o != nil {
+	if g.older, g.first, g.timer = o, o, nil; o != nil {
 		g.timer = time.AfterFunc(restoredAfter, then)
 	}
 }

@@ -226,6 +226,14 @@ func TestARestoredStateIsFollowed(t *testing.T) {
 		p.setMac(older)
 		time.Sleep(restoredAfter)
 		want("a restored MacNode", 5, 1)
+
+		p.setAssignment(confirmed("one", 1000))
+		want("much later", 6, 0)
+		for n := range int64(5) {
+			p.setAssignment(confirmed("one", 500+n, good()))
+			time.Sleep(restoredAfter * 2 / 5)
+		}
+		want("a restored one that changes often", 9, 1)
 	})
 }
 
