@@ -56,6 +56,14 @@ func (p *pace) begin(client string, probe bool, now time.Time) time.Duration {
 	return wait
 }
 
+// left counts a request no more that ended while it waited: it took no processor, and many clients
+// may have one address.
+func (p *pace) left(client string, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.debts.Add(client, -1, now)
+}
+
 // await waits until a request may begin. Meanwhile its connection gives way to others.
 func (p *pace) await(ctx context.Context, client string, probe bool, r *http.Request) error {
 	wait := p.begin(client, probe, time.Now())
@@ -68,6 +76,7 @@ func (p *pace) await(ctx context.Context, client string, probe bool, r *http.Req
 	select {
 	case <-enough.C:
 	case <-ctx.Done():
+		p.left(client, time.Now())
 		return dispatch.Ended(ctx)
 	}
 	if r.Body == http.NoBody {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -69,4 +70,31 @@ func TestAClientWithManyRequestsLeavesProcessorsToOthers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRequestsThatLeaveHoldUpNoOther: many clients may have one address, such as that of a load
+// balancer.
+func TestRequestsThatLeaveHoldUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPace()
+		p.debts = health.Debts{Most: 10, PerSecond: 10}
+		p.begin("192.0.2.1", false, time.Now())
+		p.begin("192.0.2.2", false, time.Now())
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/models", nil)
+		ctx, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() { _ = p.await(ctx, "192.0.2.1", false, r) })
+		}
+		synctest.Wait()
+		leave()
+		all.Wait()
+		began := time.Now() // of the bubble: it passes only while all wait
+		if err := p.await(t.Context(), "192.0.2.1", false, r); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(began); waited > time.Second/10 {
+			t.Errorf("after 1,000 requests that left, another one of their address waits for %s", waited)
+		}
+	})
 }
