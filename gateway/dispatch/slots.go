@@ -16,9 +16,12 @@ const (
 	avoidMax = 16 * time.Second
 	// slotsPerSequence is how many requests this gateway sends to a replica per concurrent
 	// sequence, so that the next request is there when one ends. The rest wait here, where
-	// the queue is fair. A tenant without a request at a model may exceed that by one per
-	// sequence: the engine shares its sequences between the tenants that wait there.
+	// the queue is fair.
 	slotsPerSequence = 2
+	// mostGuests is how many tenants without a request at a model may exceed that at a replica, or
+	// one per sequence if that is more: an engine shares its sequences between the tenants that
+	// wait there, and here they would wait until an answer ends. It is half of what waits there.
+	mostGuests = 32
 	// pruneEvery is how often what is not used any more is dropped.
 	pruneEvery = 10 * time.Second
 	// forgetAfter is how long an unused replica is remembered.
@@ -50,7 +53,7 @@ type slots struct {
 type replicaLoad struct {
 	id       uint64
 	inFlight int
-	guests   int // requests beyond the limit, see slotsPerSequence
+	guests   int // requests beyond the limit, see mostGuests
 	rejected int // requests that it rejected a moment ago, see linger
 	total    uint64
 	used     time.Time
@@ -172,7 +175,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 // than usual.
 func (s *slots) limit(e route.Endpoint, l *replicaLoad, rejected int, guest bool) int {
 	limit := s.perSequence * int(e.Sequences)
-	if guest && limit > 0 && l.guests < int(e.Sequences) {
+	if guest && limit > 0 && l.guests < max(mostGuests, int(e.Sequences)) {
 		return max(limit, l.inFlight+rejected+1)
 	}
 	return limit

@@ -170,22 +170,27 @@ func TestAttackLongRequestsOfOneTenantHoldEverySlot(t *testing.T) {
 	if len(held) != slotsPerSequence*2 {
 		t.Fatalf("a tenant alone has %d slots, want all", len(held))
 	}
-	guests := map[string]*Lease{}
-	for _, tenant := range []string{"b", "c"} {
-		if guests[tenant], _ = arrive(t, d, model, Request{Tenant: tenant}); guests[tenant] == nil {
-			t.Fatalf("tenant %s waits for a request of another to end", tenant)
+	var guests []*Lease
+	for n := range mostGuests { // more tenants than sequences: each may have a long request
+		guest, _ := arrive(t, d, model, Request{Tenant: fmt.Sprint("guest ", n)})
+		if guest == nil {
+			t.Fatalf("tenant %d waits for a request of another to end", n)
 		}
+		guests = append(guests, guest)
 	}
-	lease, third := arrive(t, d, model, Request{Tenant: "d"})
+	lease, last := arrive(t, d, model, Request{Tenant: "last"})
 	if lease != nil {
 		t.Fatal("a replica has more requests than it may")
 	}
-	d.queue.leave(third)
-	_, second := arrive(t, d, model, Request{Tenant: "b"})
+	d.queue.leave(last)
+	_, second := arrive(t, d, model, Request{Tenant: "guest 0"})
 	if second == nil {
 		t.Fatal("a tenant that has a slot is a guest")
 	}
-	for _, ended := range []*Lease{guests["c"], held[0], held[1]} { // the slots of guests are not given on
+	for _, ended := range append(guests[1:], held[0], held[1]) { // the slots of guests are not given on
+		if len(second.granted) > 0 {
+			t.Error("a slot of a guest was given on")
+		}
 		ended.Release()
 	}
 	if len(second.granted) != 1 || len(queued[0].granted) != 0 {
