@@ -169,6 +169,8 @@ type Scheduler struct {
 	// to the head. passing is the first of the prompts that may share the head's step; nil for none.
 	plans   int64
 	passing *request
+	// turns counts when tenants began to wait, see tenant.since.
+	turns int64
 	// Buffers of Admit, ProposeChunks and Work.
 	admitted []ID
 	prompts  []*request
@@ -313,6 +315,7 @@ func (s *Scheduler) preempt(r *request) {
 	s.freeBlocks += r.blocks
 	r.blocks, r.computed, r.running, r.empty = 0, 0, false, false
 	r.tenant.running--
+	s.waits(r.tenant)
 	s.enqueue(r)
 }
 
@@ -388,6 +391,7 @@ func (s *Scheduler) Remove(id ID) {
 	defer s.leave(r.tenant)
 	if r.running {
 		r.tenant.running--
+		s.waits(r.tenant)
 		s.freeBlocks += r.blocks
 		s.running = without(s.running, r)
 		return

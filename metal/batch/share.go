@@ -1,6 +1,9 @@
 package batch
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 const (
 	// turnShare is the part of its length that a request generates before it gives way to
@@ -17,6 +20,9 @@ type tenant struct {
 	// prefilled counts the prefill tokens that were planned for it, see
 	// Scheduler.prefilled.
 	prefilled int64
+	// since is when it came or last ran a request, in the order of all tenants: of those that run
+	// none, the one that has waited for longest is next.
+	since int64
 	// passed is the plan in which a prompt of it last was the first that shared the head's step, or
 	// the one before which the tenant came.
 	passed int64
@@ -39,8 +45,19 @@ func (s *Scheduler) tenantOf(name string) *tenant {
 
 // enqueue adds a request to the queue.
 func (s *Scheduler) enqueue(r *request) {
+	if r.tenant.waiting == 0 {
+		s.waits(r.tenant)
+	}
 	r.tenant.waiting++
 	s.waiting = insert(s.waiting, r)
+}
+
+// waits notes that a tenant begins to wait for its turn, unless a request of it runs.
+func (s *Scheduler) waits(t *tenant) {
+	if t.running == 0 {
+		s.turns++
+		t.since = s.turns
+	}
 }
 
 // leave counts a request that ended. A tenant without one is forgotten once the others have had as
@@ -89,18 +106,27 @@ func (s *Scheduler) victims() (victims []*request, favored *request) {
 			return victims, patient
 		}
 	}
-	for _, w := range s.waiting {
-		if w.priority < s.waiting[0].priority {
-			return nil, nil
-		}
-		if w.tenant.running > 0 || s.mustFollow(w, patient) {
-			continue
-		}
+	for _, w := range s.idle(patient) {
 		if victims := s.victimsFor(w, false); victims != nil {
 			return victims, w
 		}
 	}
 	return nil, nil
+}
+
+// idle returns the waiting requests of tenants that run none, those of the tenant that has waited for
+// longest first. By arrival, those that gave way would be next again before any that came later.
+func (s *Scheduler) idle(patient *request) (all []*request) {
+	for _, w := range s.waiting {
+		if w.priority < s.waiting[0].priority {
+			break
+		}
+		if w.tenant.running == 0 && !s.mustFollow(w, patient) {
+			all = append(all, w)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *request) int { return cmp.Compare(a.tenant.since, b.tenant.since) })
+	return all
 }
 
 // victimsFor returns the requests that have to give way to a waiting one, nil if not even

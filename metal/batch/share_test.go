@@ -3,6 +3,7 @@
 package batch
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -59,6 +60,29 @@ func TestATenantThatRunsNoneDoesNotWaitForTheLongRequestsOfAnother(t *testing.T)
 	}
 	if gave := steps(t, s, 20); len(gave) != 1 || !slices.Contains(runningOf(s), 31) {
 		t.Errorf("%v gave way to d after a longer turn, %v run", gave, runningOf(s))
+	}
+}
+
+// Those that gave way came before one that has not run yet, and would run again and again before it.
+func TestATenantThatComesLaterHasItsTurn(t *testing.T) {
+	for _, c := range []struct{ sequences, others int }{{sequences: 1, others: 2}, {sequences: 4, others: 5}, {sequences: 4, others: 12}} {
+		s := scheduler(t, Limits{ContextTokens: 20000, CacheTokens: 400000, BlockTokens: 16, Sequences: c.sequences, Queue: 50, Turn: 4})
+		for n := range c.others {
+			submit(t, s, long(fmt.Sprint("other ", n), ID(n+1))...)
+		}
+		steps(t, s, 200)
+		submit(t, s, long("late", 100)...)
+		const all = 4000
+		ran := 0
+		for range all {
+			steps(t, s, 1)
+			if slices.Contains(runningOf(s), 100) {
+				ran++
+			}
+		}
+		if share := all * c.sequences / (c.others + 1); ran < share*9/10 {
+			t.Errorf("next to %d tenants a later one ran in %d of %d steps, want about %d", c.others, ran, all, share)
+		}
 	}
 }
 
