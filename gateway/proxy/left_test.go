@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
@@ -33,5 +34,25 @@ func TestThePromptOfAStreamIsCountedIfItsClientLeaves(t *testing.T) {
 	l.idle()
 	if got := l.counter("api_key_tokens_total"); got != 402 {
 		t.Errorf("%v tokens were counted, want 402", got)
+	}
+}
+
+// A Mac reports nothing while it computes vectors. A client that limits the time of its request has
+// had that time.
+func TestARequestThatReachesItsTimeLimitIsCounted(t *testing.T) {
+	l := newLocked(t)
+	l.addMac("a", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
+	token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 1000})
+	body := `{"model":"m","input":"` + strings.Repeat("a", 400) + `"}`
+	resp, err := l.try(t.Context(), "POST", dialect.PathEmbeddings, body, "Authorization", "Bearer "+token, agentapi.HeaderTimeout, "0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	l.idle()
+	if got, want := l.counter("api_key_tokens_total"), float64(1+len(body)/4); got != want {
+		t.Errorf("%v tokens were counted, want %v", got, want)
 	}
 }

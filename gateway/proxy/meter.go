@@ -92,14 +92,15 @@ func (m *meter) add(n int64) {
 
 // settle corrects the count at the end, to the agent's total if there is one. Without it, a
 // refused or failed request used what the agent reported so far, for example nothing, and a
-// request whose connection was closed used the larger of what was counted and reported.
+// request whose connection was closed, or whose time was over, used the larger of what was counted
+// and reported.
 func (m *meter) settle(status int) {
 	switch {
 	case m == nil:
 		return
 	case m.total > 0:
 		m.add(m.total - m.counted)
-	case status >= http.StatusBadRequest:
+	case status >= http.StatusBadRequest && status != http.StatusGatewayTimeout:
 		m.add(min(m.soFar.Load(), m.allowed) - m.counted)
 	default:
 		m.add(max(0, min(m.soFar.Load(), m.allowed)-m.counted))
