@@ -111,8 +111,8 @@ func (g *gate) admit(ctx context.Context, w *reply, r *http.Request) (caller, er
 	}
 	key, why := g.keys.Find(keys.Bearer(r.Header))
 	c.key = key
-	if why != "" {
-		return c, g.unauthorized(ctx, c, w, why)
+	if why != "" { // the holder of an expired key has no share of its tenant
+		return caller{address: c.address}, g.unauthorized(ctx, c, w, why)
 	}
 	v := key.TakeRequest(g.keys.Now())
 	setRateHeaders(w.Header(), "Requests", v)

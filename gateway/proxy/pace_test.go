@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 
 	"metalfleet.dev/metalfleet/gateway/health"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -95,6 +97,64 @@ func TestRequestsThatLeaveHoldUpNoOther(t *testing.T) {
 		}
 		if waited := time.Since(began); waited > time.Second/10 {
 			t.Errorf("after 1,000 requests that left, another one of their address waits for %s", waited)
+		}
+	})
+}
+
+// floodOf returns a proxy whose processors suffice for ten requests of a client in a second, and a function
+// that sends requests of a client with the same key at once, whose client leaves at once if leave is true.
+func floodOf(t *testing.T, store *keys.Store) (ask func(address, token string, n int, leave bool) (longest time.Duration)) {
+	p := New(Config{Table: route.NewTable(), Keys: store, Identity: func() *identity.Identity { return nil }, Registry: prometheus.NewRegistry(), Log: logr.Discard()})
+	t.Cleanup(p.Close)
+	p.pace.debts = health.Debts{Most: 10, PerSecond: 10}
+	return func(address, token string, n int, leave bool) (longest time.Duration) {
+		var all sync.WaitGroup
+		took := make([]time.Duration, n)
+		for i := range took {
+			all.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/models", nil)
+				r.RemoteAddr = address
+				r.Header.Set("Authorization", "Bearer "+token)
+				if leave {
+					time.AfterFunc(time.Millisecond, cancel)
+				}
+				began := time.Now()
+				p.ServeHTTP(answerOnly{httptest.NewRecorder()}, r)
+				took[i] = time.Since(began)
+			})
+		}
+		all.Wait()
+		return slices.Max(took)
+	}
+}
+
+// TestAnExpiredKeyDelaysNoOthersOfItsTenant: its requests are those of an address.
+func TestAnExpiredKeyDelaysNoOthersOfItsTenant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := keys.NewStore(keys.Options{Registry: prometheus.NewRegistry()})
+		store.MarkSynced()
+		add := func(name string, expires time.Time) string {
+			secret, token, err := keys.NewSecret("tenant", name, keys.Grant{Models: []string{"m"}, Tenant: "a", Expires: expires})
+			if err != nil {
+				t.Fatal(err)
+			}
+			secret.Data = map[string][]byte{}
+			for member, value := range secret.StringData {
+				secret.Data[member] = []byte(value)
+			}
+			store.Set(secret)
+			return token
+		}
+		good, old := add("good", time.Time{}), add("old", time.Now().Add(time.Second))
+		time.Sleep(time.Minute)
+		ask := floodOf(t, store)
+		ask("192.0.2.1:1", good, 1, false)
+		ask("192.0.2.3:1", "", 1, false)
+		ask("192.0.2.2:1", old, 100, true)
+		if late := ask("192.0.2.1:1", good, 1, false); late > 0 {
+			t.Errorf("a client with a valid key waits for %s", late)
 		}
 	})
 }
