@@ -19,6 +19,10 @@ const (
 	paceEach = 1000
 	// paceAlone is how long a client has to be the only one to be free of that limit.
 	paceAlone = 10 * time.Minute
+	// paceLongest is how long a request waits at most: less than unreadTime, and than the probes of a
+	// load balancer have, whose address all of its clients may share. Those of 2,000 connections wait
+	// less; those of clients that have left would wait longer, which nothing detects before a body is read.
+	paceLongest = 1500 * time.Millisecond
 )
 
 // pace keeps the requests of one client from taking all processors. Each connection with data
@@ -53,7 +57,7 @@ func (p *pace) begin(client string, probe bool, now time.Time) time.Duration {
 	}
 	wait := p.debts.Wait(client, 1, now)
 	p.debts.Add(client, 1, now)
-	return wait
+	return min(wait, paceLongest)
 }
 
 // left counts a request no more that ended while it waited: it took no processor, and many clients

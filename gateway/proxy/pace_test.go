@@ -27,7 +27,7 @@ func (answerOnly) SetWriteDeadline(time.Time) error { return nil }
 // TestAClientWithManyRequestsLeavesProcessorsToOthers: also one whose requests are refused, or are
 // probes. Alone it may have all processors.
 func TestAClientWithManyRequestsLeavesProcessorsToOthers(t *testing.T) {
-	const most, flood = 10, 35
+	const most, flood = 10, 25
 	for name, path := range map[string]string{"refused requests": "/v1/images", "probes": "/", "lists": "/v1/models"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -155,6 +155,19 @@ func TestAnExpiredKeyDelaysNoOthersOfItsTenant(t *testing.T) {
 		ask("192.0.2.2:1", old, 100, true)
 		if late := ask("192.0.2.1:1", good, 1, false); late > 0 {
 			t.Errorf("a client with a valid key waits for %s", late)
+		}
+	})
+}
+
+// TestNoClientWaitsLongToBegin: also if many requests of its address, which may be that of a load balancer, have ended
+// before they began.
+func TestNoClientWaitsLongToBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask := floodOf(t, nil)
+		ask("192.0.2.1:1", "", 1, false)
+		ask("192.0.2.2:1", "", 100, true)
+		if late := ask("192.0.2.2:1", "", 1, false); late > paceLongest {
+			t.Errorf("a request waits for %s", late)
 		}
 	})
 }
