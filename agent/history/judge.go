@@ -183,6 +183,9 @@ func (j *judge) reclaimed(r v1alpha1.Reclaim) {
 	t.checks[r.HostCheck]++
 	t.ended[epochID(r.ReplicaUID, r.Epoch)], t.gone[r.ReplicaUID] = r.Reason, r.Time.Time
 	if r.Exit != v1alpha1.ExitClean && r.Exit != v1alpha1.ExitTerminated {
+		if r.Time.Sub(t.unclean) >= time.Minute {
+			t.row = r.Time.Time
+		}
 		t.unclean = r.Time.Time
 	}
 	if r.FreedBytes != nil {

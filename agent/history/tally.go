@@ -19,6 +19,7 @@ type tally struct {
 	// reserved at the last check: promises stay when the capacity shrinks.
 	reserved int64
 	unclean  time.Time // the last end that was unexpected or forced
+	row      time.Time // the first of those that followed one another within a minute
 	// ended is why the last engine of a replica and epoch ended, and restarts
 	// are the starts after an end that the pool or a fault forced, under this
 	// agent.
@@ -75,14 +76,15 @@ func (t *tally) fault(format string, args ...any) {
 }
 
 // start notes a life. After an unclean end of an engine on a Mac that reports wired bytes,
-// nothing starts before the Mac was looked at twice, 10 s apart.
+// nothing starts before the Mac was looked at twice, 10 s apart, or once if such ends followed
+// one another for 20 s.
 func (t *tally) start(l *life, reportsWired bool) {
 	id := reclaimID(l.uid, l.epoch, l.load)
 	if t.lives[id] != nil {
 		t.fault("reservations: %s was started twice", id)
 	}
 	t.lives[id] = l
-	if since := l.began.Sub(t.unclean); reportsWired && !t.unclean.IsZero() && since > 0 && since < 10*time.Second {
+	if since := l.began.Sub(t.unclean); reportsWired && !t.unclean.IsZero() && since > 0 && since < 10*time.Second && l.began.Sub(t.row) < 20*time.Second {
 		t.fault("empty Mac: %s was started %v after an unclean end, before the Mac was looked at twice", id, since)
 	}
 }

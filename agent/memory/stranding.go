@@ -13,6 +13,11 @@ import (
 // apart is the time between two observations that must agree to be reported.
 const apart = 10 * time.Second
 
+// maxRepeats is for how long further unclean ends have the check begin again. After that one
+// observation after the last of them suffices: engines of one tenant that end one after another
+// would keep those of others from starting for as long as there are any.
+const maxRepeats = 20 * time.Second
+
 // Finding is a detector's result: the parts of a condition.
 type Finding struct {
 	Status  metav1.ConditionStatus
@@ -90,7 +95,9 @@ type Stranding struct {
 	over     time.Time     // since when too much is left; zero: it is not
 	doubt    bool          // too much may be left, by observations since the last consistent one
 	unclean  bool          // an engine ended uncleanly, and the check has not passed twice since
-	passed   time.Time     // when it passed first since then
+	passed   time.Time     // when it passed first since then, or since it began again
+	repeats  time.Time     // when it passed first, however often it began again
+	at       time.Time     // of the last observation
 	last     *Finding
 }
 
@@ -120,8 +127,13 @@ func (s *Stranding) Restore(e Evidence) { s.evidence, s.seen, s.ends = e, false,
 func StrandingBound(total int64) int64 { return max(4*footprint.GiB, total/50) }
 
 // Unclean records that an engine was killed or crashed: no engine starts until
-// the check has passed twice.
-func (s *Stranding) Unclean() { s.unclean, s.passed = true, time.Time{} }
+// the check has passed twice. One that has lasted for maxRepeats does not begin again.
+func (s *Stranding) Unclean() {
+	s.unclean = true
+	if s.repeats.IsZero() || s.at.Sub(s.repeats) < maxRepeats {
+		s.passed = time.Time{}
+	}
+}
 
 // MayStart reports whether engines may be started: no check is due, and no memory
 // looks stranded.
@@ -145,6 +157,7 @@ func (s *Stranding) Exceeds(wired, footprints, total int64) bool {
 // memory, because growth of a living engine looks as if ended ones had left less;
 // the next consistent one evaluates the change.
 func (s *Stranding) Observe(w WiredReading) Finding {
+	s.at = w.At
 	switch {
 	case !w.Measurable:
 		s.unclean = false // there is no check to wait for
@@ -193,7 +206,8 @@ func (s *Stranding) suspect(w WiredReading) Finding {
 	over := e.BaselineKnown && most-e.Baseline-e.Elsewhere > StrandingBound(w.Total)
 	switch {
 	case over && (s.doubt || s.ended(w) || s.fell(w) > 0):
-		s.doubt, s.passed = true, time.Time{}
+		s.doubt = true
+		s.fail()
 	case s.over.IsZero(): // engines left no more than is known
 		s.doubt = false
 		s.pass(w.At)
@@ -263,7 +277,7 @@ func (s *Stranding) judge(w WiredReading) Finding {
 		}
 		return s.keep(f)
 	}
-	s.passed = time.Time{}
+	s.fail()
 	if s.over.IsZero() {
 		s.over = w.At
 	}
@@ -282,10 +296,17 @@ func (s *Stranding) pass(at time.Time) {
 	case !s.unclean:
 	case s.passed.IsZero():
 		s.passed = at
+		if s.repeats.IsZero() {
+			s.repeats = at
+		}
 	case at.Sub(s.passed) >= apart:
-		s.unclean, s.passed = false, time.Time{}
+		s.unclean = false
+		s.fail()
 	}
 }
+
+// fail has the check begin from its start.
+func (s *Stranding) fail() { s.passed, s.repeats = time.Time{}, time.Time{} }
 
 func (s *Stranding) keep(f Finding) Finding {
 	s.last = &f

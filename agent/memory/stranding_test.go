@@ -73,3 +73,38 @@ func TestMemoryOfOtherProgramsRaisesNoDoubt(t *testing.T) {
 		}
 	}
 }
+
+// TestUncleanEndsThatFollowOneAnotherHoldUpStartsForAWhileOnly: nothing starts before the memory was
+// seen after the last of them, and twice after one alone.
+func TestUncleanEndsThatFollowOneAnotherHoldUpStartsForAWhileOnly(t *testing.T) {
+	for _, every := range []int{1, 4, 9} {
+		s := withMachine()
+		closed, longest := 0, 0
+		for second := 11; second < 311; second++ {
+			if (second-11)%every == 0 {
+				if s.Unclean(); s.MayStart() {
+					t.Fatalf("ends each %d s: engines start before the memory was seen", every)
+				}
+			}
+			s.Observe(wired(second, 11, 0, 0))
+			if closed++; s.MayStart() {
+				closed = 0
+			}
+			longest = max(longest, closed)
+		}
+		if longest < 10 || longest > 31 {
+			t.Errorf("ends each %d s: nothing starts for %d s, want 10 to 31", every, longest)
+		}
+	}
+	s := withMachine()
+	for _, second := range []int{11, 41, 71} { // what looks stranded has the check begin from its start
+		s.Unclean()
+		s.Observe(wired(second, 11, 0, 0))
+		s.Observe(wired(second+5, 31, 0, 0).ends(1))
+		s.Observe(wired(second+6, 11, 0, 0).ends(1))
+		if s.Observe(wired(second+15, 11, 0, 0).ends(1)); s.MayStart() {
+			t.Errorf("after %d s engines start 9 s after too much was left", second)
+		}
+		s.Observe(wired(second+16, 11, 0, 0).ends(1))
+	}
+}

@@ -75,6 +75,29 @@ func TestEnginesOfOneTenantThatMustBeKilledDoNotHoldUpStartsOfOthers(t *testing.
 	})
 }
 
+// A tenant's models were started together and die one after another, each before the check of the
+// Mac's memory for the one before has passed twice.
+func TestEnginesOfOneTenantThatDieOneAfterAnotherHoldUpNoStartForLong(t *testing.T) {
+	play(t, func(s *stage) {
+		s.host.Wired, s.host.WiredKnown = 2*gib, true
+		s.mac.SetHost(s.host)
+		good := s.model("good", enginetest.Script{HoldBytes: gib}, onDemand(time.Second))
+		all := []v1alpha1.Assignment{good}
+		for i := range 12 {
+			dies := enginetest.Script{HoldBytes: gib, LoadMilliseconds: 10 * int64(20_000+9_000*i), DieLoading: 3}
+			all = append(all, s.model(fmt.Sprintf("evil-%d", i), dies, of("evil")))
+		}
+		s.follow(all...)
+		s.after(22 * time.Second)
+		began := time.Now()
+		s.acquire("good").Release()
+		synctest.Wait()
+		if waited := time.Since(began); waited > 40*time.Second {
+			t.Errorf("a request waited for %v", waited)
+		}
+	})
+}
+
 // A tenant that is alone on a Mac holds up nothing.
 func TestFailingModelIsRestartedSoonWithoutOthers(t *testing.T) {
 	play(t, func(s *stage) {
