@@ -63,7 +63,10 @@ func (t *Table) Targets(m *Model, adapter string, point uint64) []*Model {
 	for _, name := range append(names, r.Fallbacks...) {
 		next, known := m, true
 		if name != "" {
-			next, known = t.Lookup(Key{m.Namespace, name}.String())
+			key := Key{m.Namespace, name}
+			// Where there is no such deployment, one of another namespace may serve that name.
+			next, known = t.Lookup(key.String())
+			known = known && next.Key == key
 		}
 		if known && !slices.Contains(out, next) && (next == m || adapter == "" || next.HasAdapter(adapter)) {
 			out = append(out, next)

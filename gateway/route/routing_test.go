@@ -18,7 +18,7 @@ func TestTheOrderOfThoseWhoMayAnswer(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "ns", Name: name}, UID: name, Names: name})
 	}
-	table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "other", Name: "d"}, UID: "d", Names: "d"})
+	table.SetDeployment(route.Deployment{Key: route.Key{Namespace: "other", Name: "d"}, UID: "d", Names: "d\nns/e"})
 	for name, tc := range map[string]struct {
 		routing *route.Routing
 		point   uint64
@@ -34,6 +34,7 @@ func TestTheOrderOfThoseWhoMayAnswer(t *testing.T) {
 		"fallbacks come last":              {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 10}}, Fallbacks: []string{"c"}}, point: math.MaxUint64, want: []string{"a", "b", "c"}},
 		"each once":                        {routing: &route.Routing{Split: []route.Share{{Deployment: "b", Percent: 10}}, Fallbacks: []string{"c", "b"}}, want: []string{"b", "a", "c"}},
 		"who is not there":                 {routing: &route.Routing{Split: []route.Share{{Deployment: "x", Percent: 100}}, Fallbacks: []string{"y", "c"}}, want: []string{"a", "c"}},
+		"nor one that another serves":      {routing: &route.Routing{Split: []route.Share{{Deployment: "e", Percent: 100}}, Fallbacks: []string{"e"}}, want: []string{"a"}},
 		"a name of another is none of its": {routing: &route.Routing{Fallbacks: []string{"d"}}, want: []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
