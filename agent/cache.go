@@ -17,6 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 const (
@@ -155,7 +156,11 @@ func found(s *cold.Snapshot, now time.Time) map[string]time.Time {
 // be of any model.
 func wanted(ordered map[string]time.Time, o *journal.Desired, now time.Time) (models map[string]bool, known bool) {
 	for i := range o.Assignments {
-		ordered[o.Assignments[i].Model.Digest] = now
+		var adapters []string
+		for _, a := range o.Assignments[i].Model.Adapters {
+			adapters = append(adapters, a.Digest)
+		}
+		ordered[wire.CacheModel(o.Assignments[i].Model.Digest, adapters...)] = now
 	}
 	maps.DeleteFunc(ordered, func(_ string, last time.Time) bool { return now.Sub(last) >= keptFor })
 	models = map[string]bool{}

@@ -21,6 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // newCachingMac returns a Mac with a disk cache of limit bytes.
@@ -327,5 +328,10 @@ func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
 		if known != step.known || !reflect.DeepEqual(models, want) {
 			t.Errorf("after %s: %v, %v, want %v", step.after, models, known, want)
 		}
+	}
+	adapted := of("a")
+	adapted.Assignments[0].Model.Adapters = []model.Adapter{{Digest: "y"}, {Digest: "x"}}
+	if models, _ := wanted(map[string]time.Time{}, adapted, now); len(models) != 1 || !models[wire.CacheModel("a", "x", "y")] {
+		t.Errorf("with adapters: %v", models)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/excerpt"
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 )
 
@@ -30,8 +31,8 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 	var only kv.Origin // each origin has folders of its own on the disk, and an engine has one
 	for {
 		err := stream.Follow(ctx, g.client, func(o kv.Origin) (CacheLease, error) {
-			if o.Model != g.config.ModelDigest {
-				return nil, fmt.Errorf("the engine's cache blocks are of model %.80q, want %q", o.Model, g.config.ModelDigest)
+			if want := lc.cacheModel(g); o.Model != want {
+				return nil, fmt.Errorf("the engine's cache blocks are of model %.80q, want %q", o.Model, want)
 			}
 			if only == (kv.Origin{}) {
 				only = o
@@ -54,6 +55,15 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 		case <-time.After(diskAgain):
 		}
 	}
+}
+
+// cacheModel is the model of an engine's cache blocks. One with adapters that an earlier agent
+// started has the folder of the model without any.
+func (lc *lifecycle) cacheModel(g *engine) string {
+	if digest := g.config.ModelDigest; lc.CacheDir != "" && g.config.CacheDir == cold.ModelFolder(lc.CacheDir, digest) {
+		return digest
+	}
+	return g.config.CacheModel()
 }
 
 // diskOf is the disk limit for blocks of an entry's model, as currently assigned.

@@ -45,7 +45,7 @@ func (lc *lifecycle) newEngine(e *entry) *engine {
 	config := e.config(e.download.path)
 	config.Sandbox = lc.Sandbox
 	if config.CacheQueueBytes > 0 && lc.CacheDir != "" {
-		config.CacheDir = cold.ModelFolder(lc.CacheDir, config.ModelDigest)
+		config.CacheDir = cold.ModelFolder(lc.CacheDir, config.CacheModel())
 	}
 	f := lc.files.engine(e.key, e.loads)
 	return &engine{
@@ -71,7 +71,7 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 	}
 	lc.boundLog(g) // what an earlier engine of the replica wrote is not its own
 	if g.config.CacheDir != "" && lc.PrepareCache != nil {
-		if err := lc.PrepareCache(g.config.ModelDigest); err != nil { // then it runs without a disk cache
+		if err := lc.PrepareCache(g.config.CacheModel()); err != nil { // then it runs without a disk cache
 			lc.Log.Error(err, "Cannot make the model's folder in the disk cache", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
 		}
 	}

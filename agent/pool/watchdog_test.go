@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -96,7 +97,7 @@ func TestASlowLoadIsNotGivenUp(t *testing.T) {
 	}
 }
 
-// TestEnginesThatFillTheCacheFolderAreEnded: those of that model, and no others.
+// TestEnginesThatFillTheCacheFolderAreEnded: those of that model and its adapters, and no others.
 func TestEnginesThatFillTheCacheFolderAreEnded(t *testing.T) {
 	play(t, func(s *stage) {
 		s.lifecycle.CacheDir = "/cache"
@@ -105,11 +106,49 @@ func TestEnginesThatFillTheCacheFolderAreEnded(t *testing.T) {
 		}
 		bad, good := s.model("bad", enginetest.Script{HoldBytes: gib}, cached), s.model("good", enginetest.Script{HoldBytes: gib}, cached)
 		good.Model.Digest = "sha256:" + strings.Repeat("b", 64)
-		s.follow(bad, good, s.model("none", enginetest.Script{HoldBytes: gib}))
+		s.follow(bad, good, withAdapter(s.model("adapted", enginetest.Script{HoldBytes: gib}, of("other"), cached)), s.model("none", enginetest.Script{HoldBytes: gib}))
 		s.after(time.Minute)
 		s.EndOverfull([]string{cold.ModelFolder("/cache", bad.Model.Digest)})
 		s.after(time.Minute)
 		s.wantReclaims("bad/" + string(v1alpha1.ReclaimCrashed))
 		s.want("bad", "Serving True/Serving")
+	})
+}
+
+// withAdapter adds an adapter to the model of an order.
+func withAdapter(a v1alpha1.Assignment) v1alpha1.Assignment {
+	files := []model.File{{Path: "adapter_model.safetensors", Bytes: 1, SHA256: strings.Repeat("a", 64)}}
+	a.Model.Adapters = []model.Adapter{{Name: "x", Source: "hf://other/x", Digest: model.DigestOf(files), Files: files}}
+	return a
+}
+
+// TestAnEngineWithAnAdapterHasAFolderOfItsOwnInTheCache: the adapter may take it over, and the engines
+// of the same model without it are those of other namespaces.
+func TestAnEngineWithAnAdapterHasAFolderOfItsOwnInTheCache(t *testing.T) {
+	play(t, func(s *stage) {
+		s.lifecycle.CacheDir = "/cache"
+		cached := func(a *v1alpha1.Assignment) {
+			a.PrefixCache = v1alpha1.PrefixCacheLimits{DiskBytes: gib, QueueBytes: 1 << 20}
+		}
+		plain := s.model("plain", enginetest.Script{HoldBytes: gib}, cached)
+		s.follow(plain, withAdapter(s.model("adapted", enginetest.Script{HoldBytes: gib}, of("other"), cached)),
+			withAdapter(s.model("same", enginetest.Script{HoldBytes: gib}, cached)))
+		s.after(time.Minute)
+		folders := map[string]string{}
+		s.lifecycle.read(func() {
+			for k, e := range s.lifecycle.entries {
+				folders[k.UID] = e.engine.config.CacheDir
+				if got, want := cold.ModelFolder("/cache", s.lifecycle.cacheModel(e.engine)), e.engine.config.CacheDir; got != want {
+					t.Errorf("blocks of %s lie in %s, and its engine may write %s", k.UID, got, want)
+				}
+			}
+		})
+		if folders["plain"] != cold.ModelFolder("/cache", plain.Model.Digest) || folders["adapted"] == folders["plain"] || folders["adapted"] != folders["same"] {
+			t.Errorf("%v", folders)
+		}
+		earlier := engine{config: wire.Config{ModelDigest: "m", CacheDir: cold.ModelFolder("/cache", "m"), Adapters: []wire.Adapter{{Digest: "a"}}}}
+		if got := s.lifecycle.cacheModel(&earlier); got != "m" {
+			t.Errorf("an engine with an adapter that an earlier agent started has blocks of %q", got)
+		}
 	})
 }

@@ -68,7 +68,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	eng := engine.Start(engine.Options{
 		ModelPath: cfg.ModelPath, Adapters: adaptersOf(cfg), Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory, Drafts: *drafts && backend.Ahead(), // elsewhere a second token costs what the first does
-		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
+		ModelDigest: cfg.CacheModel(), Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
 		SharedPrefixes: cfg.SharedPrefixes, SharedScope: cfg.SharedScope, ChatTemplate: cfg.ChatTemplate, CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, Log: log,
 		HeapLimit: func(bytes int64) { debug.SetMemoryLimit(bytes) },
 	})

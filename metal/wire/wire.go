@@ -23,6 +23,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -138,6 +139,26 @@ type Adapter struct {
 	Path string `json:"path"`
 	// Digest names its weights.
 	Digest string `json:"digest"`
+}
+
+// CacheModel identifies the engines that share blocks in the disk cache: those of a model, or of a
+// model with the same adapters, by their digests. Those of an adapter that takes its engine over
+// must not reach the blocks of the model's other engines, which may be of any tenant.
+func CacheModel(model string, adapters ...string) string {
+	if len(adapters) == 0 {
+		return model
+	}
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{model}, slices.Sorted(slices.Values(adapters))...), "\n")))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// CacheModel is that of the engine.
+func (c Config) CacheModel() string {
+	var adapters []string
+	for _, a := range c.Adapters {
+		adapters = append(adapters, a.Digest)
+	}
+	return CacheModel(c.ModelDigest, adapters...)
 }
 
 // MaxAdapters is how many adapters a model has at most.
