@@ -1,9 +1,15 @@
 package store
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
 
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/api/model"
@@ -99,5 +105,45 @@ func TestNamespacesShareALongList(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestADigestThatIsUsedIsNotForgottenForOthers: a tenant may have any number of files in its folder of
+// the model root.
+func TestADigestThatIsUsedIsNotForgottenForOthers(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"used", "other"} {
+		file := filepath.Join(dir, name)
+		past := time.Now().Add(-time.Hour)
+		if err := errors.Join(os.WriteFile(file, []byte(name), 0o600), os.Chtimes(file, past, past)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := OpenRoot(dir, filepath.Join(t.TempDir(), "notes"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	sum := func(name string) {
+		l, err := root.Open("file://" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if _, err := root.Sum(t.Context(), l, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum("used")
+	long := root.known["used"]
+	long.At = 1
+	root.known["used"] = long
+	for i := range maxKnown - 1 {
+		root.known[fmt.Sprint("tenant/", i)] = hashed{At: 2}
+	}
+	sum("used")
+	sum("other")
+	if _, known := root.known["used"]; !known || len(root.known) != maxKnown {
+		t.Errorf("of %d digests that of a file that was used just now is forgotten", len(root.known))
 	}
 }

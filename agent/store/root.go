@@ -200,8 +200,12 @@ func (r *Root) Sum(ctx context.Context, l *Local, report func(done int64)) (stri
 	now := time.Now()
 	r.mu.Lock()
 	h, ok := r.known[l.Name]
+	if ok = ok && h.Stamp == l.stamp; ok {
+		h.At = now.Unix() // written with the next digest
+		r.known[l.Name] = h
+	}
 	r.mu.Unlock()
-	if ok && h.Stamp == l.stamp {
+	if ok {
 		return h.SHA256, nil
 	}
 	sum, err := sumFile(ctx, l.File, report)
