@@ -174,6 +174,11 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 		return action{}, time.Time{}
 	case v.unsettled: // the poll that settles it has the loop plan again
 		return planReservation(v, now)
+	case v.onDemand && now.Before(v.loadNotBefore): // others may have the memory until then
+		if v.reserved {
+			return action{step: stepUnreserve}, time.Time{}
+		}
+		return action{}, v.loadNotBefore
 	case now.Before(v.roomNotBefore):
 		return action{}, v.roomNotBefore // an exit or a release comes before, mostly
 	case !v.reserved:

@@ -39,6 +39,8 @@ func TestPlanDerivesTheNextStep(t *testing.T) {
 		"a drain unloads":                                 {view: view{want: wantDrained, reserved: true, engine: true}, step: stepUnload, reason: v1alpha1.ReclaimDrained, again: time.Time{}},
 		"a drain unloads once":                            {view: view{want: wantDrained, reserved: true, engine: true, unloading: true}, step: 0, reason: "", again: time.Time{}},
 		"what a request loads says when it may again":     {view: view{want: wantRunning, downloaded: true, onDemand: true, loadNotBefore: later}, step: 0, reason: "", again: later},
+		"what a request loads later keeps no memory":      {view: view{want: wantRunning, downloaded: true, onDemand: true, demanded: true, reserved: true, loadNotBefore: later}, step: stepUnreserve, reason: "", again: time.Time{}},
+		"nor does it ask for any":                         {view: view{want: wantRunning, downloaded: true, onDemand: true, demanded: true, loadNotBefore: later}, step: 0, reason: "", again: later},
 		"a drain cancels a download":                      {view: view{want: wantDrained, downloading: true}, step: stepCancelDownload, reason: "", again: time.Time{}},
 		"and once":                                        {view: view{want: wantDrained, downloading: true, downloadEnding: true}, step: 0, reason: "", again: time.Time{}},
 		"a drain without an engine releases":              {view: view{want: wantDrained, reserved: true}, step: stepRelease, reason: "", again: time.Time{}},

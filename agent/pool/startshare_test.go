@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +96,41 @@ func TestEnginesOfOneTenantThatDieOneAfterAnotherHoldUpNoStartForLong(t *testing
 		synctest.Wait()
 		if waited := time.Since(began); waited > 40*time.Second {
 			t.Errorf("a request waited for %v", waited)
+		}
+	})
+}
+
+// An on-demand model dies whenever it is loaded, and its client asks again and again. While it may not be
+// started it holds no memory, which the model of another namespace needs.
+func TestAModelThatWaitsForItsNextStartHoldsNoMemory(t *testing.T) {
+	play(t, func(s *stage) {
+		s.host.Wired, s.host.WiredKnown = 2*gib, true
+		s.mac.SetHost(s.host)
+		s.follow(s.model("good", enginetest.Script{HoldBytes: 30 * gib}, onDemand(time.Second)),
+			s.model("evil", enginetest.Script{HoldBytes: 30 * gib, LoadMilliseconds: 20_000, DieLoading: 3}, of("evil"), onDemand(time.Second)))
+		var asks sync.WaitGroup
+		ctx, stop := context.WithCancel(s.ctx)
+		asks.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := s.Acquire(ctx, "evil", 1); err == nil {
+					t.Error("a model that dies was loaded")
+				}
+				time.Sleep(time.Second)
+			}
+		})
+		s.after(time.Minute)
+		served, all := 0, 40
+		for range all {
+			if h, err := s.Acquire(s.ctx, "good", 1); err == nil {
+				h.Release()
+				served++
+			}
+			s.after(15 * time.Second)
+		}
+		stop()
+		asks.Wait()
+		if served < all*3/4 {
+			t.Errorf("%d of %d requests were served", served, all)
 		}
 	})
 }
