@@ -42,6 +42,10 @@ const ProtocolVersion = 1
 // MaxMessageBytes bounds one message; a chat history is one message.
 const MaxMessageBytes = 64 << 20
 
+// maxHeaderList bounds the headers and trailers of an answer, which hold a refusal: many times the
+// longest of Refuse. The agent decodes them for each call.
+const maxHeaderList = 64 << 10
+
 // MaxSpelled bounds the text of a token in a log-probability, in bytes. Each token of an
 // answer has up to 21 of them, and the longest tokens of real vocabularies some hundred bytes.
 const MaxSpelled = 1 << 10
@@ -272,7 +276,8 @@ func dial(path string, uid int, pid func() int) (*grpc.ClientConn, error) {
 			return c, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes)))
+		grpc.WithMaxHeaderListSize(maxHeaderList),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes), grpc.ForceCodecV2(newBounded())))
 	if err != nil {
 		return nil, fmt.Errorf("dial engine at %s: %w", path, err)
 	}
