@@ -265,21 +265,23 @@ const maxPersisted = 1 << 60
 
 // persisted records blocks by the names that the engine reports and the sizes
 // that the disk reports. The engine's own sizes count as far as they are possible.
+// What cannot be looked at stays charged until the lease ends, and what is more than was
+// granted enters no books: an engine that was taken over reports what it likes.
 func (w *Owner) persisted(a *account, files []blocks.File) {
 	for _, f := range files {
-		f.Bytes = min(max(0, f.Bytes), maxPersisted)
 		path := blocks.Path(w.dir(a.namespace), a.namespace, f.Key)
-		w.books.used(blocks.ID{Namespace: a.namespace, Key: f.Key}, w.opt.Now())
 		w.books.index.RemoveForeign(path) // it was replaced
 		info, err := w.opt.FS.Stat(path)
-		info.Bytes = min(info.Bytes, maxPersisted)
-		a.persisted = min(a.persisted+max(f.Bytes, blocks.Takes(info.Bytes)), maxPersisted)
-		switch {
-		case err == nil:
-			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, blocks.Takes(info.Bytes))
-		case !errors.Is(err, fs.ErrNotExist):
-			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, min(f.Bytes, a.granted))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
+		takes := blocks.Takes(min(info.Bytes, maxPersisted))
+		a.persisted = min(a.persisted+max(smallest, takes, min(f.Bytes, maxPersisted)), maxPersisted)
+		if err != nil || !info.Mode.IsRegular() || a.persisted > a.granted {
+			continue
+		}
+		w.books.used(blocks.ID{Namespace: a.namespace, Key: f.Key}, w.opt.Now())
+		w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, takes)
 	}
 	if a.persisted > a.granted {
 		w.problem("An engine wrote more to the cache than it was granted", fmt.Errorf("%d of %d bytes", a.persisted, a.granted))
@@ -383,12 +385,31 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 		path = blocks.Path(w.dir(e.ID.Namespace), e.ID.Namespace, e.ID.Key)
 	}
 	if err := w.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if e.Foreign == "" && w.replaced(path) {
+			w.books.index.Forget(e) // a block that is not there; what is, Overfull weighs
+			return 0, true
+		}
 		w.books.unlinkFailures++
 		w.books.index.Defer(e)
 		w.problem("Failed to remove a file from the cache", err)
 		return 0, false
 	}
 	return w.books.index.Forget(e) + w.books.index.RemoveForeign(path), true
+}
+
+// replaced reports whether an engine put something else in place of a block, or of the folders that
+// it lies in.
+func (w *Owner) replaced(path string) bool {
+	if info, err := w.opt.FS.Stat(path); err == nil {
+		return !info.Mode.IsRegular()
+	}
+	for range 2 { // its shard, and its namespace
+		path = filepath.Dir(path)
+		if info, err := w.opt.FS.Stat(path); err == nil {
+			return !info.Mode.IsDir()
+		}
+	}
+	return false
 }
 
 // problem logs and publishes a failure.

@@ -70,7 +70,7 @@ func (w *Owner) promised(folder string) int64 {
 	}
 	for a := range w.books.accounts {
 		if w.dir(a.namespace) == folder {
-			sum += a.granted - a.persisted // which is negative after a report of larger files
+			sum += a.charge()
 		}
 	}
 	return sum
