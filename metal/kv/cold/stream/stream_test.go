@@ -463,3 +463,23 @@ func TestAttackAReportOfImpossibleFigures(t *testing.T) {
 		}
 	}
 }
+
+// TestAReportOfManyKeysIsRefused: the agent would look at a file for each, and other engines wait.
+func TestAReportOfManyKeysIsRefused(t *testing.T) {
+	keys := func(n int) []kv.Key { return make([]kv.Key, n) }
+	for name, tc := range map[string]struct {
+		report  cold.Report
+		last    bool
+		refused bool
+	}{
+		"persisted":                    {report: cold.Report{Persisted: make([]cold.File, 1<<15)}, refused: true},
+		"touched":                      {report: cold.Report{Touched: keys(1 << 15)}, refused: true},
+		"damaged":                      {report: cold.Report{Damaged: keys(1 << 15)}, refused: true},
+		"damaged when the engine ends": {report: cold.Report{Damaged: keys(1 << 15)}, last: true},
+		"as many as usual":             {report: cold.Report{Persisted: make([]cold.File, 1000), Touched: keys(4096), Damaged: keys(1000)}},
+	} {
+		if _, err := stream.Sent(tc.report, tc.last); (err != nil) != tc.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
