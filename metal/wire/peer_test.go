@@ -51,7 +51,7 @@ func listen(t *testing.T, uid int) (path string) {
 func TestAttackASocketOfAnotherUser(t *testing.T) {
 	mine, other := os.Geteuid(), os.Geteuid()+1
 	say := func(path string, engineOf int) error {
-		conn, err := dial(path, engineOf, nil)
+		conn, err := dial(path, engineOf, nil, briefBytes)
 		if err != nil {
 			t.Fatal(err)
 		}

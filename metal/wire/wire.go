@@ -251,17 +251,24 @@ func (c Config) Hash() string {
 // Dial connects to the engine of this user that listens on the Unix socket at
 // path. It returns at once; the first call waits for the engine until its
 // context ends.
-func Dial(path string) (*grpc.ClientConn, error) { return dial(path, os.Geteuid(), nil) }
+func Dial(path string) (*grpc.ClientConn, error) {
+	return dial(path, os.Geteuid(), nil, MaxMessageBytes)
+}
+
+// briefBytes bounds a message from an engine, many times a status, unless its call has another bound:
+// it is in memory before its texts are cut.
+const briefBytes = 1 << 20
 
 // DialProcess is Dial for one process, whose id pid returns when it connects, and each time
-// that it connects again: the engine may put a link to another one's socket at path.
+// that it connects again: the engine may put a link to another one's socket at path. Calls that
+// receive more than briefBytes need a bound of their own.
 func DialProcess(path string, pid func() int) (*grpc.ClientConn, error) {
-	return dial(path, os.Geteuid(), pid)
+	return dial(path, os.Geteuid(), pid, briefBytes)
 }
 
 // dial refuses engines of other users, because prompts would be sent there, and if pid is not
-// nil all other processes.
-func dial(path string, uid int, pid func() int) (*grpc.ClientConn, error) {
+// nil all other processes. A message from the engine has at most most bytes.
+func dial(path string, uid int, pid func() int, most int) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///engine",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of this user, see OwnUser
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -277,7 +284,7 @@ func dial(path string, uid int, pid func() int) (*grpc.ClientConn, error) {
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
 		grpc.WithMaxHeaderListSize(maxHeaderList),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes), grpc.ForceCodecV2(newBounded())))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(MaxMessageBytes), grpc.ForceCodecV2(newBounded())))
 	if err != nil {
 		return nil, fmt.Errorf("dial engine at %s: %w", path, err)
 	}

@@ -29,6 +29,9 @@ import (
 // maxOrigin bounds the parts of an origin together, in bytes; real ones have hundreds.
 const maxOrigin = 1 << 14
 
+// maxReport bounds a report in bytes: the last one may name each block that a disk cache has.
+const maxReport = 32 << 20
+
 // Lease is an engine's leave to write, as its owner keeps it.
 type Lease interface {
 	// Current returns the lease to send; Changed has a value when it has to be
@@ -49,7 +52,7 @@ func Follow(ctx context.Context, engine wire.EngineClient, open func(kv.Origin) 
 	var receiving sync.WaitGroup
 	defer receiving.Wait()
 	defer cancel()
-	s, err := engine.Cache(ctx)
+	s, err := engine.Cache(ctx, grpc.MaxCallRecvMsgSize(maxReport))
 	if err != nil {
 		return err
 	}
