@@ -65,12 +65,17 @@ func ceilingOf(r Reading, active int64) Ceiling {
 
 // settled is the engine's gauge without its pooled bytes: soft and hard pressure
 // use it while the engine may still return its pool. An engine that loads or ends
-// is not asked for its pool, so all of its gauge counts.
+// is not asked for its pool, so all of its gauge counts. The pool is the engine's own figure:
+// no more than half of its limit is believed, many times what an engine may keep.
 func (e EngineReading) settled() int64 {
 	if e.Loading || e.Stopping {
 		return e.Gauge()
 	}
-	return max(e.Active, e.Footprint-max(0, e.Pooled), e.Accounted)
+	pooled := max(0, e.Pooled)
+	if e.Limit > 0 {
+		pooled = min(pooled, e.Limit/2)
+	}
+	return max(e.Active, e.Footprint-pooled, e.Accounted)
 }
 
 // formatBytes formats a figure for people.

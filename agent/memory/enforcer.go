@@ -42,6 +42,9 @@ const (
 	// requests only wait is not idle either, and an answer may take hours. That is of
 	// soft pressure, and of hard pressure by other programs, which may last as long.
 	stuckPolls, softPolls = 10, 60
+	// beyondPolls is how many polls an engine may be over its own limit by its pool: one that was
+	// taken over returns a byte of it each time that it is asked, and has another one.
+	beyondPolls = 60
 )
 
 // UnmeasuredTime is how long one engine that cannot be measured keeps the guard, and the
@@ -76,6 +79,7 @@ type engineState struct {
 	cacheAt   time.Time // and when
 	aborted   int64     // its requests were aborted, since it or the Mac is over its limit
 	over      int       // consecutive polls over its own limit
+	beyond    int       // polls over its own limit with its pool, less those that were not
 	gauge     int64     // at the last counted poll
 	grows     bool      // by runawayStep or more since the counted poll before
 }
@@ -170,6 +174,11 @@ func (e *Enforcer) remember(engines []EngineReading) {
 		if !e.extra {
 			m.grows = ok && g.Gauge()-m.gauge >= runawayStep
 			m.gauge = g.Gauge()
+			if g.overLimit() {
+				m.beyond = min(m.beyond+1, 2*beyondPolls)
+			} else {
+				m.beyond = max(0, m.beyond-1)
+			}
 		}
 		next[g.Key] = m
 	}
@@ -210,7 +219,8 @@ func (e *Enforcer) observe(r Reading) observation {
 
 // compared returns the bytes that soft and hard pressure count for an engine.
 func (e *Enforcer) compared(g EngineReading) int64 {
-	if m := e.engines[g.Key]; m.asked > 0 && e.poll-m.asked >= trimPolls && !m.refilled(g) {
+	m := e.engines[g.Key]
+	if m.asked > 0 && e.poll-m.asked >= trimPolls && !m.refilled(g) || m.beyond >= beyondPolls {
 		return g.Gauge()
 	}
 	return g.settled()
