@@ -45,6 +45,9 @@ const (
 	// beyondPolls is how many polls an engine may be over its own limit by its pool: one that was
 	// taken over returns a byte of it each time that it is asked, and has another one.
 	beyondPolls = 60
+	// maxVain is how often an engine is asked for its cache without an answer before that is no
+	// reason any more to spare others.
+	maxVain = 3
 )
 
 // UnmeasuredTime is how long one engine that cannot be measured keeps the guard, and the
@@ -77,6 +80,7 @@ type engineState struct {
 	returned  bool      // fewer bytes were pooled at a later poll
 	cache     int64     // last asked for its prompt cache
 	cacheAt   time.Time // and when
+	vain      int       // requests before that, in a row, that were not answered
 	aborted   int64     // its requests were aborted, since it or the Mac is over its limit
 	over      int       // consecutive polls over its own limit
 	beyond    int       // polls over its own limit with its pool, less those that were not
@@ -87,6 +91,11 @@ type engineState struct {
 // refilled reports whether an engine returned its pool when asked and has another
 // one now: it is asked again before its pool counts as used.
 func (m *engineState) refilled(g EngineReading) bool { return m.returned && g.Pooled > 0 }
+
+// unanswered reports whether an engine has not answered the last request for its prompt cache.
+func (m *engineState) unanswered(g EngineReading) bool {
+	return m.cache > 0 && g.TrimAcknowledged.Before(m.cacheAt)
+}
 
 // NewEnforcer returns an Enforcer at PressureNormal.
 func NewEnforcer() *Enforcer {

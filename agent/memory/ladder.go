@@ -117,7 +117,8 @@ func (e *Enforcer) trim(s observation, d *actions) {
 
 // shrinkCaches asks for prompt caches, the largest first, until they cover the
 // deficit, and returns the rest of it. A request of the last polls counts until
-// the engine has answered; in an emergency for one poll.
+// the engine has answered; in an emergency for one poll. One that never answers is
+// asked, and not counted on: it may have been taken over.
 func (e *Enforcer) shrinkCaches(s observation, d *actions, deficit int64) int64 {
 	patience := int64(trimPolls)
 	if e.level == v1alpha1.PressureEmergency {
@@ -130,7 +131,7 @@ func (e *Enforcer) shrinkCaches(s observation, d *actions, deficit int64) int64 
 		case g.Cached <= 0 || g.Loading || g.Stopping || d.has(g.Key):
 		case m.cache == 0 || e.poll-m.cache >= trimPolls:
 			open = append(open, g)
-		case e.poll-m.cache < patience && g.TrimAcknowledged.Before(m.cacheAt):
+		case e.poll-m.cache < patience && m.unanswered(g) && m.vain < maxVain:
 			d.cached += g.Cached
 			deficit -= g.Cached
 		}
@@ -141,9 +142,15 @@ func (e *Enforcer) shrinkCaches(s observation, d *actions, deficit int64) int64 
 			break
 		}
 		m := e.engines[g.Key]
+		if m.vain++; !m.unanswered(g) {
+			m.vain = 0
+		}
 		m.cache, m.cacheAt = e.poll, s.Now
-		d.askCache(g)
-		deficit -= g.Cached
+		if d.askCache(g); m.vain >= maxVain {
+			d.cached -= g.Cached
+		} else {
+			deficit -= g.Cached
+		}
 	}
 	return deficit
 }
