@@ -27,7 +27,7 @@ func (s *Scheduler) Admit() []ID {
 		r.tenant.running++
 		// Blocks for all known tokens are taken now, so that a prefill never
 		// waits for memory.
-		r.blocks, r.overtaken, r.running, r.empty, r.turn = s.blocksFor(r.known), 0, true, true, 0
+		r.blocks, r.overtaken, r.running, r.empty, r.turn, r.began = s.blocksFor(r.known), 0, true, true, 0, s.plans
 		s.freeBlocks -= r.blocks
 		s.running = insert(s.running, r)
 	}
@@ -56,7 +56,7 @@ func (s *Scheduler) next() int {
 		switch {
 		case best >= 0 && r.priority < s.waiting[best].priority:
 			return best
-		case s.blocksFor(r.known) > room, s.mustFollow(r, patient):
+		case s.blocksFor(r.known) > room, s.resting(r.tenant), s.mustFollow(r, patient):
 		case best < 0, r.tenant.running < s.waiting[best].tenant.running:
 			best = i
 		}
@@ -64,11 +64,17 @@ func (s *Scheduler) next() int {
 	return best
 }
 
+// resting reports whether a tenant gave way so lately that another request of it would do so too, and
+// what was computed of it would be lost.
+func (s *Scheduler) resting(t *tenant) bool {
+	return s.plans < t.rests && t.running >= t.most && len(s.tenants) > 1
+}
+
 // patient returns the earliest of the requests that were overtaken too often.
 func (s *Scheduler) patient() *request {
 	var patient *request
 	for _, r := range s.waiting {
-		if r.overtaken >= overtakes*s.limits.Sequences && (patient == nil || r.arrival < patient.arrival) {
+		if r.overtaken >= overtakes*s.limits.Sequences && !s.resting(r.tenant) && (patient == nil || r.arrival < patient.arrival) {
 			patient = r
 		}
 	}

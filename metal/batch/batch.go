@@ -126,7 +126,9 @@ type request struct {
 	maxChunk int
 	// overtaken counts the later requests that were admitted while it waited.
 	overtaken int
-	running   bool
+	// began is the plan before which it last began to run.
+	began   int64
+	running bool
 	// empty: the request runs with nothing in the KV cache, and Admit has not
 	// returned it yet.
 	empty bool

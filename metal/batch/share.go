@@ -9,6 +9,10 @@ const (
 	// turnShare is the part of its length that a request generates before it gives way to
 	// another tenant: its length is what is computed again for it.
 	turnShare = 16
+	// restShare is for how many times as long as a request ran its tenant leaves the place to others after it
+	// gave way. Without that, one that is admitted in between gives way to the next that comes, and most
+	// of what is computed may be in vain.
+	restShare = 8
 	// onlyTurns is how many turns the only request of a tenant generates before it gives way.
 	onlyTurns = 16
 )
@@ -26,6 +30,9 @@ type tenant struct {
 	// passed is the plan in which a prompt of it last was the first that shared the head's step, or
 	// the one before which the tenant came.
 	passed int64
+	// rests is the plan before which it runs most requests, because one gave way.
+	rests int64
+	most  int
 }
 
 // prefilled returns how many prefill tokens a tenant has had. A tenant that had no
@@ -87,6 +94,7 @@ func (s *Scheduler) Yield() []ID {
 	victims, favored := s.victims()
 	for _, r := range victims {
 		s.preempt(r)
+		r.tenant.rests, r.tenant.most = max(r.tenant.rests, s.plans+restShare*(s.plans-r.began)), max(1, r.tenant.running)
 		ids = append(ids, r.id)
 	}
 	if len(ids) > 0 {
