@@ -77,20 +77,26 @@ func TestAFolderThatTakesMoreThanItWasGrantedIsFound(t *testing.T) {
 			if got := e.owner.Overfull(); !slices.Equal(got, want) {
 				t.Errorf("%v, want %v", got, want)
 			}
-			e.lease.End()
-			for e.owner.GiveWay(1<<41) > 0 {
-			}
-			if _, err := os.Stat(at); err == nil {
-				t.Error("the file is still there after the engine ended")
-			}
-			for range 2 {
-				if got := e.owner.Overfull(); got != nil {
-					t.Errorf("%v after that", got)
-				}
-			}
+			e.leavesNothing(at)
 			honest.End()
 			e.untouched("after the end")
 		})
+	}
+}
+
+// leavesNothing ends the engine, and checks that a file of it is removed and that its folder is not named again.
+func (e *takenOver) leavesNothing(file string) {
+	e.Helper()
+	e.lease.End()
+	for e.owner.GiveWay(1<<41) > 0 {
+	}
+	if _, err := os.Stat(file); err == nil {
+		e.Error("the file is still there after the engine ended")
+	}
+	for range 2 {
+		if got := e.owner.Overfull(); got != nil {
+			e.Errorf("%v after that", got)
+		}
 	}
 }
 

@@ -107,6 +107,25 @@ func longestTexts() v1alpha1.MacNodeStatus {
 	return status
 }
 
+// holdAgents creates the admission policies of agents.
+func holdAgents(t *testing.T, root client.Client) {
+	t.Helper()
+	dir, err := testenv.RBACDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "agents.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for doc := range strings.SplitSeq(string(text), "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := errors.Join(yaml.Unmarshal([]byte(doc), &o.Object), root.Create(t.Context(), o)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // reporting returns a function that writes the status of a Mac as its agent, under the policies.
 func reporting(t *testing.T) func(v1alpha1.MacNodeStatus) error {
 	t.Helper()
@@ -127,20 +146,7 @@ func reporting(t *testing.T) func(v1alpha1.MacNodeStatus) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := testenv.RBACDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "agents.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for doc := range strings.SplitSeq(string(text), "\n---\n") {
-		o := &unstructured.Unstructured{}
-		if err := errors.Join(yaml.Unmarshal([]byte(doc), &o.Object), root.Create(t.Context(), o)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	holdAgents(t, root)
 	if err := root.Create(t.Context(), &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}); err != nil {
 		t.Fatal(err)
 	}

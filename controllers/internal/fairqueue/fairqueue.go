@@ -87,24 +87,28 @@ func (q *queue) GetWithPriority() (reconcile.Request, int, bool) {
 // OnBehalf returns a handler whose requests wait their turn among those of the namespace
 // of the object that changed. It is for requests that have no namespace of their own, such
 // as Macs: one that two namespaces changed is reconciled once, in the first turn of either.
-func OnBehalf(h handler.EventHandler) handler.EventHandler { return onBehalf{h} }
+func OnBehalf(h handler.EventHandler) handler.EventHandler { return wrapped{h, share} }
 
-type onBehalf struct{ of handler.EventHandler }
-
-func (h onBehalf) Create(ctx context.Context, e event.CreateEvent, q requests) {
-	h.of.Create(ctx, e, share(q, e.Object))
+// wrapped has a handler add its requests to another view of the queue.
+type wrapped struct {
+	of   handler.EventHandler
+	view func(q requests, changed client.Object) requests
 }
 
-func (h onBehalf) Update(ctx context.Context, e event.UpdateEvent, q requests) {
-	h.of.Update(ctx, e, share(q, e.ObjectNew))
+func (h wrapped) Create(ctx context.Context, e event.CreateEvent, q requests) {
+	h.of.Create(ctx, e, h.view(q, e.Object))
 }
 
-func (h onBehalf) Delete(ctx context.Context, e event.DeleteEvent, q requests) {
-	h.of.Delete(ctx, e, share(q, e.Object))
+func (h wrapped) Update(ctx context.Context, e event.UpdateEvent, q requests) {
+	h.of.Update(ctx, e, h.view(q, e.ObjectNew))
 }
 
-func (h onBehalf) Generic(ctx context.Context, e event.GenericEvent, q requests) {
-	h.of.Generic(ctx, e, share(q, e.Object))
+func (h wrapped) Delete(ctx context.Context, e event.DeleteEvent, q requests) {
+	h.of.Delete(ctx, e, h.view(q, e.Object))
+}
+
+func (h wrapped) Generic(ctx context.Context, e event.GenericEvent, q requests) {
+	h.of.Generic(ctx, e, h.view(q, e.Object))
 }
 
 // share returns the part of a queue that an object's namespace has. Other kinds of queues are
@@ -152,25 +156,6 @@ func (l later) Add(r reconcile.Request) { l.AddAfter(r, l.after) }
 
 // After returns a handler whose requests wait: all changes of that time are one pass. It is for a pass
 // over many objects that each change of one of them causes.
-func After(h handler.EventHandler, wait time.Duration) handler.EventHandler { return after{h, wait} }
-
-type after struct {
-	of   handler.EventHandler
-	wait time.Duration
-}
-
-func (h after) Create(ctx context.Context, e event.CreateEvent, q requests) {
-	h.of.Create(ctx, e, Later(q, h.wait))
-}
-
-func (h after) Update(ctx context.Context, e event.UpdateEvent, q requests) {
-	h.of.Update(ctx, e, Later(q, h.wait))
-}
-
-func (h after) Delete(ctx context.Context, e event.DeleteEvent, q requests) {
-	h.of.Delete(ctx, e, Later(q, h.wait))
-}
-
-func (h after) Generic(ctx context.Context, e event.GenericEvent, q requests) {
-	h.of.Generic(ctx, e, Later(q, h.wait))
+func After(h handler.EventHandler, wait time.Duration) handler.EventHandler {
+	return wrapped{h, func(q requests, _ client.Object) requests { return Later(q, wait) }}
 }
