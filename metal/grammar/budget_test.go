@@ -4,75 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/metrics"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"metalfleet.dev/metalfleet/metal/share"
 )
-
-// weighs measures the memory in use at some of its looks at a context.
-type weighs struct {
-	context.Context
-	m           *meter
-	looks, each int
-	base        int64
-	// over is the most that was in use beyond what was counted, and live the most in use.
-	over, live int64
-}
-
-func (w *weighs) Err() error {
-	if w.looks++; w.looks%w.each == 0 {
-		live := heap() - w.base
-		w.live = max(w.live, live)
-		w.over = max(w.over, live-w.m.held)
-	}
-	return w.Context.Err()
-}
-
-// TestCompilingCountsTheMemoryThatItTakes: what a compilation counts is at least what it holds.
-func TestCompilingCountsTheMemoryThatItTakes(t *testing.T) {
-	const looks, slack = 6, 1 << 20
-	for name, s := range map[string]Spec{
-		"functions":           tools(50),
-		"functions in JSON":   jsonTools(50),
-		"a text":              {Kind: EBNF, Source: `root ::= "` + strings.Repeat("a", 120_000) + `"`},
-		"characters":          {Kind: EBNF, Source: `root ::= ` + strings.Repeat(".", 120_000)},
-		"rules":               {Kind: EBNF, Source: emptyChain(5000)},
-		"items":               schema(`{"allOf":[` + listed(`{"items":{}}`, 60) + `],"prefixItems":[` + listed("{}", 60_000) + `]}`),
-		"patterns":            schema(patterns(1500, "%d")),
-		"references":          schema(references(10_900)),
-		"values":              schema(listOf(10_000)),
-		"states of a pattern": {Kind: Regex, Source: `(a|b)*a(a|b){11}c`},
-		"classes of letters":  {Kind: Regex, Source: strings.Repeat(`\W`, 1000)},
-		"a long parameter":    taggedCall("f", strings.Repeat("\n<parameter=", 4000)),
-		"many functions":      manyFirst(1000),
-	} {
-		_, work, _ := compiled(t.Context(), s)
-		w := &weighs{Context: t.Context(), each: 1 + int(work/sliceWork/looks), base: heap()}
-		w.m = newMeter(w, nil)
-		if _, err := compile(w.m, s); err != nil && !errors.Is(err, errLimit) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if t.Logf("%s: %d KiB at most", name, w.live>>10); w.over > slack {
-			t.Errorf("%s: %d KiB are in use that are not counted", name, w.over>>10)
-		}
-	}
-	for _, source := range []string{listed(`{"a":1}`, 30_000), listed(`{}`, 80_000), listed(`1`, 120_000), listed(`"ab"`, 50_000), listed(`[]`, 80_000), `{` + listedNames(20_000) + `}`} {
-		m, before := newMeter(t.Context(), nil), heap()
-		v, err := parseValue(m, "["+source+"]")
-		if live := heap() - before; err != nil || live > m.held+slack {
-			t.Errorf("JSON of %.9s: %d KiB, and %d are counted (%v)", source, live>>10, m.held>>10, err)
-		}
-		runtime.KeepAlive(v)
-	}
-}
 
 // listedNames are n members of an object.
 func listedNames(n int) string {
@@ -256,53 +195,4 @@ func TestTenantsTakeTurnsAtQuickConstraints(t *testing.T) {
 			t.Errorf("%d places are free, %d constraints are compiled", c.quick.Free(), len(c.compiling))
 		}
 	})
-}
-
-// The states and masks of all constraints in use have a bound together, also where each needs
-// more for one token, and the masks are those of a table alone.
-func TestStatesOfConstraintsInUseHaveABound(t *testing.T) {
-	v, tokens := vocabularyOf(20_000)
-	c := NewCache(len(tokens), func(id int32) []byte { return tokens[id] }, 1<<20)
-	c.used = share.NewBytes(1 << 30)
-	const n = 24
-	most, waited := int64(0), false
-	for i := range n {
-		s := Spec{Kind: EBNF, Source: fmt.Sprintf(`root ::= [a-z ]* "e" [a-z ]{10} # %d`, i)}
-		table, release, err := c.Table(t.Context(), "a", s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer release()
-		if i == n-1 { // the others leave nothing
-			c.tenants["a"].use(statesBytes)
-			defer c.tenants["a"].use(-statesBytes)
-		}
-		m, alone := table.Match(false), NewTable(table.g, v).Match(false)
-		for _, text := range []string{"e", "een", " the"} {
-			for _, m := range []*Matcher{&m, &alone} {
-				if ok, err := m.Follow(t.Context(), []byte(text)); !ok || err != nil {
-					t.Fatalf("%q: %v, %v", text, ok, err)
-				}
-			}
-			got, err := m.Mask(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := alone.Mask(t.Context())
-			if err != nil || !slices.Equal(got, want) {
-				t.Errorf("constraint %d has another mask after %q (%v)", i, text, err)
-			}
-			waited = waited || alone.t.bytes.Load() > leastBytes
-			if most = max(most, table.bytes.Load()); i == n-1 && table.bytes.Load() > leastBytes {
-				t.Errorf("a table keeps %d bytes where others leave none", table.bytes.Load())
-			}
-		}
-	}
-	if !waited {
-		t.Error("no mask needed a heavy place")
-	}
-	if limit := int64(statesBytes/2 + n*leastBytes); c.states.Load()-statesBytes > limit {
-		t.Errorf("the states of a tenant take %d bytes, want at most %d", c.states.Load()-statesBytes, limit)
-	}
-	t.Logf("a table has %d KiB at most", most>>10)
 }

@@ -45,33 +45,6 @@ func allocated(t *testing.T, s Spec, most uint64) {
 	}
 }
 
-// TestAttackASourceIsCompiledToManyTimesItsBytes: what a constraint allocates while it is
-// compiled does not depend on how long its names are, and what is kept of it is bounded.
-func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
-	long := strings.Repeat("~", 60<<10)
-	under := func(keyword string, n int) Spec {
-		return schema(`{"$ref":"#/$defs/` + long + `","$defs":{"` + long + `":{"` + keyword + `":[` + listed(`{}`, n) + `]}}}`)
-	}
-	for _, c := range []struct {
-		name string
-		spec Spec
-		most uint64 // MiB
-	}{
-		{"alternatives under a long name", under("anyOf", 12_000), 32},
-		{"items under a long name", under("prefixItems", 12_000), 96},
-		{"members under a long name", schema(`{"$ref":"#/$defs/` + long + `","$defs":{"` + long + `":` + patterns(1500, "%d") + `}}`), 160},
-		{"texts of many cases", schema(`{"anyOf":[` + listed(`{"$ref":"#/$defs/a"}`, 256) + `],"$defs":{"a":{"enum":["` + strings.Repeat("a", 190_000) + `"]}}}`), 96},
-		{"items of many schemas", schema(`{"allOf":[` + listed(`{"items":{}}`, 60) + `],"prefixItems":[` + listed("{}", 60_000) + `]}`), 384},
-		{"many classes of letters", Spec{Kind: Regex, Source: strings.Repeat(`\W`, 8000)}, 32},
-		{"classes of letters", Spec{Kind: Regex, Source: strings.Repeat(`\W{1000}`, 8)}, 96},
-		{"references in a row", schema(references(10_900)), 32},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			allocated(t, c.spec, c.most)
-		})
-	}
-}
-
 // taggedCall is calls of one function with a parameter between tags.
 func taggedCall(name, parameter string) Spec {
 	tags := Tags{Open: "<parameter=", Then: ">", Close: "</parameter>", End: "</function>"}
