@@ -34,7 +34,7 @@ type follower struct {
 	// failures is how many requests its server fails first.
 	failures atomic.Int64
 	// signature of the archive, as the server has it.
-	signature []byte
+	signature atomic.Pointer[[]byte]
 }
 
 func newFollower(t *testing.T, change func(*Config)) *follower {
@@ -62,7 +62,9 @@ func newFollower(t *testing.T, change func(*Config)) *follower {
 			return
 		}
 		if r.URL.Path == "/a.tar.gz.sig" {
-			_, _ = w.Write(f.signature)
+			if s := f.signature.Load(); s != nil {
+				_, _ = w.Write(*s)
+			}
 			return
 		}
 		if r.URL.Path == "/stalls" {

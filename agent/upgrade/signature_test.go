@@ -59,14 +59,15 @@ func TestAttackAnAgentThatNoKeySigned(t *testing.T) {
 		{sign(t, mine, strings.Repeat("0", 64)), "none of the release keys"},
 		{[]byte(strings.Repeat("A", maxSignature+1)), "more than"},
 	} {
-		f.signature = tc.signature
+		f.signature.Store(&tc.signature)
 		f.order(func(o *v1alpha1.AgentOrder) { o.Attempt = int64(attempt + 1) })
 		f.waitPhase(v1alpha1.UpgradeRefused, tc.says)
 		for f.u.Status().Attempt != int64(attempt+1) {
 			f.waitPhase(v1alpha1.UpgradeRefused, tc.says)
 		}
 	}
-	f.signature = sign(t, mine, f.digest)
+	good := sign(t, mine, f.digest)
+	f.signature.Store(&good)
 	f.order(func(o *v1alpha1.AgentOrder) { o.Attempt = 99 })
 	f.waitPhase(v1alpha1.UpgradeDraining, "")
 }
