@@ -30,6 +30,7 @@ type Handshakes struct {
 	config    *tls.Config
 	log       *log.Logger
 	strangers Strangers
+	computing *Computing
 	counted   shared
 
 	ready  chan net.Conn
@@ -41,7 +42,7 @@ type Handshakes struct {
 
 // Authenticate wraps a listener. Failed handshakes are written to the log.
 func Authenticate(l net.Listener, config *tls.Config, failures *log.Logger) *Handshakes {
-	return &Handshakes{Listener: l, config: config, log: failures, ready: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{})}
+	return &Handshakes{Listener: l, config: config, log: failures, computing: NewComputing(), ready: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{})}
 }
 
 // Accept implements net.Listener. The connections are of type *tls.Conn.
@@ -79,9 +80,12 @@ func (h *Handshakes) acceptAll() {
 // admit authenticates a client and passes its connection to Accept.
 func (h *Handshakes) admit(c *Stranger) {
 	limited := Limit(c.Conn)
+	defer limited.End()
 	conn := &countedConn{Conn: limited, in: &h.counted}
 	secure := tls.Server(conn, h.config)
-	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	until := time.Now().Add(handshakeTimeout)
+	limited.ComputeAfterRead(h.computing, until)
+	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	err := secure.HandshakeContext(ctx)
 	if in := h.strangers.Leave(c); err == nil && !in {
@@ -93,6 +97,10 @@ func (h *Handshakes) admit(c *Stranger) {
 		return
 	}
 	limited.Lift()
+	if err := c.Conn.SetDeadline(time.Time{}); err != nil {
+		_ = c.Conn.Close()
+		return
+	}
 	if h.Counted != nil {
 		if client, ok := h.Counted(secure.ConnectionState()); ok {
 			conn.place = h.counted.enter(c.Conn, client, maxCounted, maxCountedEach)

@@ -46,8 +46,14 @@ func Limit(c net.Conn) *Limited { return &Limited{Conn: c, left: maxHandshakeByt
 // has one whenever it does not wait for the client, until End or Lift is called. The error is that of
 // a connection that was closed meanwhile.
 func (l *Limited) Compute(at *Computing, until time.Time) error {
-	l.computing, l.until = at, until
+	l.ComputeAfterRead(at, until)
 	return l.begin()
+}
+
+// ComputeAfterRead is Compute for a handshake that the client begins: it has a place from the first
+// Read on.
+func (l *Limited) ComputeAfterRead(at *Computing, until time.Time) {
+	l.computing, l.until = at, until
 }
 
 func (l *Limited) begin() error {

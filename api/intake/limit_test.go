@@ -18,9 +18,9 @@ import (
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
-// TestAttackLongHandshakes: certificates of more than 32 KiB are not read to their end, and
-// so not parsed. Afterwards a client may send as much as it likes.
-func TestAttackLongHandshakes(t *testing.T) {
+// certificateOf returns a certificate that signs itself.
+func certificateOf(t *testing.T) tls.Certificate {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -30,8 +30,15 @@ func TestAttackLongHandshakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return tls.Certificate{Certificate: [][]byte{own}, PrivateKey: key}
+}
+
+// TestAttackLongHandshakes: certificates of more than 32 KiB are not read to their end, and
+// so not parsed. Afterwards a client may send as much as it likes.
+func TestAttackLongHandshakes(t *testing.T) {
+	own := certificateOf(t)
 	parsed := atomic.Int64{}
-	config := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{own}, PrivateKey: key}}, ClientAuth: tls.RequireAnyClientCert,
+	config := &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAnyClientCert,
 		VerifyConnection: func(s tls.ConnectionState) error { parsed.Store(int64(len(s.PeerCertificates))); return nil }}
 	p := newPipes()
 	h := Authenticate(p, config, log.New(io.Discard, "", 0))
@@ -53,9 +60,9 @@ func TestAttackLongHandshakes(t *testing.T) {
 		"400 certificates": {certificates: 400},
 	} {
 		parsed.Store(0)
-		mine := tls.Certificate{PrivateKey: key}
+		mine := tls.Certificate{PrivateKey: own.PrivateKey}
 		for range c.certificates {
-			mine.Certificate = append(mine.Certificate, own)
+			mine.Certificate = append(mine.Certificate, own.Certificate[0])
 		}
 		raw := p.dial("10.0.0.1")
 		_ = raw.SetDeadline(time.Now().Add(patience.Of(t)))
