@@ -26,6 +26,9 @@ const (
 	maxResponseHeader = 64 << 10
 	maxRetryAfter     = 5 * time.Minute
 	defaultStall      = 30 * time.Second
+	// maxIdle connections stay open for other requests. A server may redirect each to a host of
+	// its own invention.
+	maxIdle = 16
 )
 
 // Policy configures the sources that a Mac's agent may fetch from.
@@ -78,6 +81,7 @@ func NewClient(p Policy) *Client {
 		ResponseHeaderTimeout:  p.Stall,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxResponseHeader,
+		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    2,
 		IdleConnTimeout:        30 * time.Second,
 	}
