@@ -4,6 +4,7 @@ package text_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -62,5 +64,27 @@ func TestATemplateReplacesThatOfTheModel(t *testing.T) {
 	}
 	if got, err := rendered(folder, template); err != nil || got != want {
 		t.Errorf("instead of a broken template: %q (%v), want %q", got, err, want)
+	}
+}
+
+// The memory for a tokenizer is promised by the tokens of the model, in both formats.
+func TestAGGUFFileWithFarMoreTokensThanItsModelIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "model.gguf")
+	if err := tinymodel.Write(file, tinymodel.Default()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tokens, _ := f.Metadata["tokenizer.ggml.tokens"].([]string)
+	kinds, _ := f.Metadata["tokenizer.ggml.token_type"].([]int32)
+	for i := range 40_000 {
+		tokens, kinds = append(tokens, fmt.Sprint(100_000+i)), append(kinds, 1)
+	}
+	f.Metadata["tokenizer.ggml.tokens"], f.Metadata["tokenizer.ggml.token_type"] = tokens, kinds
+	if _, err := text.Open(t.Context(), f); !errors.Is(err, tokenizer.ErrInvalid) {
+		t.Errorf("%d tokens for a model of %d: %v", len(tokens), f.Dim.Vocabulary, err)
 	}
 }

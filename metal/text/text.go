@@ -112,7 +112,7 @@ func (t *Text) Calls() toolcall.Format { return t.calls }
 // templates: broken ones do not matter where others replace them.
 func read(f *weights.File, templates bool) (*Text, error) {
 	if f.Folder() == nil {
-		return fromGGUF(f.Metadata, templates)
+		return fromGGUF(f.Metadata, f.Dim.Vocabulary, templates)
 	}
 	tok, err := tokenizer.FromModel(f.Folder(), f.Dim.Vocabulary)
 	if err != nil {
@@ -128,8 +128,8 @@ func read(f *weights.File, templates bool) (*Text, error) {
 	return &Text{Tokenizer: tok, templates: c.Templates, special: c.Special}, nil
 }
 
-func fromGGUF(metadata map[string]any, templates bool) (*Text, error) {
-	tok, err := tokenizer.FromGGUF(metadata)
+func fromGGUF(metadata map[string]any, tokens int, templates bool) (*Text, error) {
+	tok, err := tokenizer.FromModelMetadata(metadata, tokens)
 	if err != nil {
 		return nil, err
 	}

@@ -148,8 +148,8 @@ const (
 
 // mergeByScore lets two tokens merge wherever that makes a token, those of the
 // best score first, as SentencePiece does. Tokens of the same score have the
-// same rank, so that the leftmost merges first.
-func (b *bpe) mergeByScore(scores []float32) error {
+// same rank, so that the leftmost merges first. More than most merges are refused.
+func (b *bpe) mergeByScore(scores []float32, most int) error {
 	order := slices.Clone(scores)
 	slices.SortFunc(order, func(x, y float32) int { return cmp.Compare(y, x) })
 	order = slices.Compact(order)
@@ -169,8 +169,8 @@ func (b *bpe) mergeByScore(scores []float32) error {
 			if at == 0 || left == None || right == None {
 				continue
 			}
-			if len(found) == maxMerges {
-				return fmt.Errorf("the tokens have over %d merges: %w", maxMerges, ErrUnsupported)
+			if len(found) == most {
+				return fmt.Errorf("the tokens have over %d merges: %w", most, ErrUnsupported)
 			}
 			found = append(found, merge{pair: pairOf(left, right), rank: uint32(rank), into: id})
 		}

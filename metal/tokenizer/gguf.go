@@ -35,7 +35,12 @@ func ggufModels() map[string]func(*ggufReader) error {
 // FromGGUF builds the tokenizer that a GGUF file describes. Its error is
 // ErrUnsupported, naming what is supported, or ErrInvalid.
 func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
-	r := &ggufReader{ggufMetadata: ggufMetadata{metadata}, t: &Tokenizer{added: newAddedTokens(), normalized: newAddedTokens()}}
+	return FromModelMetadata(metadata, maxVocabulary)
+}
+
+// FromModelMetadata is FromGGUF for a model of this many tokens, as FromModel is FromFolder.
+func FromModelMetadata(metadata map[string]any, tokens int) (*Tokenizer, error) {
+	r := &ggufReader{ggufMetadata: ggufMetadata{metadata, limitsFor(tokens)}, t: &Tokenizer{added: newAddedTokens(), normalized: newAddedTokens()}}
 	known := ggufModels()
 	name, _ := metadata[keyModel].(string)
 	read, ok := known[name]
@@ -43,7 +48,7 @@ func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%s is %s: %w", keyModel, r.describe(keyModel), unsupported("model", name, known))
 	}
 	var err error
-	if r.tokens, err = r.strings(keyTokens, maxVocabulary); err != nil {
+	if r.tokens, err = r.strings(keyTokens, r.most.tokens); err != nil {
 		return nil, err
 	}
 	if len(r.tokens) == 0 {
@@ -125,7 +130,7 @@ func (r *ggufReader) sentencePiece() error {
 		return err
 	}
 	r.t.model = b
-	return b.mergeByScore(scores)
+	return b.mergeByScore(scores, r.most.merges)
 }
 
 // gemma4 reads BPE over characters with merges.
@@ -295,7 +300,8 @@ func (r *ggufReader) vocabulary(texts []string) error {
 }
 
 type ggufMetadata struct {
-	m map[string]any
+	m    map[string]any
+	most limits
 }
 
 func (m ggufMetadata) preTokenizer() (preTokenizer, error) {
@@ -311,7 +317,7 @@ func (m ggufMetadata) preTokenizer() (preTokenizer, error) {
 
 // merges reads pairs of tokens.
 func (m ggufMetadata) merges() ([][2]string, error) {
-	merges, err := m.strings(keyMerges, maxMerges)
+	merges, err := m.strings(keyMerges, m.most.merges)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,41 @@ func TestATokenizerOfFarMoreTokensThanItsModelIsRefused(t *testing.T) {
 	}
 }
 
+// So is that of a GGUF file, with the merges that it lists or that follow from scores.
+func TestATokenizerOfMetadataIsBoundedByItsModel(t *testing.T) {
+	metadata := func(model string, tokens int, text func(i int) string) map[string]any {
+		m := map[string]any{keyModel: model, keyPre: "gpt-2", keyTokenType: make1(tokens), keyScores: make([]float32, tokens)}
+		var texts, merges []string
+		for i := range tokens {
+			texts = append(texts, text(i))
+			for n := range min(i, 6) {
+				merges = append(merges, texts[i-n-1]+" "+texts[i])
+			}
+		}
+		m[keyTokens], m[keyMerges] = texts, merges
+		return m
+	}
+	numbers := func(i int) string { return strconv.Itoa(10_000 + i) }
+	for name, c := range map[string]struct {
+		model        string
+		tokens, rows int
+		text         func(i int) string
+		want         error
+		says         string
+	}{
+		"more tokens":        {"llama", 40_000, 512, numbers, ErrInvalid, "40000 entries, more than 33280"},
+		"as many":            {"llama", 40_000, 32_000, numbers, nil, ""},
+		"merges of a list":   {"gpt2", 30_000, 512, numbers, ErrInvalid, "179979 entries, more than 133120"},
+		"merges of scores":   {"llama", 600, 512, func(i int) string { return strings.Repeat("a", i+1) }, ErrUnsupported, "over 133120 merges"},
+		"of a larger model":  {"llama", 600, 32_000, func(i int) string { return strings.Repeat("a", i+1) }, nil, ""},
+		"without any tokens": {"llama", 0, 512, numbers, ErrInvalid, "empty"},
+	} {
+		if _, err := FromModelMetadata(metadata(c.model, c.tokens, c.text), c.rows); !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
 // The text of all tokens is bounded by their number too.
 func TestATokenizerOfLongTokensIsRefused(t *testing.T) {
 	for _, c := range []struct {
