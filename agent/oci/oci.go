@@ -116,7 +116,11 @@ func (c *Client) List(ctx context.Context, s Source, login Login) ([]hub.Entry, 
 			return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf(
 				"%s is an index of several manifests; reference one of them by its digest", s)}
 		}
-		if m, err = c.manifest(ctx, s, m.Manifests[0].Digest, login); err != nil {
+		digest := m.Manifests[0].Digest
+		if !digestName.MatchString(digest) { // another one would prove nothing
+			return nil, strange(s, "is an index of a manifest without a SHA-256")
+		}
+		if m, err = c.manifest(ctx, s, digest, login); err != nil {
 			return nil, err
 		}
 	}

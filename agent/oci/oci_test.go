@@ -116,6 +116,9 @@ func TestArtifactsThatAreNoModelAreRefused(t *testing.T) {
 	r.PushManifest("m", "index-of-one", map[string]any{"manifests": []any{map[string]any{"digest": one}}})
 	r.PushManifest("m", "sha1", map[string]any{"layers": []any{map[string]any{"digest": "sha1:x", "size": 1, "annotations": map[string]string{titleKey: "x"}}}})
 	r.PushManifest("m", "minus", map[string]any{"layers": []any{map[string]any{"digest": one, "size": -1, "annotations": map[string]string{titleKey: "x"}}}})
+	r.PushManifest("m", "sha512", map[string]any{"manifests": []any{map[string]any{"digest": "sha512:" + strings.Repeat("0", 128)}}})
+	r.Swap("m", "sha512:"+strings.Repeat("0", 128), []byte(`{"layers":[{"digest":"`+one+`","size":1,"annotations":{"`+titleKey+`":"x"}}]}`))
+	r.PushManifest("m", "other", map[string]any{"manifests": []any{map[string]any{"digest": "good?other"}}})
 	swapped := r.Push("m", "swapped", []ocitest.Layer{titled("config.json", "{1}")})
 	r.Swap("m", swapped, []byte(`{"layers":[]}`))
 	r.Swap("m", "no-json", []byte("<html>"))
@@ -125,6 +128,7 @@ func TestArtifactsThatAreNoModelAreRefused(t *testing.T) {
 		":zip": v1alpha1.ReasonUnsupportedModel, ":folder": v1alpha1.ReasonUnsupportedModel, ":leaves": v1alpha1.ReasonInvalidModel, ":none": v1alpha1.ReasonInvalidModel,
 		":index": v1alpha1.ReasonInvalidModel, ":sha1": v1alpha1.ReasonInvalidModel, ":minus": v1alpha1.ReasonInvalidModel, "@" + swapped: v1alpha1.ReasonDigestMismatch,
 		":no-json": v1alpha1.ReasonInvalidModel, ":absent": v1alpha1.ReasonSourceNotFound,
+		":sha512": v1alpha1.ReasonInvalidModel, ":other": v1alpha1.ReasonInvalidModel,
 	} {
 		got, err := c.List(t.Context(), parse(t, "oci://"+host+"/m"+reference), Login{})
 		if download.Reason(err, "") != reason || (err == nil) != (reason == "") {
