@@ -112,7 +112,7 @@ func decodeMembers(raw []byte, within string, of func(name string) (field, error
 		return wrongKind(within, "an object", raw)
 	}
 	seen := map[string]bool{}
-	for quoted, value := range members(raw) {
+	for quoted, value := range Members(raw) {
 		if len(seen) == maxMembers {
 			return Invalid(within, "An object of the request has more than %d members.", maxMembers)
 		}

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -56,7 +57,7 @@ func DecodeEnvelope(body []byte, only ...string) (Envelope, error) {
 	}
 	var model json.RawMessage
 	each := 1
-	for name, value := range members(body) {
+	for name, value := range Members(body) {
 		if len(only) > 0 && !isAmong(only, name) && !isAmong(everyRoute, name) {
 			continue
 		}
@@ -64,7 +65,9 @@ func DecodeEnvelope(body []byte, only ...string) (Envelope, error) {
 		case "model":
 			model = value
 		case "n":
-			_ = json.Unmarshal(value, &each) // the backend rejects anything but a number
+			if n, err := strconv.Atoi(string(value)); err == nil { // the backend rejects anything but a number
+				each = n
+			}
 		default:
 			e.read(name, value)
 		}
@@ -106,8 +109,7 @@ func (e *Envelope) read(name []byte, value json.RawMessage) {
 	case "documents", "texts", "text_2":
 		e.Inputs += count(value, maxInputs)
 	case "max_tokens", "max_completion_tokens", "max_output_tokens":
-		var most int64
-		_ = json.Unmarshal(value, &most) // the backend rejects anything but a number
+		most, _ := strconv.ParseInt(string(value), 10, 64) // the backend rejects anything but a number
 		e.MaxTokens = max(e.MaxTokens, most)
 	case "previous_response_id":
 		_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
@@ -177,90 +179,85 @@ const itemReference = "item_reference"
 var idMember, asciiEscape = []byte(`"id"`), []byte(`\u00`)
 
 // lastReference returns the id of the last reference in an input, if there is one.
-func lastReference(input json.RawMessage) (last string) {
+func lastReference(input json.RawMessage) string {
 	if !bytes.Contains(input, idMember) && !bytes.Contains(input, asciiEscape) {
 		return ""
 	}
+	var last json.RawMessage
 	for item := range Elements(input) {
-		if id, refers := referenceIn(item); refers {
-			_ = json.Unmarshal(id, &last) // the backend rejects anything but a string
+		if id, refers := referenceIn(item); refers && kind(id) == "string" { // the backend rejects others
+			last = id
 		}
 	}
-	return last
+	return string(Text(last))
 }
 
 // referenceIn returns the id of an input item that is a reference. As for the backend
 // (package responses), one needs no type if it has only an id.
 func referenceIn(item json.RawMessage) (id json.RawMessage, refers bool) {
-	typed, said, named := "", false, false
+	typed, said, named := []byte(nil), false, false
 	for name, value := range Members(item) {
 		switch string(name) {
 		case "type":
-			_ = json.Unmarshal(value, &typed)
+			if kind(value) == "string" {
+				typed = Text(value)
+			}
 		case "id":
 			id, named = value, kind(value) == "string"
 		case "role", "content":
 			said = true
 		}
 	}
-	return id, typed == itemReference || typed == "" && named && !said
+	return id, string(typed) == itemReference || len(typed) == 0 && named && !said
 }
 
 // Elements returns the elements of a valid JSON array, and none of anything
 // else.
 func Elements(array json.RawMessage) func(yield func(json.RawMessage) bool) {
-	return func(yield func(json.RawMessage) bool) {
-		if kind(array) != "array" {
+	return func(yield func(json.RawMessage) bool) { eachElement(array, yield) } // inlined, so that a loop takes no memory
+}
+
+func eachElement(array json.RawMessage, yield func(json.RawMessage) bool) {
+	if kind(array) != "array" {
+		return
+	}
+	rest := skipSpace(skipSpace(array)[1:])
+	for len(rest) > 0 && rest[0] != ']' {
+		n := valueEnd(rest)
+		if !yield(json.RawMessage(rest[:n])) {
 			return
 		}
-		rest := skipSpace(skipSpace(array)[1:])
-		for len(rest) > 0 && rest[0] != ']' {
-			n := valueEnd(rest)
-			if !yield(json.RawMessage(rest[:n])) {
-				return
-			}
-			rest = afterComma(rest[n:])
-		}
+		rest = afterComma(rest[n:])
 	}
 }
 
 // Members returns the members of a valid JSON object, and none of anything
-// else.
+// else. A name is valid until the next one.
 func Members(object json.RawMessage) func(yield func(name []byte, value json.RawMessage) bool) {
+	return func(yield func([]byte, json.RawMessage) bool) { eachMember(object, yield) }
+}
+
+// eachMember skips values without decoding them.
+func eachMember(object json.RawMessage, yield func([]byte, json.RawMessage) bool) {
 	if kind(object) != "object" {
-		return func(func([]byte, json.RawMessage) bool) {}
+		return
 	}
-	return members(object)
-}
-
-// members reads a valid JSON object. It skips its values without decoding them.
-func members(object []byte) func(yield func(name []byte, value json.RawMessage) bool) {
-	return func(yield func([]byte, json.RawMessage) bool) {
-		rest := skipSpace(skipSpace(object)[1:])
-		for len(rest) > 0 && rest[0] == '"' {
-			n := valueEnd(rest)
-			name := plainName(rest[:n])
-			rest = skipSpace(skipSpace(rest[n:])[1:]) // the colon
-			n = valueEnd(rest)
-			if !yield(name, json.RawMessage(rest[:n])) {
-				return
-			}
-			rest = afterComma(rest[n:])
+	var plain []byte // for all names with escapes: there may be millions
+	rest := skipSpace(skipSpace(object)[1:])
+	for len(rest) > 0 && rest[0] == '"' {
+		n := valueEnd(rest)
+		name := rest[1 : n-1]
+		if bytes.IndexByte(name, '\\') >= 0 {
+			plain = unescape(plain[:0], name)
+			name = plain
 		}
+		rest = skipSpace(skipSpace(rest[n:])[1:]) // the colon
+		n = valueEnd(rest)
+		if !yield(name, json.RawMessage(rest[:n])) {
+			return
+		}
+		rest = afterComma(rest[n:])
 	}
-}
-
-// plainName returns a quoted name without quotes and escapes.
-func plainName(quoted []byte) []byte {
-	inner := quoted[1 : len(quoted)-1]
-	if bytes.IndexByte(inner, '\\') < 0 {
-		return inner
-	}
-	var name string
-	if json.Unmarshal(quoted, &name) != nil {
-		return nil // validated before
-	}
-	return []byte(name)
 }
 
 func afterComma(rest []byte) []byte {
