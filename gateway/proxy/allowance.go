@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"bytes"
 	"encoding/json"
-	"strconv"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -25,7 +23,7 @@ const (
 
 // allowanceOf returns how many tokens a request can use at most. A Mac may have been stolen:
 // its counts are believed up to here only.
-func allowanceOf(path string, e openai.Envelope, body []byte, candidates []*route.Model) agentapi.TokenCount {
+func allowanceOf(path string, e outline, body []byte, candidates []*route.Model) agentapi.TokenCount {
 	context := int64(0)
 	for _, m := range candidates {
 		context = max(context, m.Facts().Context)
@@ -35,8 +33,7 @@ func allowanceOf(path string, e openai.Envelope, body []byte, candidates []*rout
 	}
 	prompt, generated := context, context
 	if e.Previous == "" && e.Reference == "" { // stored items are in the prompt, but not in the body
-		images, _ := imagesIn(e.Messages)
-		prompt = min(prompt, tokensPerByte*int64(len(body))+templateTokens+imageTokens*images)
+		prompt = min(prompt, tokensPerByte*int64(len(body))+templateTokens+imageTokens*e.images)
 	}
 	if e.MaxTokens > 0 {
 		generated = min(generated, e.MaxTokens)
@@ -51,9 +48,8 @@ func allowanceOf(path string, e openai.Envelope, body []byte, candidates []*rout
 
 // estimateOf estimates the tokens of a request's prompt: that of an image is at most what an image
 // has, however many bytes it has.
-func estimateOf(e openai.Envelope, body []byte) int64 {
-	_, bytes := imagesIn(e.Messages)
-	return 1 + (int64(len(body))-bytes)/bytesPerToken
+func estimateOf(e outline, body []byte) int64 {
+	return 1 + (int64(len(body))-e.beyond)/bytesPerToken
 }
 
 // imagesIn counts the images of a conversation: one at a URL takes few bytes and many tokens.
@@ -83,12 +79,11 @@ func isImage(part json.RawMessage) bool {
 			kind = value // the backend rejects anything but a string
 		}
 	}
-	if bytes.IndexByte(kind, '\\') >= 0 {
-		var plain string
-		_ = json.Unmarshal(kind, &plain)
-		kind = strconv.AppendQuote(nil, plain)
+	switch string(openai.Text(kind)) {
+	case "image_url", "input_image", "image":
+		return true
 	}
-	return string(kind) == `"image_url"` || string(kind) == `"input_image"` || string(kind) == `"image"`
+	return false
 }
 
 // atMost returns the counts that are not above those of another.

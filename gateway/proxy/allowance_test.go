@@ -35,7 +35,7 @@ func TestAllowanceOfARequest(t *testing.T) {
 		"a call that is sent with its id":    {path: dialect.PathResponses, body: `{"model":"m","input":[{"id":"i","type":"function_call"}],"max_output_tokens":5}`, want: agentapi.TokenCount{Prompt: 1, Generated: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, err := envelopeOf(tc.path, []byte(tc.body))
+			e, err := outlineOf(tc.path, []byte(tc.body), "", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +60,7 @@ func TestAttackTokensOfImagesAreCharged(t *testing.T) {
 		dialect.PathMessages:  {`{"model":"m","messages":[{"content":[`, `{"type":"image","source":{"type":"url","url":"https://h/a"}}`, `],"role":"user"}],"input":[{}]}`},
 	} {
 		body := tc.before + strings.TrimSuffix(strings.Repeat(tc.image+",", images), ",") + tc.after
-		e, err := envelopeOf(path, []byte(body))
+		e, err := outlineOf(path, []byte(body), "", false)
 		if err != nil {
 			t.Fatal(err)
 		}

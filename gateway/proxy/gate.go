@@ -188,17 +188,17 @@ func (g *gate) models(c caller) (iter.Seq[route.Name], error) {
 }
 
 // meter takes the estimated tokens of the prompt from the rate limit of the caller's key.
-func (g *gate) meter(ctx context.Context, c caller, w *reply, envelope openai.Envelope, body []byte) (*meter, error) {
+func (g *gate) meter(ctx context.Context, c caller, w *reply, read outline, body []byte) (*meter, error) {
 	if c.key == nil {
 		return nil, nil
 	}
-	estimate := estimateOf(envelope, body)
+	estimate := estimateOf(read, body)
 	v := c.key.TakeTokens(estimate, g.keys.Now())
 	setRateHeaders(w.Header(), "Tokens", v)
 	if v.OK {
 		return &meter{keys: g.keys, key: c.key, counted: estimate}, nil
 	}
-	g.denied(ctx, c, keys.ReasonTokens, envelope.Model)
+	g.denied(ctx, c, keys.ReasonTokens, read.Model)
 	if v.Never {
 		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients respect it
 		e := openai.RateLimited(0)

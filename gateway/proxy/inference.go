@@ -32,24 +32,24 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	if err != nil {
 		return err
 	}
-	envelope, err := envelopeOf(r.URL.Path, body)
+	read, err := i.outline(ctx, c, r.URL.Path, body)
 	if err != nil {
 		release()
 		return err
 	}
 	answer := func(ctx context.Context, w *reply, r *http.Request) error {
 		defer release()
-		if envelope.Stream {
-			w.keepAlives = newKeepAlives(r.URL.Path, envelope.Model, body, func(n int64) (func(), error) { return i.limits.bodies.Hold(c.share(), n) })
+		if read.Stream {
+			w.keepAlives = newKeepAlives(r.URL.Path, read.Model, body, func(n int64) (func(), error) { return i.limits.bodies.Hold(c.share(), n) })
 			defer w.keepAlives.leaveBody()
 		}
-		return i.forward(ctx, c, w, r, envelope, body, release)
+		return i.forward(ctx, c, w, r, read, body, release)
 	}
-	if !runsInBackground(envelope, r) {
+	if !runsInBackground(read.Envelope, r) {
 		return answer(ctx, w, r)
 	}
 	outliving := r.Clone(context.WithoutCancel(ctx))
-	return i.background.detach(ctx, c.share(), w, envelope.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
+	return i.background.detach(ctx, c.share(), w, read.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
 }
 
 // membersOf are the members of a body that the agent reads on a route, as far as the gateway
@@ -78,14 +78,14 @@ func runsInBackground(e openai.Envelope, r *http.Request) bool {
 }
 
 // forward forwards a request whose body was read to a replica of its model.
-func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, envelope openai.Envelope, body []byte, release func()) error {
-	named, err := i.gate.lookup(ctx, c, envelope.Model)
+func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, read outline, body []byte, release func()) error {
+	named, err := i.gate.lookup(ctx, c, read.Model)
 	if err != nil {
 		return err
 	}
 	w.deployment = named.Model.Key.String()
 	c.setPriority(r.Header)
-	if w.meter, err = i.gate.meter(ctx, c, w, envelope, body); err != nil {
+	if w.meter, err = i.gate.meter(ctx, c, w, read, body); err != nil {
 		return err
 	}
 	ctx, cancel, deadline, err := i.limits.bound(ctx, r)
@@ -93,12 +93,12 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		return err
 	}
 	defer cancel()
-	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, envelope.Model, named.Model) }, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(envelope, r),
-		Request: dispatch.Request{Name: envelope.Model, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Owner: c.share(), Sequences: min(envelope.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(prefixFor(envelope, c.tenant(), i.keepAttribution), named.Adapter), Bytes: int64(len(body)),
+	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, read.Model, named.Model) }, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(read.Envelope, r),
+		Request: dispatch.Request{Name: read.Model, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
-	w.allow(allowanceOf(r.URL.Path, envelope, body, req.Candidates))
-	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, c, envelope, req.Candidates); err != nil {
+	w.allow(allowanceOf(r.URL.Path, read, body, req.Candidates))
+	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, c, read.Envelope, req.Candidates); err != nil {
 		return err
 	}
 	if w.keepAlives != nil {

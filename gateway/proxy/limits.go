@@ -26,7 +26,8 @@ type limits struct {
 	front.Limits
 	bodies *intake.Bodies
 	// total bounds the whole request; 0 means no limit.
-	total time.Duration
+	total    time.Duration
+	decoding *decoding
 }
 
 // boundUnread sets a short read deadline for a body that may stay unread, because the

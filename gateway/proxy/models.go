@@ -160,7 +160,12 @@ func (t *catalog) show(ctx context.Context, c caller, w *reply, r *http.Request)
 		return err
 	}
 	defer release()
+	end, err := t.limits.decoding.begin(ctx, c.share(), len(body))
+	if err != nil {
+		return err
+	}
 	name, err := ollama.DecodeShow(body)
+	end()
 	if err != nil {
 		return err
 	}

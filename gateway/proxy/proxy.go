@@ -123,7 +123,7 @@ func New(c Config) *Proxy {
 	bodies := &intake.Bodies{Max: c.MaxHeldBytes, SendBuffer: sendBuffer}
 	c.Registry.MustRegister(bodies)
 	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, pace: newPace(), metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
-		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
+		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout, decoding: newDecoding()}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
 	p.dispatcher = dispatch.New(dispatch.Config{Queue: c.Waiting, Pick: c.Pick, KeepAlive: c.KeepAlive, Registry: c.Registry,
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})
 	p.macs = upstream.New(upstream.Options{Table: c.Table, Identity: c.Identity, TakesTunnels: c.TakesTunnels, Changed: p.dispatcher.Notify,
