@@ -39,17 +39,19 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	}
 	answer := func(ctx context.Context, w *reply, r *http.Request) error {
 		defer release()
-		if read.Stream {
-			w.keepAlives = newKeepAlives(r.URL.Path, read.Model, body, func(n int64) (func(), error) { return i.limits.bodies.Hold(c.share(), n) })
+		mine, sent := read, body
+		read, body = outline{}, nil // this function may be kept for as long as the response runs
+		if mine.Stream {
+			w.keepAlives = newKeepAlives(r.URL.Path, mine.Model, sent, func(n int64) (func(), error) { return i.limits.bodies.Hold(c.share(), n) })
 			defer w.keepAlives.leaveBody()
 		}
-		return i.forward(ctx, c, w, r, read, body, release)
+		return i.forward(ctx, c, w, r, mine, sent, release)
 	}
 	if !runsInBackground(read.Envelope, r) {
 		return answer(ctx, w, r)
 	}
-	outliving := r.Clone(context.WithoutCancel(ctx))
-	return i.background.detach(ctx, c.share(), w, read.Stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
+	outliving, stream := r.Clone(context.WithoutCancel(ctx)), read.Stream
+	return i.background.detach(ctx, c.share(), w, stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
 }
 
 // membersOf are the members of a body that the agent reads on a route, as far as the gateway
@@ -79,7 +81,8 @@ func runsInBackground(e openai.Envelope, r *http.Request) bool {
 
 // forward forwards a request whose body was read to a replica of its model.
 func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, read outline, body []byte, release func()) error {
-	named, err := i.gate.lookup(ctx, c, read.Model)
+	name := read.Model // which readmit keeps, and nothing that is a part of the body
+	named, err := i.gate.lookup(ctx, c, name)
 	if err != nil {
 		return err
 	}
@@ -93,8 +96,8 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		return err
 	}
 	defer cancel()
-	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, read.Model, named.Model) }, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(read.Envelope, r),
-		Request: dispatch.Request{Name: read.Model, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body)),
+	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, name, named.Model) }, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(read.Envelope, r),
+		Request: dispatch.Request{Name: name, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
 	w.allow(allowanceOf(r.URL.Path, read, body, req.Candidates))

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -63,4 +64,64 @@ func TestAMacThatReadsNoBody(t *testing.T) {
 			resp.Body.Close()
 		})
 	}
+}
+
+// TestBodiesOfRunningResponses: once a response has begun, its request counts no more, and nothing
+// keeps it: neither the body nor what was decoded of it.
+func TestBodiesOfRunningResponses(t *testing.T) {
+	const size = 8 << 20
+	chat, response := `{"model":"m","stream":true,"messages":[{"role":"user","content":"a"}%s]`, `{"model":"m","stream":true,"input":[{"role":"user","content":"a"}%s]`
+	for name, tc := range map[string]struct {
+		path, before string
+		leaves       bool // the client, once the response has begun
+	}{
+		"white space in messages": {path: chatPath, before: chat},
+		"a cache key":             {path: chatPath, before: strings.Replace(chat, "%s", "", 1) + `,"prompt_cache_key":"%s"`},
+		"a response":              {path: "/v1/responses", before: response},
+		"in the background":       {path: "/v1/responses", before: response + `,"background":true`},
+		"without its client":      {path: "/v1/responses", before: response + `,"background":true`, leaves: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, ended := newWorld(t), make(chan struct{})
+			w.addMac("a", nil).server.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				rw.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(rw, "event: response.output_item.added\ndata: {}\n\n")
+				_ = http.NewResponseController(rw).Flush()
+				<-r.Context().Done()
+				close(ended)
+			})
+			before := heapBytes()
+			begin, end, _ := strings.Cut(tc.before, "%s")
+			r, err := http.NewRequestWithContext(t.Context(), "POST", w.url+tc.path, io.MultiReader(strings.NewReader(begin), io.LimitReader(blanks{}, size), strings.NewReader(end+"}")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatal(resp.Status, err)
+			}
+			if tc.leaves {
+				resp.Body.Close()
+			}
+			eventually(t, "the memory is free while the response runs", func() bool { return heapBytes()-before < size/2 })
+			select {
+			case <-ended:
+				t.Error("the response has ended")
+			default:
+			}
+		})
+	}
+}
+
+// heapBytes returns what is in use on the heap.
+func heapBytes() int64 {
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return int64(s.HeapAlloc)
 }
