@@ -216,6 +216,7 @@ func (b *body) complete(data []byte) ([]byte, error) {
 		return nil, errCrowded
 	}
 	b.stay()
+	b.interrupt = nil // which has the connection and its headers, and may not be there as long
 	b.count(b.room.sending(int64(cap(data))) - b.bytes)
 	return data, nil
 }

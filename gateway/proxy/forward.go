@@ -243,7 +243,7 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	if tenant := tenantOf(ctx); tenant != "" {
 		out.Header.Set(agentapi.HeaderTenant, tenant)
 	}
-	for _, name := range []string{anthropic.HeaderVersion, agentapi.HeaderPriority, agentapi.HeaderProgress} {
+	for _, name := range sentHeaders {
 		if value := r.Header.Get(name); value != "" {
 			out.Header[name] = []string{value[:min(len(value), maxValue)]}
 		}
@@ -265,6 +265,9 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	}
 	return out.WithContext(req.uploading(ctx))
 }
+
+// sentHeaders are the headers of a client that are sent to an agent.
+var sentHeaders = []string{anthropic.HeaderVersion, agentapi.HeaderPriority, agentapi.HeaderProgress}
 
 // maxValue bounds each header of a client that is sent to an agent: an agent refuses long
 // headers, and that would look like a failure of the Mac.

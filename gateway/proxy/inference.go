@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -50,8 +51,20 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	if !runsInBackground(read.Envelope, r) {
 		return answer(ctx, w, r)
 	}
-	outliving, stream := r.Clone(context.WithoutCancel(ctx)), read.Stream
+	outliving, stream := withoutClient(ctx, r), read.Stream
 	return i.background.detach(ctx, c.share(), w, stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
+}
+
+// withoutClient returns a request that runs without its client. It has only the headers that are read
+// of it: the others count for as long as the client is there.
+func withoutClient(ctx context.Context, r *http.Request) *http.Request {
+	out := &http.Request{Method: r.Method, URL: &url.URL{Path: r.URL.Path}, Header: http.Header{}, RemoteAddr: r.RemoteAddr}
+	for _, name := range append([]string{agentapi.HeaderTimeout}, sentHeaders...) {
+		if value := r.Header.Get(name); value != "" {
+			out.Header.Set(name, value[:min(len(value), maxValue)])
+		}
+	}
+	return out.WithContext(context.WithoutCancel(ctx))
 }
 
 // membersOf are the members of a body that the agent reads on a route, as far as the gateway

@@ -125,3 +125,30 @@ func heapBytes() int64 {
 	runtime.ReadMemStats(&s)
 	return int64(s.HeapAlloc)
 }
+
+// TestHeadersOfResponsesInTheBackground: they count while the client is there, and are not kept longer.
+func TestHeadersOfResponsesInTheBackground(t *testing.T) {
+	const n, size = 8, 900 << 10
+	w := newWorld(t)
+	w.addMac("a", nil).server.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if v := r.Header.Get(agentapi.HeaderProgress); v != "true" {
+			t.Errorf("the client's header is %q", v)
+		}
+		rw.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(rw, "event: response.output_item.added\ndata: {}\n\n")
+		_ = http.NewResponseController(rw).Flush()
+		<-r.Context().Done()
+	})
+	header, before := strings.Repeat("x", size), heapBytes()
+	for range n {
+		resp := w.do("POST", "/v1/responses", `{"model":"m","stream":true,"background":true,"input":"a"}`, "X-Other", header, agentapi.HeaderProgress, "true")
+		if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatal(resp.Status, err)
+		}
+		resp.Body.Close()
+	}
+	eventually(t, "the memory is free while the responses run", func() bool { return heapBytes()-before < n*size/4 })
+	if running := w.counter("requests_in_flight"); running != n {
+		t.Errorf("%v responses run", running)
+	}
+}
