@@ -113,6 +113,29 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "make a process", try: fork},
 		{what: "make a process as the C library does", try: fork3},
 		{what: "take memory that is mapped nowhere", try: func() error { _, err := unix.MemfdCreate("x", 0); return err }},
+		{what: "take memory that counts only while it is mapped", try: func() error { return takeMemory(unix.MAP_SHARED) }},
+		{what: "take memory of its own", allowed: true, try: func() error { return takeMemory(unix.MAP_PRIVATE) }},
+		{what: "have a pipe hold its memory", try: func() error { return toPipe(unix.SYS_VMSPLICE) }},
+		{what: "have a pipe hold a file", try: func() error { return toPipe(unix.SYS_SPLICE) }},
+		{what: "keep the agent from measuring it", try: func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }},
+		{what: "have a name", allowed: true, try: func() error {
+			return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("engine\x00")[0])), 0, 0, 0)
+		}},
+		{what: "allocate space beyond the size of a file", try: func() error {
+			f, err := os.Create(filepath.Join(dir, "cache/a/empty"))
+			if err != nil {
+				return nil
+			}
+			defer f.Close()
+			return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20)
+		}},
+		{what: "signal the process at the other end of a socket", try: func() error {
+			// Newer systems refuse a descriptor of such a process, and all refuse this one: by another error.
+			if err := unix.PidfdSendSignal(-1, 0, nil, 0); !errors.Is(err, unix.EPERM) {
+				return nil
+			}
+			return unix.EPERM
+		}},
 		{what: "take memory that outlives it", try: func() error {
 			id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600)
 			if err == nil {
@@ -129,6 +152,29 @@ var ownSocket int
 // askSocket changes or asks who is signalled about its socket.
 func askSocket(call, command, about uintptr) error {
 	if _, _, errno := syscall.Syscall(call, uintptr(ownSocket), command, about); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// takeMemory maps a page that no file has.
+func takeMemory(as int) error {
+	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, as|unix.MAP_ANON)
+	if err != nil {
+		return err
+	}
+	return unix.Munmap(page)
+}
+
+// toPipe moves nothing into a pipe, by a system call that can move pages.
+func toPipe(call uintptr) error {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return nil
+	}
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
+	if _, _, errno := syscall.Syscall6(call, uintptr(pipe[1]), 0, 0, 0, 0, 0); errno == unix.EPERM {
 		return errno
 	}
 	return nil

@@ -14,10 +14,12 @@ import (
 // refused are the system calls that answer EPERM from now on. An engine accepts
 // connections on the socket that it has, so it needs none that makes or
 // connects one; io_uring would make them past a filter. The agent measures what a
-// process has mapped and ends processes: memory that is mapped nowhere, or that
-// outlives its process, would count at no engine. Landlock bounds who reads and
+// process has mapped and ends processes: memory that is mapped nowhere, such as pages that
+// a pipe holds, or that outlives its process, would count at no engine. Nor would space of a
+// file beyond its size. Landlock bounds who reads and
 // writes a file, and not who changes its rights, times and attributes, or watches
-// its use: of all files of the user, which are the agent's too.
+// its use: of all files of the user, which are the agent's too. A socket gives its owner a
+// descriptor of the process at the other end, and Landlock before Linux 6.12 refuses no signal.
 var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
@@ -28,7 +30,8 @@ var refused = slices.Concat([]uint32{
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
 	unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_SEMGET, unix.SYS_MSGGET, unix.SYS_MQ_OPEN,
-	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_TKILL, unix.SYS_PIDFD_OPEN,
+	unix.SYS_VMSPLICE, unix.SYS_SPLICE, unix.SYS_TEE, unix.SYS_FALLOCATE,
+	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_TKILL, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL,
 	unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_KCMP,
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT, unix.SYS_TRUNCATE,
 	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
@@ -63,6 +66,7 @@ const (
 	offsetArch = 4
 	offsetArg0 = 16 // its lower half: both architectures are little-endian
 	offsetArg1 = 24
+	offsetArg3 = 40
 )
 
 // filterCalls installs the filter for all threads. The libraries that build
@@ -120,6 +124,15 @@ func callFilter(pid uint32) []bpf.Instruction {
 		}
 		program = appendCall(program, o.call, offsetArg1, is)
 	}
+	// The agent could not measure a process that is not dumpable. The pages of a shared mapping
+	// that no file has stay where they are when they are not mapped any more.
+	program = appendCall(program, unix.SYS_PRCTL, offsetArg0, []bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PR_SET_DUMPABLE, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
+	})
+	program = appendCall(program, unix.SYS_MMAP, offsetArg3, []bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.MAP_ANONYMOUS, SkipFalse: 2},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.MAP_SHARED, SkipFalse: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
+	})
 	// Threads are allowed, processes are not: they outlive an engine that is killed, and what
 	// they share with it is measured in parts. The C library uses clone where clone3 is unknown.
 	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.ENOSYS)})
