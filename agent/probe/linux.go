@@ -48,7 +48,8 @@ func hostOf(m map[string]int64, own int64) Host {
 	}
 }
 
-// Footprint is Pss_Anon + Pss_Shmem + SwapPss: mapped file pages can be taken
+// Footprint is Pss_Anon + Pss_Shmem + SwapPss and the page tables, VmPTE, of which a process
+// that only reads may have gigabytes: mapped file pages can be taken
 // back at any time, and darwin's figure does not count them either.
 func (System) Footprint(pid int) (int64, error) {
 	if _, err := startTime(pid); err != nil {
@@ -58,7 +59,11 @@ func (System) Footprint(pid int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return m["Pss_Anon"] + m["Pss_Shmem"] + m["SwapPss"], nil
+	tables, err := readFields(fmt.Sprintf("/proc/%d/status", pid), "VmPTE")
+	if err != nil {
+		return 0, err
+	}
+	return m["Pss_Anon"] + m["Pss_Shmem"] + m["SwapPss"] + tables["VmPTE"], nil
 }
 
 // StartTime is the boot and the clock tick of the start.
