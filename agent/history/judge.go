@@ -93,10 +93,12 @@ func (j *judge) began(l *life, socket string) {
 		}
 	}
 	_, promised := j.agent.ledger.Account().Holders[memory.Key{UID: l.uid, Epoch: l.epoch}]
+	order, _, _ := j.desired.order(l.uid)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.tally.sockets[socket] = l.uid
 	j.tally.start(l, j.mac.reportsWired())
+	j.tally.continues(l, order.Namespace)
 	j.tally.restarted(l)
 	if stranded := j.stranded(); stranded > strandedStart {
 		j.tally.fault("stranded: process %d of %s was started %v after engines left too much wired", l.pid, l.uid, stranded)
@@ -162,7 +164,7 @@ func (j *judge) mustYield(l *life) bool {
 		if uid == l.uid || o.Desired != v1alpha1.DesiredRunning || without < busyWait {
 			continue
 		}
-		if always || o.Namespace != orders[l.uid].Namespace && now.Sub(l.began) >= busyTenure {
+		if always || o.Namespace != orders[l.uid].Namespace && now.Sub(l.since) >= busyTenure {
 			return true
 		}
 	}
@@ -200,6 +202,7 @@ func (j *judge) reclaimed(r v1alpha1.Reclaim) {
 		t.fault("freed bytes: %s was reclaimed twice", r.ID)
 	}
 	l.reclaimed = true
+	t.tenures[r.Namespace] = tenure{l.since, r.Time.Time}
 	if engineOf(j.twin, l.pid) != nil {
 		t.fault("reservations: %s was reclaimed and process %d lives", r.ID, l.pid)
 	}

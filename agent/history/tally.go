@@ -29,6 +29,7 @@ type tally struct {
 	// models hold, since when.
 	crowded map[string]time.Time
 	gone    map[string]time.Time // when a replica's last engine was reclaimed
+	tenures map[string]tenure    // of the last engine of each namespace that was reclaimed
 	agent   time.Time            // when this agent started
 	// murky: what is wired does not show what engines left, because the history
 	// changed it otherwise, or kept the agent from seeing or remembering it.
@@ -57,14 +58,26 @@ type life struct {
 	pid         int
 	limit       int64
 	began       time.Time
+	since       time.Time // when the tenure began that it continues; began where it continues none
 	unloaded    time.Time // since when it is to be unloaded; zero: it is not
 	drain       time.Duration
 	reclaimed   bool
 }
 
+// tenure is since when engines of a namespace followed one another, and when the last ended.
+type tenure struct{ since, until time.Time }
+
+// continues notes the tenure that a life of a namespace continues.
+func (t *tally) continues(l *life, namespace string) {
+	l.since = l.began
+	if before, ok := t.tenures[namespace]; ok && l.began.Sub(before.until) <= busyWait {
+		l.since = before.since
+	}
+}
+
 func newTally() tally {
 	return tally{lives: map[string]*life{}, sockets: map[string]string{}, reasons: map[v1alpha1.ReclaimReason]*reasonTally{}, checks: map[v1alpha1.HostCheck]int{},
-		ended: map[string]v1alpha1.ReclaimReason{}, restarts: map[string][]time.Time{}, gone: map[string]time.Time{}}
+		ended: map[string]v1alpha1.ReclaimReason{}, restarts: map[string][]time.Time{}, gone: map[string]time.Time{}, tenures: map[string]tenure{}}
 }
 
 func reclaimID(uid string, epoch, load int64) string {

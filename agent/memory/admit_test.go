@@ -354,6 +354,8 @@ func TestBusyVictims(t *testing.T) {
 		"none before it waited":                          {waits(func(w *Want) { w.Waits-- }), []EngineReading{inUse("a", "other", 80, 5)}, ""},
 		"none of its own namespace":                      {waits(), []EngineReading{inUse("a", "mine", 80, 5)}, ""},
 		"none that has served for less than its tenure":  {waits(), []EngineReading{inUse("a", "other", 80, 4)}, ""},
+		"one that followed others of its namespace":      {waits(), []EngineReading{with(inUse("a", "other", 80, 1), func(e *EngineReading) { e.Tenure = start().Add(-busyTenure) })}, "a"},
+		"none that followed one just now":                {waits(), []EngineReading{with(inUse("a", "other", 80, 1), func(e *EngineReading) { e.Tenure = start().Add(time.Second - busyTenure) })}, ""},
 		"none that loads":                                {waits(), []EngineReading{with(inUse("a", "other", 80, 14), loading)}, ""},
 		"one that loads for longer than any model takes": {waits(), []EngineReading{with(inUse("a", "other", 80, 15), loading)}, "a"},
 		"none of its own namespace that loads":           {waits(), []EngineReading{with(inUse("a", "mine", 80, 15), loading)}, ""},

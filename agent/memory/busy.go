@@ -12,7 +12,7 @@ const (
 	busyWait = time.Minute
 	// busyTenure is how long an OnDemand engine serves before it is ended, in use,
 	// for an OnDemand model of another namespace: two models that are always in use
-	// alternate no faster.
+	// alternate no faster. What engines of its namespace served just before counts.
 	busyTenure = 5 * time.Minute
 	// loadTenure is the same of one that loads: many times what the largest model takes. An
 	// engine that was taken over may load for hours.
@@ -31,9 +31,17 @@ func (w Want) mayEnd(e EngineReading, now time.Time) bool {
 		return w.Always
 	}
 	if e.Loading {
-		return now.Sub(e.LoadBegan) >= loadTenure
+		return now.Sub(e.since(e.LoadBegan)) >= loadTenure
 	}
-	return now.Sub(e.ReadySince) >= busyTenure
+	return now.Sub(e.since(e.ReadySince)) >= busyTenure
+}
+
+// since returns the beginning of the engine's tenure, at own or before.
+func (e EngineReading) since(own time.Time) time.Time {
+	if !e.Tenure.IsZero() && e.Tenure.Before(own) {
+		return e.Tenure
+	}
+	return own
 }
 
 // busyVictims picks engines in use whose end covers the deficit, as few as

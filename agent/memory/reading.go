@@ -49,6 +49,9 @@ type EngineReading struct {
 	// LoadBegan is when it was started, or adopted, and ReadySince when it became ready;
 	// zero: not yet.
 	LoadBegan, ReadySince time.Time
+	// Tenure is since when engines of its namespace have followed one another up to this
+	// one; zero: it followed none.
+	Tenure time.Time
 	// Holds are the requests that the agent counts, Requests those that the
 	// engine counts. BusyKnown is false if the engine has not reported lately:
 	// unknown counts as busy.

@@ -52,6 +52,9 @@ type entry struct {
 	short     *memory.NoRoomError
 	roomAgain time.Time
 	wait      roomWait
+	// tenure is since when engines of its namespace have followed one another up to
+	// the last one that was started; zero: it followed none.
+	tenure time.Time
 	// guards and remembered are what earlier engines counted.
 	guards     GuardCounters
 	remembered Remembered

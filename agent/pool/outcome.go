@@ -82,6 +82,7 @@ func (rs *replicas) vacated(e *entry) {
 		e.guards = e.guards.plus(g.status.GetGuard())
 		e.remembered = e.remembered.plus(g.status.GetPrefixCache())
 		rs.room.answerHeadroom(g)
+		rs.tenures.left(e, g, time.Now())
 	}
 	other := e.engine != nil && e.engine.record.Reserved != e.assignment.ReservedBytes // the next engine needs another reservation
 	e.engine = nil

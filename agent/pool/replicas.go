@@ -56,6 +56,7 @@ type replicas struct {
 	// registry.mu guards what follows.
 	generation int64 // of the assignments it follows
 	shares     startShares
+	tenures    tenures
 }
 
 // apply makes assignments the desired state: entries that they do not name are
@@ -166,7 +167,10 @@ func (rs *replicas) load(e *entry) {
 	if early || !rs.admitted(e) {
 		return
 	}
-	rs.read(func() { rs.shares.starts(e.assignment.Namespace, now) })
+	rs.read(func() {
+		rs.shares.starts(e.assignment.Namespace, now)
+		e.tenure = rs.tenures.follow(e.assignment.Namespace, now)
+	})
 	rs.engines.start(e)
 }
 
