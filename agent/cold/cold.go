@@ -275,7 +275,8 @@ func (w *Owner) persisted(a *account, files []blocks.File) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		takes := blocks.Takes(min(info.Bytes, maxPersisted))
+		info.Bytes = min(info.Bytes, maxPersisted)
+		takes := space(info)
 		a.persisted = min(a.persisted+max(smallest, takes, min(f.Bytes, maxPersisted)), maxPersisted)
 		if err != nil || !info.Mode.IsRegular() || a.persisted > a.granted {
 			continue

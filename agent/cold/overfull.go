@@ -93,12 +93,26 @@ func (w *Owner) weigh(folder string, left int64) int64 {
 		if left < 0 {
 			break
 		}
-		left -= max(smallest, blocks.Takes(i.Bytes))
+		left -= max(smallest, space(i))
 		if i.Mode.IsDir() {
 			left = w.weigh(filepath.Join(folder, i.Name), left)
 		}
 	}
 	return left
+}
+
+// extra is how much more space than twice what its size takes a file has at most: some file
+// systems allocate ahead of what is written.
+const extra = 64 << 10
+
+// space returns how many bytes of the disk a file takes. One whose space was allocated in advance
+// takes more than its size.
+func space(i disk.Info) int64 {
+	takes := blocks.Takes(i.Bytes)
+	if i.Allocated > 2*takes+extra {
+		return i.Allocated
+	}
+	return takes
 }
 
 // clearAway removes what is no block from the folder of a model.

@@ -156,7 +156,7 @@ func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 	if !ok || !i.Mode.IsRegular() {
 		return w.foreign(at)
 	}
-	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: blocks.Takes(i.Bytes), used: i.Changed}
+	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: space(i), used: i.Changed}
 	if now := w.opt.Now(); f.used.After(now) { // by a clock that was ahead
 		f.used = now
 		if err := w.opt.FS.SetTime(at, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -196,7 +196,7 @@ func (w *Owner) foreign(path string) []found {
 	}
 	if !i.Mode.IsDir() {
 		w.listed++
-		return []found{{path: path, bytes: blocks.Takes(i.Bytes), used: i.Changed}}
+		return []found{{path: path, bytes: space(i), used: i.Changed}}
 	}
 	infos, err := w.opt.FS.ReadDir(path)
 	if err != nil {

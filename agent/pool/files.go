@@ -14,6 +14,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
 // maxSocketPath is what darwin's sockaddr_un holds, less the closing NUL.
@@ -123,8 +124,12 @@ func (f engineFiles) remove() {
 	_ = os.Remove(f.config)
 }
 
+// logBytes is what a log takes of the disk: its size, or the space that was allocated for it in
+// advance, of which its size shows nothing.
+func logBytes(info os.FileInfo) int64 { return max(info.Size(), disk.Allocated(info)) }
+
 // boundLog sets a log that grew too large aside as NAME.1 and empties it, also if it cannot be
-// set aside. The engine appends, so it continues at the beginning. It returns the size that it had.
+// set aside. The engine appends, so it continues at the beginning. It returns what it took of the disk.
 func boundLog(path string) (bytes int64, err error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -133,7 +138,7 @@ func boundLog(path string) (bytes int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("inspect engine log: %w", err)
 	}
-	if bytes = info.Size(); bytes <= maxLogBytes {
+	if bytes = logBytes(info); bytes <= maxLogBytes {
 		return bytes, nil
 	}
 	in, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -77,7 +77,7 @@ func removeOldLogs(dir string, here map[string]bool, count int, bytes int64) err
 			by[name[1]] = log
 		}
 		log.paths = append(log.paths, filepath.Join(dir, f.Name()))
-		log.bytes += info.Size()
+		log.bytes += logBytes(info)
 		if info.ModTime().After(log.written) {
 			log.written = info.ModTime()
 		}

@@ -62,10 +62,21 @@ type Reader interface {
 
 // Info describes a file or a folder.
 type Info struct {
-	Name    string
-	Bytes   int64
-	Changed time.Time
-	Mode    fs.FileMode
+	Name  string
+	Bytes int64
+	// Allocated is the space that it has on the disk; 0: not known.
+	Allocated int64
+	Changed   time.Time
+	Mode      fs.FileMode
+}
+
+// Allocated returns the space that a file has on the disk, which may be less than its size or
+// many times as much; 0 if the system does not report it.
+func Allocated(i fs.FileInfo) int64 {
+	if st, ok := i.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512
+	}
+	return 0
 }
 
 // OS is the file system of this machine. What it makes only this user reads.
@@ -139,7 +150,7 @@ func (OS) ReadDir(path string) ([]Info, error) {
 }
 
 func infoOf(i fs.FileInfo) Info {
-	return Info{Name: i.Name(), Bytes: i.Size(), Changed: i.ModTime(), Mode: i.Mode()}
+	return Info{Name: i.Name(), Bytes: i.Size(), Allocated: Allocated(i), Changed: i.ModTime(), Mode: i.Mode()}
 }
 
 // MkdirAll implements FS.

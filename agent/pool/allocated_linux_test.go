@@ -1,0 +1,32 @@
+package pool
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// TestALogThatIsAllocatedInAdvanceIsBounded: the size of such a log is 0, whatever it takes of the
+// disk. Its engine filled the disk, and nothing gave the space back.
+func TestALogThatIsAllocatedInAdvanceIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0123456789ab.log")
+	log, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if err := unix.Fallocate(int(log.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 2*overrunLogBytes); err != nil {
+		t.Fatal(err)
+	}
+	if bytes, err := boundLog(path); err != nil || bytes <= overrunLogBytes {
+		t.Errorf("the log takes %d bytes (%v), want at least %d", bytes, err, int64(overrunLogBytes))
+	}
+	info, err := log.Stat()
+	if err != nil || disk.Allocated(info) > maxLogBytes {
+		t.Errorf("the log still takes %d bytes (%v)", disk.Allocated(info), err)
+	}
+}
