@@ -7,6 +7,7 @@ import (
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	"github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // Prepare does nothing on Linux, where a process confines itself with Enter.
@@ -26,10 +27,25 @@ func Enter(r Rules) (string, error) {
 	if err := landlock.V7.BestEffort().Restrict(rules...); err != nil {
 		return "", fmt.Errorf("sandbox: restrict files with Landlock: %w", err)
 	}
+	if err := leaveThreads(); err != nil {
+		return "", fmt.Errorf("sandbox: limit threads: %w", err)
+	}
 	if err := filterCalls(); err != nil {
 		return "", fmt.Errorf("sandbox: filter system calls: %w", err)
 	}
 	return fmt.Sprintf("Landlock %d, seccomp", version), nil
+}
+
+// leaveThreads leaves a quarter of the threads that this user may have to others: the agent is of
+// the same user, and ends where it cannot make one.
+func leaveThreads() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
+		return err
+	}
+	limit.Cur -= limit.Cur / 4
+	limit.Max = limit.Cur
+	return unix.Setrlimit(unix.RLIMIT_NPROC, &limit)
 }
 
 // own are the files that a Go program and a measurement of its own memory read.

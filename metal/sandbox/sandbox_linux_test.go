@@ -157,6 +157,14 @@ func askSocket(call, command, about uintptr) error {
 	return nil
 }
 
+// threadsOfUser is how many threads the user of this process may have while it makes one.
+func threadsOfUser() (limit unix.Rlimit) {
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
+		panic(err)
+	}
+	return limit
+}
+
 // takeMemory maps a page that no file has.
 func takeMemory(as int) error {
 	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, as|unix.MAP_ANON)
@@ -250,9 +258,13 @@ func tryAll(dir string) {
 		say("socket: %v", err)
 		return
 	}
+	before := threadsOfUser()
 	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache/a"), filepath.Join(dir, "absent"), filepath.Join(dir, "identity")}}); err != nil {
 		say("enter: %v", err)
 		return
+	}
+	if after := threadsOfUser(); before.Cur != unix.RLIM_INFINITY && (after.Cur > before.Cur/8*7 || after.Max != after.Cur) {
+		say("it may have all %d threads of its user: %+v", before.Cur, after)
 	}
 	close(goOn)
 	hold.Wait()
