@@ -53,8 +53,9 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 // Bounds of an engine's messages in bytes: a message is in memory before it counts, and there are
 // as many as requests.
 const (
-	// maxEvent is more than an engine keeps of all output that a tenant has not read.
-	maxEvent = 20 << 20
+	// maxEvent is more than an engine sends in one event: a part of an echoed prompt, and parts of
+	// the answer. The agent holds more than twice as much while it decodes it.
+	maxEvent = 2 << 20
 	// maxVector is a vector of 16,384 dimensions, maxScore a score, and otherParts all else.
 	maxVector, maxScore, otherParts = 64 << 10, 16, 64 << 10
 )

@@ -68,3 +68,42 @@ func TestALongPromptIsEchoedInParts(t *testing.T) {
 		t.Errorf("%d bytes of the prompt came, want %d", got.Len(), len(prompt))
 	}
 }
+
+// TestALongAnswerThatWaitsComesInParts: an agent gets one event of each request at once, and takes
+// none that is as long as all unread output may be.
+func TestALongAnswerThatWaitsComesInParts(t *testing.T) {
+	s := newStream([]int32{1}, nil, unread{})
+	text, thoughts := "x"+strings.Repeat("é", 1<<20), strings.Repeat("a", 3*maxText+1)
+	s.pushPrompt("p", []sample.Ranked{{}})
+	s.push([]output.Delta{{Text: text, Reasoning: thoughts, Tokens: make([]int32, 3*maxTokens+1), Logprobs: make([]sample.Ranked, 2*maxRanked+1)}}, 0)
+	s.push([]output.Delta{{Calls: []output.Call{{Name: "f", Arguments: "{}", Ended: true}}}}, 0)
+	s.finish(Finished{})
+	var gotText, gotThoughts strings.Builder
+	var all Event
+	for {
+		ev, err := s.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ev.Text) > maxText || len(ev.Reasoning) > maxText || len(ev.Tokens) > maxTokens || len(ev.Logprobs) > maxRanked || !utf8.ValidString(ev.Text) {
+			t.Fatalf("an event has %d and %d bytes of text, %d tokens and %d log-probabilities", len(ev.Text), len(ev.Reasoning), len(ev.Tokens), len(ev.Logprobs))
+		}
+		if all.Prompt == "" && ev.Prompt == "" {
+			t.Fatal("the prompt does not come first")
+		}
+		gotText.WriteString(ev.Text)
+		gotThoughts.WriteString(ev.Reasoning)
+		all.Prompt += ev.Prompt
+		all.Tokens, all.Logprobs, all.Calls = append(all.Tokens, ev.Tokens...), append(all.Logprobs, ev.Logprobs...), append(all.Calls, ev.Calls...)
+		all.PromptLogprobs = append(all.PromptLogprobs, ev.PromptLogprobs...)
+		if ev.Finished != nil {
+			break
+		}
+	}
+	if gotText.String() != text || gotThoughts.String() != thoughts {
+		t.Errorf("%d and %d bytes of text came, want %d and %d", gotText.Len(), gotThoughts.Len(), len(text), len(thoughts))
+	}
+	if all.Prompt != "p" || len(all.PromptLogprobs) != 1 || len(all.Tokens) != 3*maxTokens+1 || len(all.Logprobs) != 2*maxRanked+1 || len(all.Calls) != 1 {
+		t.Errorf("%q, %d log-probabilities of it, %d tokens, %d log-probabilities and %d calls", all.Prompt, len(all.PromptLogprobs), len(all.Tokens), len(all.Logprobs), len(all.Calls))
+	}
+}

@@ -21,6 +21,10 @@ const (
 	// maxPrompt is how many bytes of an echoed prompt one event has. Without tenants a prompt
 	// may have all of maxUnread, and an agent takes messages of less.
 	maxPrompt = 1 << 20
+	// maxText is how many bytes of text, and of reasoning, one event has, and maxTokens how many
+	// tokens: with the parts of a prompt all are less than an agent takes in one message, of which
+	// it may get one of each request at once.
+	maxText, maxTokens = 64 << 10, 16 << 10
 	// eventBytes is what an event takes by itself, and sentLogprob a log-probability in the
 	// form in which it is sent.
 	eventBytes, sentLogprob = 320, 140
@@ -101,21 +105,30 @@ func (ev *Event) sentBytes() (n int64) {
 	return n
 }
 
-// split divides an event with more of the prompt or more log-probabilities than one has.
+// split divides an event with more of the prompt, of the text or of the tokens, or with more
+// log-probabilities, than one has.
 func (ev *Event) split() (first Event, rest *Event) {
 	switch {
 	case len(ev.Prompt) > maxPrompt:
-		n := maxPrompt
-		for n > maxPrompt-utf8.UTFMax && !utf8.RuneStart(ev.Prompt[n]) {
-			n--
-		}
-		first, rest = Event{Prompt: ev.Prompt[:n]}, new(*ev)
-		rest.Prompt = ev.Prompt[n:]
+		rest = new(*ev)
+		first.Prompt, rest.Prompt = cutText(ev.Prompt, maxPrompt)
 	case len(ev.PromptLogprobs) > maxRanked:
 		first = Event{Prompt: ev.Prompt}
 		rest = new(*ev)
 		rest.Prompt = ""
 		first.PromptLogprobs, rest.PromptLogprobs = cutRanked(ev.PromptLogprobs)
+	case len(ev.Text) > maxText: // without the prompt, which comes before it
+		first, rest = Event{Prompt: ev.Prompt, PromptLogprobs: ev.PromptLogprobs}, new(*ev)
+		rest.Prompt, rest.PromptLogprobs = "", nil
+		first.Text, rest.Text = cutText(ev.Text, maxText)
+	case len(ev.Reasoning) > maxText:
+		first, rest = Event{Prompt: ev.Prompt, PromptLogprobs: ev.PromptLogprobs, Text: ev.Text}, new(*ev)
+		rest.Prompt, rest.PromptLogprobs, rest.Text = "", nil, ""
+		first.Reasoning, rest.Reasoning = cutText(ev.Reasoning, maxText)
+	case len(ev.Tokens) > maxTokens:
+		first, rest = *ev, new(Event)
+		first.Tokens, rest.Tokens = ev.Tokens[:maxTokens:maxTokens], ev.Tokens[maxTokens:]
+		first.Logprobs, rest.Logprobs = nil, ev.Logprobs
 	case len(ev.Logprobs) > maxRanked:
 		first, rest = *ev, new(Event)
 		first.Logprobs, rest.Logprobs = cutRanked(ev.Logprobs)
@@ -123,6 +136,15 @@ func (ev *Event) split() (first Event, rest *Event) {
 		return *ev, nil
 	}
 	return first, rest
+}
+
+// cutText divides a text after most bytes, or up to three before, between two characters.
+func cutText(text string, most int) (first, rest string) {
+	n := most
+	for n > most-utf8.UTFMax && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n], text[n:]
 }
 
 // cutRanked moves the first out, so that they are freed before the rest.
