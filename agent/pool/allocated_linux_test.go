@@ -10,8 +10,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
-// TestALogThatIsAllocatedInAdvanceIsBounded: the size of such a log is 0, whatever it takes of the
-// disk. Its engine filled the disk, and nothing gave the space back.
+// TestALogThatIsAllocatedInAdvanceIsBounded: the size of such a log is 0, however much of the
+// disk it takes. Its engine filled the disk, and nothing gave the space back.
 func TestALogThatIsAllocatedInAdvanceIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0123456789ab.log")
 	log, err := os.Create(path)
