@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -96,6 +97,21 @@ func (l *Ledger) Admit(w Want, r Reading) error {
 	}
 	l.reserved[w.Key] = w.Bytes
 	return nil
+}
+
+// CanAdmit reports whether a key without a reservation would get the memory, now or once other
+// engines have ended for it.
+func (l *Ledger) CanAdmit(w Want, r Reading) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var short *NoRoomError
+	if err := l.checkReservation(w, r); errors.As(err, &short) {
+		return short.Pending || len(short.Victims)+len(short.Busy) > 0
+	}
+	if err := l.checkAvailable(w, r); errors.As(err, &short) {
+		return short.Pending || len(short.Victims)+len(short.Busy) > 0
+	}
+	return true
 }
 
 // checkReservation compares the sum of reservations with the capacity. Bytes that

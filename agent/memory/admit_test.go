@@ -338,7 +338,7 @@ func TestBusyVictims(t *testing.T) {
 		})
 	}
 	waits := func(change ...func(*Want)) Want {
-		w := Want{Key: Key{"new", 1}, Bytes: 30 * gib, Namespace: "mine", Waits: busyWait}
+		w := Want{Key: Key{"new", 1}, Bytes: 30 * gib, Namespace: "mine", Waits: BusyWait}
 		for _, c := range change {
 			c(&w)
 		}

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// busyWait is how long a load finds no memory before engines in use are ended
+	// BusyWait is how long a load finds no memory before engines in use are ended
 	// for it.
-	busyWait = time.Minute
+	BusyWait = time.Minute
 	// busyTenure is how long an OnDemand engine serves before it is ended, in use,
 	// for an OnDemand model of another namespace: two models that are always in use
 	// alternate no faster. What engines of its namespace served just before counts.
@@ -24,7 +24,7 @@ const (
 // namespace that has served for busyTenure, or loaded for loadTenure. A drain
 // that lasts is shortened in the same cases.
 func (w Want) mayEnd(e EngineReading, now time.Time) bool {
-	if w.Waits < busyWait || !e.OnDemand || e.Stopping && !e.Lasting || e.Idle() || e.Priority > w.Priority || e.Key == w.Key {
+	if w.Waits < BusyWait || !e.OnDemand || e.Stopping && !e.Lasting || e.Idle() || e.Priority > w.Priority || e.Key == w.Key {
 		return false
 	}
 	if w.Always || e.Namespace == w.Namespace {

@@ -39,9 +39,9 @@ func TestALoadDoesNotWaitForADrainThatLasts(t *testing.T) {
 		"an idle one is evicted":                 {want: small, engines: []EngineReading{drains, engine("idle", 40, 1)}, victims: []Key{{"idle", 1}}},
 		"it waits if nothing else can":           {engines: []EngineReading{drains}, pending: true},
 		"and together with an idle one":          {want: func(w *Want) { w.Bytes = 80 * gib }, engines: []EngineReading{with(drains, always), engine("idle", 40, 1)}, pending: true},
-		"later the drain is shortened":           {want: func(w *Want) { w.Waits = busyWait }, engines: []EngineReading{drains}, busy: []Key{{"drains", 1}}},
-		"not that of an always-resident replica": {want: func(w *Want) { w.Waits = busyWait }, engines: []EngineReading{with(drains, always)}, pending: true},
-		"not that of the same namespace":         {want: func(w *Want) { w.Waits, w.Namespace = busyWait, "other" }, engines: []EngineReading{drains}, pending: true},
+		"later the drain is shortened":           {want: func(w *Want) { w.Waits = BusyWait }, engines: []EngineReading{drains}, busy: []Key{{"drains", 1}}},
+		"not that of an always-resident replica": {want: func(w *Want) { w.Waits = BusyWait }, engines: []EngineReading{with(drains, always)}, pending: true},
+		"not that of the same namespace":         {want: func(w *Want) { w.Waits, w.Namespace = BusyWait, "other" }, engines: []EngineReading{drains}, pending: true},
 		"one that ends soon is waited for":       {want: small, engines: []EngineReading{with(drains, func(e *EngineReading) { e.Lasting = false }), engine("idle", 40, 1)}, pending: true},
 	} {
 		t.Run(name, func(t *testing.T) {

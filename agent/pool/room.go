@@ -15,6 +15,9 @@ const (
 	// claimTime is how long memory that engines in use are ended for is kept for
 	// the load, which is longer than they may take.
 	claimTime = 5 * time.Minute
+	// waitLapse is how long after an attempt that found no memory room is kept for the next one:
+	// the request was refused, and its client asks again.
+	waitLapse = 15 * time.Second
 	// longestYield bounds the drain of an engine that is ended for another model.
 	longestYield = time.Minute
 )
@@ -47,13 +50,8 @@ func (p *pressure) admit(e *entry) (coming bool, err error) {
 	var w memory.Want
 	p.read(func() {
 		now := time.Now()
-		w = memory.Want{
-			Key: e.key, Bytes: e.assignment.ReservedBytes, Priority: e.assignment.Residency.EvictionPriority,
-			Namespace: e.assignment.Namespace, Always: !e.onDemand(), Waits: e.wait.tried(now), Claimed: p.claimed(e, now),
-		}
-		if w.Always {
-			w.Priority = anyPriority
-		}
+		w = p.wantOf(e, e.wait.tried(now), now)
+		w.Claimed += p.keptFor(e, r, now)
 	})
 	if err = p.ledger.Admit(w, r); err == nil {
 		p.read(func() { e.wait = roomWait{} })
@@ -63,6 +61,45 @@ func (p *pressure) admit(e *entry) (coming bool, err error) {
 		coming = short.Pending || p.awaiting(e) || p.evictFor(e, short.Victims) || p.endFor(e, short.Busy)
 	}
 	return coming, err
+}
+
+// wantOf is what an entry asks for; the caller holds mu.
+func (p *pressure) wantOf(e *entry, waits time.Duration, now time.Time) memory.Want {
+	w := memory.Want{
+		Key: e.key, Bytes: e.assignment.ReservedBytes, Priority: e.assignment.Residency.EvictionPriority,
+		Namespace: e.assignment.Namespace, Always: !e.onDemand(), Waits: waits, Claimed: p.claimed(e, now),
+	}
+	if w.Always {
+		w.Priority = anyPriority
+	}
+	return w
+}
+
+// keptFor is the memory that an on-demand load leaves to the one of another namespace that has
+// waited longest, and for a minute, if that one could have it now: it is next, whoever asks first
+// when an engine becomes idle or ends. The caller holds mu.
+func (p *pressure) keptFor(e *entry, r memory.Reading, now time.Time) int64 {
+	if !e.onDemand() || e.reserved || e.claims(now) {
+		return 0
+	}
+	var first *entry
+	for _, o := range p.entries {
+		if o.waits(now) && !o.claims(now) && o.assignment.Namespace != e.assignment.Namespace &&
+			o.wait.began.Before(e.wait.began) && (first == nil || o.wait.began.Before(first.wait.began)) {
+			first = o
+		}
+	}
+	if first == nil || !p.ledger.CanAdmit(p.wantOf(first, now.Sub(first.wait.began), now), r) {
+		return 0
+	}
+	return first.assignment.ReservedBytes
+}
+
+// waits reports whether requests of an on-demand entry have found no memory for a minute; the
+// caller holds registry.mu.
+func (e *entry) waits(now time.Time) bool {
+	return e.onDemand() && e.refused == nil && e.engine == nil && !e.reserved && !e.wait.last.IsZero() &&
+		now.Sub(e.wait.last) <= waitLapse && now.Sub(e.wait.began) >= memory.BusyWait
 }
 
 // anyPriority: an always-resident replica evicts any idle OnDemand engine.
