@@ -76,7 +76,7 @@ func (p *pressure) wantOf(e *entry, waits time.Duration, now time.Time) memory.W
 }
 
 // keptFor is the memory that an on-demand load leaves to the one of another namespace that has
-// waited longest, and for a minute, if that one could have it now: it is next, whoever asks first
+// waited longest, and for a minute, if that one could have it now: it is next, also if another asks first
 // when an engine becomes idle or ends. The caller holds mu.
 func (p *pressure) keptFor(e *entry, r memory.Reading, now time.Time) int64 {
 	if !e.onDemand() || e.reserved || e.claims(now) {
