@@ -59,6 +59,8 @@ type Reconciler struct {
 	Clock        clock.PassiveClock
 
 	round round
+	// repeats bound the reasons of replicas that still wait, by namespace.
+	repeats *notice.Limits
 	// leftSince is when passes began to leave status writes to the next one; zero: the last one did not.
 	leftSince time.Time
 }
@@ -130,12 +132,16 @@ func placedTrue(r *v1alpha1.ModelReplica) bool {
 // Reconcile makes one pass over all replicas.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	r.round.begin()
+	if r.repeats == nil {
+		r.repeats = &notice.Limits{Burst: maxReports, Every: repeatEvery}
+	}
 	snapshot, replicas, err := r.read(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var errs []error
 	writes := newWrites()
+	writes.now = r.Clock.Now()
 	if err := r.reserve(ctx, snapshot, writes, replicas); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -241,6 +247,7 @@ const sayAfter = time.Second
 // for status. A spec write that fails delays the status of its own replica alone: it may fail
 // for ever. They do not touch the snapshot.
 type writes struct {
+	now          time.Time // of the pass
 	group        errgroup.Group
 	statusWrites []statusWrite
 	// due: they are written also if a replica was bound, because the next pass does not decide
@@ -344,10 +351,28 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 	case d.Mac == "" && ahead != replica.Spec.PrefetchNodeName:
 		w.specWrite(replica.UID, func() error { return r.prefetch(ctx, replica, ahead) })
 	}
-	if !binds {
+	switch _, differs := merged(replica, condition, w.now); {
+	case binds || !differs:
+	case stillWaits(replica, condition) && !r.repeats.Allow(replica.Namespace, w.now):
+		r.round.lookAgain(repeatAgain)
+	default:
+		r.round.reports++
 		w.deferStatus(replica.UID, func() error { return r.report(ctx, replica, condition) })
 	}
 	return nil
+}
+
+// repeatEvery is how often another reason is written why a replica of a namespace waits, after
+// maxReports at once: the figures in the reasons of thousands change with one other replica. The rest
+// is looked at after repeatAgain.
+const (
+	repeatEvery = 50 * time.Millisecond
+	repeatAgain = 10 * time.Second
+)
+
+// stillWaits reports whether a replica that is known to wait for a Mac only gets another reason.
+func stillWaits(replica *v1alpha1.ModelReplica, c status.Condition) bool {
+	return c.Status == metav1.ConditionFalse && meta.IsStatusConditionFalse(replica.Status.Conditions, v1alpha1.ConditionPlaced)
 }
 
 // preempt records the reason at the victims, and deletes them: they drain like any replica,
@@ -401,10 +426,16 @@ func configure(replica *v1alpha1.ModelReplica) *ac.ModelReplicaApplyConfiguratio
 	return ac.ModelReplica(replica.Name, replica.Namespace).WithUID(replica.UID)
 }
 
-func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica, c status.Condition) error {
+// merged returns the condition Placed of a replica as it is to be, and whether it is another one.
+func merged(replica *v1alpha1.ModelReplica, c status.Condition, now time.Time) (after []metav1.Condition, differs bool) {
 	before := status.Pick(replica.Status.Conditions, v1alpha1.ConditionPlaced)
-	after := status.Merge(before, replica.Generation, r.Clock.Now(), c)
-	if status.Equal(before, after) {
+	after = status.Merge(before, replica.Generation, now, c)
+	return after, !status.Equal(before, after)
+}
+
+func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica, c status.Condition) error {
+	after, differs := merged(replica, c, r.Clock.Now())
+	if !differs {
 		return nil
 	}
 	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerPlacement,

@@ -1,8 +1,13 @@
 package placement
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -36,5 +41,79 @@ func TestMessagesOfInspectionsStartNoPass(t *testing.T) {
 		if got := macMatters().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tc.want {
 			t.Errorf("%s: a pass starts: %v, want %v", name, got, tc.want)
 		}
+	}
+}
+
+// TestReportsOfANamespaceDelayNoPass: a change of one replica may change the messages of thousands that
+// wait for a Mac, and a pass places the replicas of all.
+func TestReportsOfANamespaceDelayNoPass(t *testing.T) {
+	c := crowded()
+	for i := range 2000 {
+		c.add("crowd", fmt.Sprintf("more-%d", i), 100*gib, time.Hour, 0)
+	}
+	c.add("other", "large", 100*gib, 0, 0)
+	r := &Reconciler{Client: c, Clock: clock.RealClock{}}
+	for passes, before := 0, 0; ; passes++ {
+		result, err := r.Reconcile(t.Context(), pass)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(c.reported) - before; n > maxReports {
+			t.Fatalf("pass %d reports on %d replicas, want at most %d", passes, n, maxReports)
+		}
+		before = len(c.reported)
+		switch passes {
+		case 0:
+			if c.reported["large"] != 1 {
+				t.Error("the first pass does not report on the replica of another namespace")
+			}
+			c.add("other", "small", gib, 0, 0)
+		case 1:
+			if strings.Join(c.bound, " ") != "small" {
+				t.Fatalf("the second pass placed %v, want the replica of another namespace", c.bound)
+			}
+		case 100:
+			t.Fatal("the round does not end")
+		}
+		if result.RequeueAfter == 0 {
+			break
+		}
+	}
+	if len(c.reported) != 3002 || c.reported["large"] != 1 {
+		t.Errorf("%d replicas have a report, the one of another namespace %d times", len(c.reported), c.reported["large"])
+	}
+}
+
+// TestReasonsOfANamespaceAreRepeatedSlowly: a tenant can change the figures in the messages of thousands
+// of replicas all the time.
+func TestReasonsOfANamespaceAreRepeatedSlowly(t *testing.T) {
+	c, clock := crowded(), &slowClock{now: time.Unix(1_800_000_000, 0)}
+	c.add("other", "large", 100*gib, 0, 0)
+	for i := range c.replicas {
+		c.replicas[i].Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoRoom, Message: "other figures"}}
+	}
+	r := &Reconciler{Client: c, Clock: clock}
+	rounds := func() (reports int) {
+		c.reported = map[string]int{}
+		for range 20 {
+			result, err := r.Reconcile(t.Context(), pass)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.RequeueAfter == repeatAgain {
+				break
+			}
+		}
+		for _, n := range c.reported {
+			reports += n
+		}
+		return reports
+	}
+	if n := rounds(); n != maxReports+1 || c.reported["large"] != 1 {
+		t.Errorf("%d replicas are reported, that of another namespace %d times", n, c.reported["large"])
+	}
+	clock.now = clock.now.Add(repeatAgain)
+	if n, most := rounds(), int(repeatAgain/repeatEvery)+1; n > most {
+		t.Errorf("%d replicas are reported later, want at most %d", n, most)
 	}
 }

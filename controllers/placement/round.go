@@ -15,6 +15,10 @@ import (
 // change waits no longer for it.
 const passBudget = 2 * time.Second
 
+// maxReports is after how many changed conditions a pass ends. One change may alter those of thousands
+// of replicas that wait for a Mac, and only the next pass places what is created meanwhile.
+const maxReports = 256
+
 // round is a sequence of passes that decides for each unplaced replica once: a pass that has
 // used its budget ends, and the next one skips what the round decided already. Without
 // that, replicas at the end of the order would never be decided for. A replica that claims
@@ -32,6 +36,8 @@ type round struct {
 	retry time.Duration
 	// used of the budget of this pass, and claimed of that of decisions with claims.
 	used, claimed time.Duration
+	// reports that this pass is to write.
+	reports int
 	// skipped: this pass continued another one.
 	skipped bool
 	// left: replicas are left for the next pass.
@@ -40,7 +46,7 @@ type round struct {
 
 // begin starts a pass, and a round unless one is in progress.
 func (r *round) begin() {
-	r.used, r.claimed, r.skipped, r.left = 0, 0, len(r.decided) > 0, false
+	r.used, r.claimed, r.reports, r.skipped, r.left = 0, 0, 0, len(r.decided) > 0, false
 	if !r.skipped {
 		r.decided, r.retry = map[types.UID]int64{}, 0
 		r.changed.Store(false)
@@ -59,9 +65,7 @@ func (r *round) skips(replica *v1alpha1.ModelReplica) bool {
 
 // note records a decision and how long it took.
 func (r *round) note(replica *v1alpha1.ModelReplica, d plan.Decision, took time.Duration) {
-	if d.RetryAfter > 0 && (r.retry == 0 || d.RetryAfter < r.retry) {
-		r.retry = d.RetryAfter
-	}
+	r.lookAgain(d.RetryAfter)
 	if fleet.Prefetches(replica) {
 		// A snapshot counts what it keeps already; the next pass reads what this one chose.
 		if r.used += took; d.Prefetch == replica.Spec.PrefetchNodeName {
@@ -80,8 +84,15 @@ func (r *round) note(replica *v1alpha1.ModelReplica, d plan.Decision, took time.
 	}
 }
 
-// cut reports whether the pass has used its budget.
-func (r *round) cut() bool { return r.used >= passBudget }
+// lookAgain notes that the next round is due after a time; 0: it is not.
+func (r *round) lookAgain(after time.Duration) {
+	if after > 0 && (r.retry == 0 || after < r.retry) {
+		r.retry = after
+	}
+}
+
+// cut reports whether the pass has used its budget, or has as much to report as it may.
+func (r *round) cut() bool { return r.used >= passBudget || r.reports >= maxReports }
 
 // end ends a pass and reports whether another follows at once: for the rest of the
 // replicas, or for what changed while the round took several passes. After a failure
