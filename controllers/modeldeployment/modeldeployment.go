@@ -87,7 +87,9 @@ func (r *Reconciler) act(ctx context.Context, s *scope) error {
 	if err := r.addFinalizer(ctx, s); err != nil {
 		return err
 	}
-	s.verdict = accept(s)
+	if err := r.judge(ctx, s); err != nil {
+		return err
+	}
 	if s.verdict.engine != nil {
 		current, err := r.ensureRevision(ctx, s, *s.verdict.engine)
 		if err != nil {

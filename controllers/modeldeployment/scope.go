@@ -53,7 +53,7 @@ type scope struct {
 	profile *v1alpha1.ModelProfile
 
 	// otherNames is how many names the other deployments of the namespace have; it is read only if
-	// this one would get more than it has.
+	// this one would be accepted with more than it has.
 	otherNames int
 	// roomAgain: there is room for the spec, for which there was none when it was read.
 	roomAgain bool
@@ -165,25 +165,34 @@ func (r *Reconciler) readHolders(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// readRoom reads what depends on the other deployments of the namespace, or of all, if it matters.
+// readRoom reads whether there is room by now for a spec for which there was none.
 func (r *Reconciler) readRoom(ctx context.Context, s *scope) error {
-	var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
-	d, crowded := s.deployment, fleet.Crowded(s.deployment)
-	in := []client.ListOption{client.InNamespace(d.Namespace), client.UnsafeDisableDeepCopy}
-	switch {
-	case crowded:
-		in = in[1:]
-	case !d.DeletionTimestamp.IsZero() || len(fleet.Claims(d))+1 <= len(d.Status.ServedNames):
+	if !fleet.Crowded(s.deployment) {
 		return nil
 	}
-	if err := r.Client.List(ctx, &list, in...); err != nil {
+	var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list deployments: %w", err)
 	}
-	if crowded {
-		s.roomAgain = fleet.RoomAgain(d, list.Items)
+	s.roomAgain = fleet.RoomAgain(s.deployment, list.Items)
+	return nil
+}
+
+// judge decides on the deployment. It reads how many names others of the namespace have only if the
+// deployment would get more than it has: a pass over one of thousands that are refused must not list
+// all of them.
+func (r *Reconciler) judge(ctx context.Context, s *scope) error {
+	s.verdict = accept(s)
+	if s.verdict.engine == nil || len(s.verdict.names) <= len(s.deployment.Status.ServedNames) {
 		return nil
 	}
-	s.otherNames = otherNames(d, list.Items)
+	var list v1alpha1.ModelDeploymentList // of the cache's own objects: read only
+	if err := r.Client.List(ctx, &list, client.InNamespace(s.deployment.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		s.verdict = verdict{}
+		return fmt.Errorf("list deployments: %w", err)
+	}
+	s.otherNames = otherNames(s.deployment, list.Items)
+	s.verdict = accept(s)
 	return nil
 }
 
@@ -300,7 +309,10 @@ func (s *scope) again() time.Duration {
 	if (s.verdict.uninspected || s.verdict.crowded) && (out == 0 || out > repeatInspected) {
 		out = repeatInspected
 	}
-	if out == 0 || s.tokenAgain == 0 {
+	switch {
+	case s.verdict.crowded: // another credential makes no room, and each look is at all deployments
+		return out
+	case out == 0 || s.tokenAgain == 0:
 		return max(out, s.tokenAgain)
 	}
 	return min(out, s.tokenAgain)
