@@ -59,7 +59,7 @@ type Reconciler struct {
 	Clock        clock.PassiveClock
 
 	round round
-	// repeats bound the reasons of replicas that still wait, by namespace.
+	// repeats bound the reports on replicas that still wait, by repeatOf.
 	repeats *notice.Limits
 	// leftSince is when passes began to leave status writes to the next one; zero: the last one did not.
 	leftSince time.Time
@@ -353,7 +353,7 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 	}
 	switch _, differs := merged(replica, condition, w.now); {
 	case binds || !differs:
-	case stillWaits(replica, condition) && !r.repeats.Allow(replica.Namespace, w.now):
+	case r.delays(repeatOf(replica, condition), w.now):
 		r.round.lookAgain(repeatAgain)
 	default:
 		r.round.reports++
@@ -370,9 +370,23 @@ const (
 	repeatAgain = 10 * time.Second
 )
 
-// stillWaits reports whether a replica that is known to wait for a Mac only gets another reason.
-func stillWaits(replica *v1alpha1.ModelReplica, c status.Condition) bool {
-	return c.Status == metav1.ConditionFalse && meta.IsStatusConditionFalse(replica.Status.Conditions, v1alpha1.ConditionPlaced)
+// delays reports whether such reports have been written too often to write another one now.
+func (r *Reconciler) delays(repeat string, now time.Time) bool {
+	return repeat != "" && !r.repeats.Allow(repeat, now)
+}
+
+// repeatOf returns of what a report is one, if it only gives another reason, or other figures, for a
+// replica that is known to wait for a Mac; empty if it is another report. Reasons, which a rollout
+// follows, do not wait for figures.
+func repeatOf(replica *v1alpha1.ModelReplica, c status.Condition) string {
+	before := meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced)
+	switch {
+	case before == nil || before.Status != metav1.ConditionFalse || c.Status != metav1.ConditionFalse:
+		return ""
+	case before.Reason != c.Reason:
+		return replica.Namespace + "/" + c.Reason
+	}
+	return replica.Namespace
 }
 
 // preempt records the reason at the victims, and deletes them: they drain like any replica,

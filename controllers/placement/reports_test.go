@@ -90,7 +90,7 @@ func TestReasonsOfANamespaceAreRepeatedSlowly(t *testing.T) {
 	c, clock := crowded(), &slowClock{now: time.Unix(1_800_000_000, 0)}
 	c.add("other", "large", 100*gib, 0, 0)
 	for i := range c.replicas {
-		c.replicas[i].Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoRoom, Message: "other figures"}}
+		c.replicas[i].Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTooLarge, Message: "other figures"}}
 	}
 	r := &Reconciler{Client: c, Clock: clock}
 	rounds := func() (reports int) {
@@ -112,6 +112,11 @@ func TestReasonsOfANamespaceAreRepeatedSlowly(t *testing.T) {
 	if n := rounds(); n != maxReports+1 || c.reported["large"] != 1 {
 		t.Errorf("%d replicas are reported, that of another namespace %d times", n, c.reported["large"])
 	}
+	c.replicas[999].Status.Conditions[0].Reason = v1alpha1.ReasonOverQuota
+	if rounds(); c.reported["crowd-999"] != 1 {
+		t.Error("another reason waits for other figures")
+	}
+	c.replicas[999].Status.Conditions[0].Reason = v1alpha1.ReasonTooLarge
 	clock.now = clock.now.Add(repeatAgain)
 	if n, most := rounds(), int(repeatAgain/repeatEvery)+1; n > most {
 		t.Errorf("%d replicas are reported later, want at most %d", n, most)
