@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
@@ -26,8 +27,10 @@ type blocks struct {
 	prefixes *prefixCache // nil if there is none
 	guard    *guard.Guard
 	log      *slog.Logger
-	// pending sequences still wait for room to restore a prefix.
-	pending []batch.ID
+	// pending sequences still wait to restore a prefix: later ones for steps of others, and do not
+	// begin to compute it meanwhile, the others for room.
+	pending, later []batch.ID
+	side           *sideWork
 	// wanted are the images that the proposed chunks need first, in the order of these.
 	wanted []wantedImage
 	// roomless are the images without memory to be encoded. Their prompts are held.
@@ -43,8 +46,10 @@ func (b *blocks) keepRoomless(images ...wantedImage) {
 	}
 }
 
-// held returns the prompts that others pass: those without room for an image, and more.
+// held returns the prompts that others pass: those that are restored later, those without room for
+// an image, and more.
 func (b *blocks) held(more ...batch.ID) []batch.ID {
+	more = append(more, b.later...)
 	for _, w := range b.roomless {
 		more = append(more, w.sequence.id)
 	}
@@ -54,12 +59,13 @@ func (b *blocks) held(more ...batch.ID) []batch.ID {
 // leave forgets what a sequence that is preempted waits for, and what the back end holds of its images.
 func (b *blocks) leave(s *sequence) {
 	b.pending = slices.DeleteFunc(b.pending, func(id batch.ID) bool { return id == s.id })
+	b.later = slices.DeleteFunc(b.later, func(id batch.ID) bool { return id == s.id })
 	b.roomless = slices.DeleteFunc(b.roomless, func(w wantedImage) bool { return w.sequence == s })
 	s.images.forget(s.prompt)
 }
 
 // restore has admitted sequences continue from their cached prefixes. Those that have no
-// room for it yet are tried again before the next step.
+// room for it yet, or have to wait for steps of others, are tried again before the next step.
 func (b *blocks) restore(admitted []batch.ID) {
 	if b.prefixes == nil {
 		for _, id := range admitted {
@@ -70,7 +76,7 @@ func (b *blocks) restore(admitted []batch.ID) {
 		return
 	}
 	pending := append(b.pending, admitted...)
-	b.pending = nil
+	b.pending, b.later = nil, nil
 	for _, id := range pending {
 		if s := b.byID[id]; s != nil && b.sched.InKV(id) == 0 && !b.restoreOne(s) {
 			b.pending = append(b.pending, id)
@@ -79,7 +85,7 @@ func (b *blocks) restore(admitted []batch.ID) {
 }
 
 // restoreOne restores the cached prefix of a sequence, of which at least one token is left
-// to compute. done is false if there is no room yet.
+// to compute. done is false if there is no room yet, or steps come first.
 func (b *blocks) restoreOne(s *sequence) (done bool) {
 	p := b.prefixes
 	if s.wantsPromptLogprobs() {
@@ -87,6 +93,12 @@ func (b *blocks) restoreOne(s *sequence) (done bool) {
 		return true
 	}
 	point := s.prefix.chain.Find(s.tokens, len(s.tokens)-1, p.ram.Has)
+	decodes := b.sched.Decodes()
+	if point.Tokens > 0 && b.side.waits(decodes) {
+		b.pinBefore(s, point) // used last, they are evicted last
+		b.later = append(b.later, s.id)
+		return false
+	}
 	views, ok := p.views(s.prefix.chain.Under(s.tokens, point))
 	defer func() {
 		for _, v := range views {
@@ -100,6 +112,8 @@ func (b *blocks) restoreOne(s *sequence) (done bool) {
 	if !b.roomToRestore(s, point) {
 		return false
 	}
+	began := time.Now()
+	defer func() { b.side.did(began, decodes) }()
 	slices, state := b.slices(point, views)
 	if err := b.kv.Restore(tensor.RequestID(s.id), point.Tokens, slices, state); err != nil {
 		b.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())
@@ -131,8 +145,14 @@ func (b *blocks) restored(s *sequence, point kv.Point) {
 // continueFrom has a sequence continue from a point, and pins the blocks before it.
 func (b *blocks) continueFrom(s *sequence, point kv.Point) {
 	s.begin(point.Tokens)
+	s.prefix.saved, s.prefix.disabled = point.Blocks, false
+	b.pinBefore(s, point)
+}
+
+// pinBefore pins the blocks before a point for a sequence, and no others.
+func (b *blocks) pinBefore(s *sequence, point kv.Point) {
 	old := s.prefix.pins
-	s.prefix.pins, s.prefix.saved, s.prefix.disabled = nil, point.Blocks, false
+	s.prefix.pins = nil
 	for _, key := range s.prefix.chain.Under(s.tokens, point) {
 		b.prefixes.pin(s, key)
 	}
@@ -178,11 +198,19 @@ func (b *blocks) slices(point kv.Point, views []*kv.View) (slices [][]byte, stat
 	return slices, state
 }
 
-// makeRoom gives the KV that the next step takes back to requests.
+// makeRoom gives the KV that the next step takes back to requests. Those that are restored later take
+// none in it: it may have the blocks that they wait for.
 func (b *blocks) makeRoom() {
-	if b.prefixes != nil {
-		b.prefixes.resize(b.sched.FreeTokens())
+	if b.prefixes == nil {
+		return
 	}
+	free := b.sched.FreeTokens()
+	for _, id := range b.later {
+		if s := b.byID[id]; s != nil {
+			free += len(s.tokens)
+		}
+	}
+	b.prefixes.resize(free)
 }
 
 // prepare makes room for the blocks that sequences are about to fill, while a step is

@@ -20,11 +20,12 @@ type imageEncoder struct {
 	kernels footprint.Kernels
 	shared  *shared
 	blocks  *blocks
+	side    *sideWork
 }
 
 const (
-	// encodeBeside and encodeAlone are how long layers of the tower are computed between
-	// two steps, at least one: while others generate, and else.
+	// encodeBeside and encodeAlone are how long layers of the tower are computed at a time, at
+	// least one: while others generate (see sideWork), and else.
 	encodeBeside, encodeAlone = 20 * time.Millisecond, 200 * time.Millisecond
 	// roomWait is how long an image waits for memory before its request is refused.
 	roomWait = time.Minute
@@ -37,9 +38,12 @@ type wantedImage struct {
 }
 
 // advance computes layers of the first image that there is room for, for a short time: of those
-// that have waited for room, and of the wanted ones. worked is false if there is none. A refusal
-// ends the sequence.
+// that have waited for room, and of the wanted ones. worked is false if there is none, or steps come
+// first. A refusal ends the sequence.
 func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusal, err error) {
+	if e.side.waits(e.sched.Decodes()) {
+		return false, nil, nil, nil
+	}
 	all := slices.Concat(e.blocks.roomless, e.blocks.wanted)
 	e.blocks.roomless = e.blocks.roomless[:0]
 	for i, w := range all {
@@ -70,10 +74,11 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 
 // encode computes layers of an image.
 func (e *imageEncoder) encode(m *promptImage) error {
-	began, slice := time.Now(), encodeAlone
-	if e.sched.Decodes() > 0 {
+	began, slice, decodes := time.Now(), encodeAlone, e.sched.Decodes()
+	if decodes > 0 {
 		slice = encodeBeside
 	}
+	defer func() { e.side.did(began, decodes) }()
 	if m.encoding == nil {
 		m.scope = e.backend.NewScope(e.shared.hard)
 		m.encoding = e.tower.Begin(m.scope, e.input.images.processor.Cut(m.scaled.pixels))

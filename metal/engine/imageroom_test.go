@@ -4,7 +4,9 @@ package engine_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
@@ -65,4 +67,40 @@ func TestAnImageWithoutRoomLetsOthersPass(t *testing.T) {
 	}
 	streaming.Cancel()
 	waiting.Cancel()
+}
+
+// TestLayersOfAnImageTakeTurnsWithSteps: an image whose layers take long leaves half of the time to the
+// answers that are generated meanwhile.
+func TestLayersOfAnImageTakeTurnsWithSteps(t *testing.T) {
+	var serving atomic.Pointer[engine.Engine]
+	var generated []int64 // before each layer
+	e := ready(t, engine.Options{ModelPath: seeing(t, "qwen3_vl"), Sequences: 2}, ref.Options{}, func(op string) error {
+		if e := serving.Load(); e != nil && op == "AttendAll" { // of the tower
+			generated = append(generated, e.Status().GeneratedTokens)
+			time.Sleep(500 * time.Millisecond)
+		}
+		return nil
+	})
+	serving.Store(e)
+	greedy := sample.Greedy()
+	streaming, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("a b c"), Sampling: &greedy, IgnoreEnd: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := streaming.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := about("what is ", "?", picture(t, 40, 40, 1))
+	r.MaxTokens, r.Logprobs = 1, nil
+	ask(t, e, r)
+	streaming.Cancel()
+	collect(t, streaming)
+	for i := range generated[1:] {
+		if n := generated[i+1] - generated[i]; n < 5 {
+			t.Errorf("the other answer got %d tokens between layer %d of the image and the next one, which took half a second", n, i)
+		}
+	}
+	if len(generated) < 2 {
+		t.Errorf("%d layers of the image were computed", len(generated))
+	}
 }

@@ -60,7 +60,7 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 		return nil, err
 	}
 	held := &sequences{byID: map[batch.ID]*sequence{}, sched: sched, kv: m.cache}
-	b := &blocks{sequences: held, prefixes: p, guard: s.guard, log: s.log}
+	b := &blocks{sequences: held, prefixes: p, guard: s.guard, log: s.log, side: &sideWork{}}
 	l := &loop{
 		shared: s, sequences: held, prefixes: p, blocks: b,
 		planner: &planner{sequences: held, blocks: b, guard: s.guard, log: s.log, chunk: s.opts.Backend.Chunk(), notify: s.admission.notify},
@@ -75,7 +75,7 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 	}
 	if m.tower != nil {
 		l.runner.axes = m.input.images.tower.Axes != nil
-		l.encoder = &imageEncoder{sequences: held, tower: m.tower, input: m.input, backend: s.opts.Backend, kernels: footprint.KernelsOf(kernelsName(s.opts.Backend)), shared: s, blocks: b}
+		l.encoder = &imageEncoder{sequences: held, tower: m.tower, input: m.input, backend: s.opts.Backend, kernels: footprint.KernelsOf(kernelsName(s.opts.Backend)), shared: s, blocks: b, side: &sideWork{}}
 	}
 	return l, nil
 }

@@ -33,13 +33,13 @@ func TestAPreemptedSequenceHoldsNothing(t *testing.T) {
 	image := &promptImage{span: vision.Span{Rows: 2, Columns: 2}, scope: scope, encoding: &nn.Encoding{}, waitsSince: time.Now()}
 	s, other := &sequence{id: 1, prompt: 8, images: &promptImages{list: []*promptImage{image}}}, &sequence{id: 2}
 	held := &sequences{byID: map[batch.ID]*sequence{1: s, 2: other}, kv: cache}
-	b := &blocks{sequences: held, pending: []batch.ID{2, 1}, roomless: []wantedImage{{s, image}}}
+	b := &blocks{sequences: held, pending: []batch.ID{2, 1}, later: []batch.ID{1}, roomless: []wantedImage{{s, image}}}
 	l := &loop{shared: &shared{}, sequences: held, blocks: b}
 	l.preemptAll([]batch.ID{1})
 	if cache.dropped != 1 || scope.closed != 1 || image.encoding != nil || !image.waitsSince.IsZero() {
 		t.Errorf("%d requests are dropped and %d scopes closed, want one of each; the image is %+v", cache.dropped, scope.closed, image)
 	}
-	if len(b.pending) != 1 || b.pending[0] != 2 || len(b.roomless) != 0 {
-		t.Errorf("%v wait for room to be restored, and %d images for memory", b.pending, len(b.roomless))
+	if len(b.pending) != 1 || b.pending[0] != 2 || len(b.later) != 0 || len(b.roomless) != 0 {
+		t.Errorf("%v wait to be restored, %v of them for steps, and %d images for memory", b.pending, b.later, len(b.roomless))
 	}
 }

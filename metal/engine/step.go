@@ -197,6 +197,10 @@ func (l *loop) record(f *inflightStep) {
 	now := time.Now()
 	took := f.duration(l.completed, now, l.inflight)
 	l.completed = now
+	l.blocks.side.stepped(took)
+	if l.encoder != nil {
+		l.encoder.side.stepped(took)
+	}
 	load := f.step.Load()
 	if f.promptLogprobs == nil && !l.encoded { // else it took longer than prompts do
 		l.planner.pace.Took(load, took)
