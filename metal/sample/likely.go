@@ -49,7 +49,7 @@ func Rank(logits []float32, token int32, n int) (Ranked, error) {
 	}
 	largest, sum := float64(logits[best]), 0.0
 	for _, v := range logits {
-		sum += math.Exp(float64(v) - largest)
+		sum += exp(float64(v) - largest)
 	}
 	whole := largest + math.Log(sum)
 	of := func(id int32) Likely { return Likely{ID: id, Logprob: float64(logits[id]) - whole} }
