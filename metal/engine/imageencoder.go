@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -21,6 +22,9 @@ type imageEncoder struct {
 	shared  *shared
 	blocks  *blocks
 	side    *sideWork
+	// turns number the parts that were computed, by the tenant of the last of them: of those that
+	// want images now.
+	turns map[string]int
 }
 
 const (
@@ -38,13 +42,13 @@ type wantedImage struct {
 }
 
 // advance computes layers of the first image that there is room for, for a short time: of those
-// that have waited for room, and of the wanted ones. worked is false if there is none, or steps come
-// first. A refusal ends the sequence.
+// that have waited for room, and of the wanted ones, whose tenants take turns. worked is false if
+// there is none, or steps come first. A refusal ends the sequence.
 func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusal, err error) {
 	if e.side.waits(e.sched.Decodes()) {
 		return false, nil, nil, nil
 	}
-	all := slices.Concat(e.blocks.roomless, e.blocks.wanted)
+	all := e.inTurn(slices.Concat(e.blocks.roomless, e.blocks.wanted))
 	e.blocks.roomless = e.blocks.roomless[:0]
 	for i, w := range all {
 		s, m := w.sequence, w.image
@@ -52,7 +56,7 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 			continue
 		}
 		if m.encoding == nil {
-			room, refusal := e.makeRoom(m)
+			room, refusal := e.makeRoom(m, slices.ContainsFunc(all, func(o wantedImage) bool { return o.image.encoding != nil }))
 			if refusal != nil {
 				e.blocks.keepRoomless(all[i+1:]...)
 				return true, s, refusal, nil
@@ -63,6 +67,7 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 			}
 		}
 		e.blocks.keepRoomless(all[i+1:]...)
+		e.took(s.tenant())
 		if err := e.encode(m); err != nil {
 			m.forget()
 			return true, s, e.refusalOf(err), backendError(err)
@@ -70,6 +75,26 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 		return true, nil, nil, nil
 	}
 	return false, nil, nil, nil
+}
+
+// inTurn orders images: those of the tenant whose last part is the oldest come first.
+func (e *imageEncoder) inTurn(all []wantedImage) []wantedImage {
+	turns := map[string]int{}
+	for _, w := range all {
+		turns[w.sequence.tenant()] = e.turns[w.sequence.tenant()]
+	}
+	e.turns = turns
+	slices.SortStableFunc(all, func(a, b wantedImage) int {
+		return cmp.Compare(turns[a.sequence.tenant()], turns[b.sequence.tenant()])
+	})
+	return all
+}
+
+// took gives a tenant the latest turn.
+func (e *imageEncoder) took(tenant string) {
+	for _, n := range e.turns {
+		e.turns[tenant] = max(e.turns[tenant], n+1)
+	}
 }
 
 // encode computes layers of an image.
@@ -98,9 +123,9 @@ func (e *imageEncoder) encode(m *promptImage) error {
 }
 
 // makeRoom reports whether there is memory for an image in the tower. The pool and the
-// prefix cache give way to it. Without room, it waits for the answers of others to end, up to
-// roomWait; other prompts pass meanwhile.
-func (e *imageEncoder) makeRoom(m *promptImage) (bool, *Refusal) {
+// prefix cache give way to it. Without room, it waits for the answers of others to end, and for
+// images that are under way, up to roomWait; other prompts pass meanwhile.
+func (e *imageEncoder) makeRoom(m *promptImage, others bool) (bool, *Refusal) {
 	g := e.shared.guard
 	needed, err := footprint.ImagePeak(e.input.facts, e.kernels, int64(m.span.Tokens()*e.input.images.tower.Block()))
 	if err != nil {
@@ -121,7 +146,7 @@ func (e *imageEncoder) makeRoom(m *promptImage) (bool, *Refusal) {
 	case r.Fits(needed):
 		m.waitsSince = time.Time{}
 		return true, nil
-	case e.sched.Decodes() > 0:
+	case others || e.sched.Decodes() > 0:
 		if m.waitsSince.IsZero() {
 			m.waitsSince = time.Now()
 		}

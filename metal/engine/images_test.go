@@ -284,7 +284,7 @@ func TestAPromptThatIsPreemptedSeesItsImagesAgain(t *testing.T) {
 	var rs []engine.Request
 	for i := range 3 {
 		r := about(strings.Repeat("The fleet keeps every model. ", 6), "What is it?", picture(t, 80, 80, i))
-		r.MaxTokens, r.IgnoreEnd = 260, true
+		r.MaxTokens, r.IgnoreEnd = 600, true
 		rs = append(rs, r)
 	}
 	want := together(t, ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{}), rs)
