@@ -1,0 +1,93 @@
+//go:build !race
+
+package policy
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// owned is the JSON of a managedFields entry that claims fields.
+func owned(manager, version, fields string) string {
+	return fmt.Sprintf(`{"manager":%q,"operation":"Update","apiVersion":%q,"fieldsType":"FieldsV1","fieldsV1":%s}`, manager, version, fields)
+}
+
+// many returns n keys with a value, as JSON.
+func many(n int, value string) string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf(`"f:%064d":%s`, i, value)
+	}
+	return "{" + strings.Join(keys, ",") + "}"
+}
+
+// certificateRequest returns one as it is in a CertificateSigningRequest.
+func certificateRequest(t *testing.T) string {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// TestAnAgentMakesUpNoManagedFields: the API server stores what a client sends as managedFields. A
+// Lease of 1 MiB would be written whole with each renewal, and a request with each attempt to join.
+func TestAnAgentMakesUpNoManagedFields(t *testing.T) {
+	const leases, signing = "coordination.k8s.io/v1", "certificates.k8s.io/v1"
+	lease := "{apiVersion: " + leases + ", kind: Lease, metadata: {name: mac-fields, namespace: " + system + "}}"
+	fields := "system:serviceaccount:" + system + ":mac-fields"
+	w := newWorld(t)
+	for _, o := range []string{lease,
+		"{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: fields}, rules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, update, patch]}, {apiGroups: [certificates.k8s.io], resources: [certificatesigningrequests], verbs: [create]}]}",
+		"{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: fields}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: fields}, subjects: [{kind: User, name: \"" + fields + "\"}]}"} {
+		if err := w.as(root).Create(t.Context(), object(t, o)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renewal := func(entries ...string) string {
+		return `{"metadata":{"managedFields":[` + strings.Join(entries, ",") + `]},"spec":{"holderIdentity":"me"}}`
+	}
+	request := func(entries ...string) string {
+		return `{"apiVersion":"` + signing + `","kind":"CertificateSigningRequest","metadata":{"name":"metalfleet-mac-fields","managedFields":[` + strings.Join(entries, ",") +
+			`]},"spec":{"signerName":"metalfleet.dev/agent","usages":["digital signature","server auth"],"request":"` + certificateRequest(t) + `"}}`
+	}
+	var managers []string
+	for i := range 200 {
+		managers = append(managers, strings.Replace(owned(fmt.Sprintf("%0100d", i), leases, `{"f:spec":{"f:renewTime":{}}}`), "Update", "Apply", 1)) // of which any number is kept
+	}
+	const refused = "managedFields"
+	w.play([]attempt{
+		{name: "fields of a Lease", who: fields, object: lease, patch: renewal(owned("a", leases, `{"f:metadata":{"f:annotations":`+many(1000, "{}")+`}}`)), refused: refused},
+		{name: "a renewal", who: fields, object: lease, patch: `{"spec":{"holderIdentity":"me"}}`},
+		{name: "nested fields of a Lease", who: fields, object: lease, patch: renewal(owned("a", leases, `{"f:metadata":{"f:annotations":{"f:a":{"f:b":`+many(1000, "{}")+`}}}}`)), refused: refused},
+		{name: "managers of a Lease", who: fields, object: lease, patch: renewal(managers...), refused: refused},
+		{name: "fields of a request", who: fields, object: request(owned("a", signing, `{"f:metadata":{"f:annotations":`+many(1000, "{}")+`}}`)), refused: refused},
+		{name: "a request", who: fields, object: request()},
+	})
+	big := object(t, lease)
+	patch := client.RawPatch("application/merge-patch+json", []byte(renewal(owned("a", leases, `{"f:metadata":{"f:annotations":`+many(8000, "{}")+`}}`))))
+	if err := w.as(root).Patch(t.Context(), big, patch); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := json.Marshal(big); err != nil || len(b) < 1<<19 {
+		t.Fatalf("an administrator's Lease has %d bytes (%v)", len(b), err)
+	}
+	w.play([]attempt{
+		{name: "more fields", who: fields, object: lease, patch: renewal(owned("a", leases, `{"f:metadata":{"f:annotations":`+many(8100, "{}")+`}}`)), refused: refused},
+		{name: "a renewal of what others made large", who: fields, object: lease, patch: `{"spec":{"holderIdentity":"me"}}`},
+	})
+}
