@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -89,5 +90,31 @@ func TestAnAgentMakesUpNoManagedFields(t *testing.T) {
 	w.play([]attempt{
 		{name: "more fields", who: fields, object: lease, patch: renewal(owned("a", leases, `{"f:metadata":{"f:annotations":`+many(8100, "{}")+`}}`)), refused: refused},
 		{name: "a renewal of what others made large", who: fields, object: lease, patch: `{"spec":{"holderIdentity":"me"}}`},
+	})
+}
+
+// TestAPersonMakesUpNoManagedFields: an object that is as large as etcd stores can be neither deleted
+// nor reported on.
+func TestAPersonMakesUpNoManagedFields(t *testing.T) {
+	const version = "metalfleet.dev/v1alpha1"
+	mac := "{apiVersion: " + version + ", kind: MacNode, metadata: {name: studio}}"
+	made := func(fields string) string { return `{"metadata":{"managedFields":[` + fields + `]}}` }
+	annotations := made(owned("a", version, `{"f:metadata":{"f:annotations":`+many(1000, "{}")+`}}`))
+	w := newWorld(t)
+	o := object(t, replica)
+	if err := w.as(operator).Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.as(root).Delete(context.Background(), o); err != nil {
+			t.Error(err)
+		}
+	})
+	w.play([]attempt{
+		{name: "fields of a Mac", who: oncall, object: mac, patch: annotations, refused: "managedFields of a MacNode"},
+		{name: "cordons", who: oncall, object: mac, patch: `{"spec":{"unschedulable":true}}`},
+		{name: "an administrator", who: fleet, object: mac, patch: annotations},
+		{name: "fields of a replica", who: oncall, object: replica, patch: annotations, refused: "managedFields of a ModelReplica"},
+		{name: "evicts", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"true"}}}`},
 	})
 }
