@@ -289,6 +289,7 @@ func TestOnlyTheOperatorOrdersMacs(t *testing.T) {
 	assigned := strings.ReplaceAll(mac, "MacNode", "MacAssignment")
 	unscheduled, tainted := `{"spec":{"unschedulable":true}}`, `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`
 	const orders, more, cordon = "only the operator may write a MacAssignment", "needs the verb update on macnodes", "needs the verb update on macnodes/cordon"
+	const hub, classes = `{"spec":{"settings":{"hubEndpoint":"https://hub.example.net"}}}`, "needs the verb update on macclasses"
 	w := newWorld(t)
 	w.play([]attempt{
 		{name: "an administrator orders an agent", who: root, object: assigned, patch: agent, refused: orders},
@@ -309,6 +310,13 @@ func TestOnlyTheOperatorOrdersMacs(t *testing.T) {
 		{name: "a person on call removes a finalizer", who: oncall, object: mac, patch: `{"metadata":{"finalizers":["a.example/b"]}}`, refused: more},
 		{name: "a person on call lowers the ceiling", who: oncall, object: mac, patch: `{"spec":{"memory":{"ceiling":"1Gi"}}}`, refused: more},
 		{name: "the fleet's administrator taints", who: fleet, object: mac, patch: tainted},
+		{name: "the fleet's administrator names another hub", who: fleet, object: mac, patch: hub, refused: classes},
+		{name: "the fleet's administrator allows a network", who: fleet, object: mac, patch: `{"spec":{"settings":{"allowedSourceCIDRs":["10.0.0.0/8"]}}}`, refused: classes},
+		{name: "the fleet's administrator names a folder", who: fleet, object: mac, patch: `{"spec":{"settings":{"modelRoot":"/Users"}}}`, refused: classes},
+		{name: "a new Mac with another hub", who: fleet, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {name: hub}, spec: {settings: {hubEndpoint: \"https://hub.example.net\"}}}", refused: classes},
+		{name: "the fleet's administrator changes a log level", who: fleet, object: mac, patch: `{"spec":{"settings":{"logLevel":"Debug"}}}`},
+		{name: "an administrator names another hub", who: root, object: mac, patch: hub},
+		{name: "the fleet's administrator leaves it", who: fleet, object: mac, patch: `{"spec":{"settings":{"logLevel":"Info"}}}`},
 		{name: "a tenant makes a replica", who: mallory, object: replica, refused: "only the operator may create a ModelReplica"},
 		{name: "an administrator makes a replica", who: root, object: replica, refused: "only the operator may create a ModelReplica"},
 	})
