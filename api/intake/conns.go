@@ -45,7 +45,7 @@ type Listener struct {
 
 	lingering []*Conn // closed, and not delivered; the oldest first
 
-	writing  atomic.Int64 // connections in a write
+	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
 }
 
@@ -341,6 +341,7 @@ func (c *Conn) ended() {
 	c.receives(receiveBytes)
 	c.room.release(false)
 	c.reads.end()
+	c.leaves()
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.disown()

@@ -115,6 +115,44 @@ func TestClientsThatDoNotReadEndNoResponseOfAnotherAddress(t *testing.T) {
 	}
 }
 
+// TestShortResponsesThatNobodyReadsAreFew: the kernel holds a response that fits into its buffer, and
+// the connection waits for the next request. A client that reads slowly keeps its own.
+func TestShortResponsesThatNobodyReadsAreFew(t *testing.T) {
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Listener{Listener: raw, Unread: 2}
+	s := &http.Server{ConnContext: Context, Handler: Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(make([]byte, 48<<10))
+	}))}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	defer func() { _ = s.Close(); <-ended }()
+	ask := func() *net.TCPConn {
+		c := shortSighted(t, raw.Addr().String())
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		return c
+	}
+	await := func(what string, is func() bool) {
+		t.Helper()
+		for began := time.Now(); !is(); time.Sleep(time.Millisecond) {
+			if time.Since(began) > patience.Of(t) {
+				t.Fatalf("%s: %d connections, %d awaited", what, l.Count(), l.writing.Load())
+			}
+		}
+	}
+	for range 8 {
+		ask()
+	}
+	await("clients that read nothing keep their connections", func() bool { return l.Count() == 2 })
+	reads := ask()
+	if _, err := io.CopyN(io.Discard, reads, 48<<10); err != nil {
+		t.Errorf("one that reads: %v", err)
+	}
+	await("one that has read is awaited", func() bool { return l.Count() == 3 && l.writing.Load() == 2 })
+}
+
 func closing(l *Listener) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

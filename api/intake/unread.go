@@ -19,6 +19,9 @@ const (
 	stallChecks = 4
 	// pieceBytes is the most that one write counts as read.
 	pieceBytes = 64 << 10
+	// leftBytes are how many bytes of complete responses the kernel may hold for a connection whose
+	// client is not awaited.
+	leftBytes = 8 << 10
 )
 
 // reading is how a client reads the current response of a connection. One that reads a little
@@ -28,6 +31,10 @@ type reading struct {
 	// lag is how late the client was before it, in nanoseconds.
 	began      atomic.Pointer[time.Time]
 	bytes, lag atomic.Int64
+	// left is since when the kernel holds more than leftBytes of responses that are complete, and
+	// holds how many; nil if it does not.
+	left  atomic.Pointer[time.Time]
+	holds atomic.Int64
 }
 
 // write writes in pieces, so that a client that reads a long one is not late.
@@ -52,12 +59,40 @@ func (r *reading) end() { r.lag.Store(0) }
 // late returns how much longer the response takes than at ReadRate; 0 if the client is not
 // awaited.
 func (r *reading) late(now time.Time) time.Duration {
-	began := r.began.Load()
-	if began == nil {
-		return 0
+	took, bytes := time.Duration(0), int64(0)
+	if began := r.began.Load(); began != nil {
+		took, bytes = time.Duration(r.lag.Load())+now.Sub(*began), r.bytes.Load()
+	} else if left := r.left.Load(); left != nil {
+		took, bytes = now.Sub(*left), r.holds.Load()
 	}
-	took := time.Duration(r.lag.Load()) + now.Sub(*began)
-	return max(0, took-time.Duration(r.bytes.Load())*time.Second/ReadRate)
+	return max(0, took-time.Duration(bytes)*time.Second/ReadRate)
+}
+
+// leaves has the connection count among those whose clients are awaited while the kernel holds much
+// of a complete response: a short one fits there, of any number of connections.
+func (c *Conn) leaves() {
+	n := unsent(c.Conn)
+	if n <= leftBytes {
+		return
+	}
+	c.reads.holds.Store(int64(n))
+	if now := time.Now(); c.reads.left.CompareAndSwap(nil, &now) {
+		c.listener.writing.Add(1)
+		c.listener.watch()
+		c.awaitRead(lingerCheck)
+	}
+}
+
+// awaitRead looks again and again whether the client has read what leaves found.
+func (c *Conn) awaitRead(pause time.Duration) {
+	time.AfterFunc(pause, func() {
+		if unsent(c.Conn) > leftBytes {
+			c.awaitRead(min(2*pause, stallTime))
+			return
+		}
+		c.reads.left.Store(nil)
+		c.listener.writing.Add(-1)
+	})
 }
 
 // stalled reports whether the client has not kept up for long enough to give way.
