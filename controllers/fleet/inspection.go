@@ -210,7 +210,12 @@ func worst(failures []macFailure) *Refusal {
 // holdsSource reports whether a Mac has the files of a file:// record: only there can it be
 // served.
 func holdsSource(mac *v1alpha1.MacNode, m *model.Record, inspection string) bool {
-	return reported(mac, m, inspection) || !slices.ContainsFunc(m.Parts(), func(part model.Record) bool { return !HasWeights(mac, part.Digest) })
+	return reported(mac, m, inspection) || holdsParts(mac, m)
+}
+
+// holdsParts reports whether all weights of a record are in a Mac's store.
+func holdsParts(mac *v1alpha1.MacNode, m *model.Record) bool {
+	return !slices.ContainsFunc(m.Parts(), func(part model.Record) bool { return !HasWeights(mac, part.Digest) })
 }
 
 // StillLooks reports whether a Mac may yet find a record's source: it has reported neither

@@ -24,7 +24,7 @@ func Vouched(m *model.Record, inspection string, macs []*v1alpha1.MacNode) bool 
 	if strings.HasPrefix(m.Source, FileScheme) {
 		return false // each Mac has files of its own
 	}
-	if len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherPreview) {
+	if Confirmed(m) {
 		return true
 	}
 	n := 0
@@ -34,6 +34,32 @@ func Vouched(m *model.Record, inspection string, macs []*v1alpha1.MacNode) bool 
 		}
 	}
 	return n >= vouchersNeeded
+}
+
+// Confirmed reports whether a record stays, regardless of what Macs report later: enough of them vouched for it
+// when it was accepted, or each has files of its own.
+func Confirmed(m *model.Record) bool {
+	return len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherPreview) || strings.HasPrefix(m.Source, FileScheme)
+}
+
+// Superseded reports whether an accepted record of a deployment that is not confirmed gives way to one
+// that was found now. Enough Macs must have found that one, and it must contradict the accepted one:
+// the same files have the same facts, and the same commit or SHA-256 the same files. Any other
+// difference may be a change of the source: then the accepted one stays while a Mac that vouched
+// for it exists, or one reports it or holds the weights.
+func Superseded(d *v1alpha1.ModelDeployment, accepted, found *model.Record, macs []v1alpha1.MacNode) bool {
+	if Confirmed(accepted) || found == nil || len(found.VouchedBy) < vouchersNeeded || sameRecord(accepted, found) {
+		return false
+	}
+	fixed := d.Spec.Model.SHA256 != "" || accepted.Commit != "" && accepted.Commit == found.Commit
+	if same := accepted.Digest == found.Digest; same && !sameKind(accepted, found) || !same && fixed {
+		return true
+	}
+	id := InspectionID(d)
+	return !slices.ContainsFunc(macs, func(mac v1alpha1.MacNode) bool {
+		r := inspectionOf(&mac, id)
+		return slices.Contains(accepted.VouchedBy, mac.Name) || r != nil && r.Model != nil && sameRecord(r.Model, accepted) || holdsParts(&mac, accepted)
+	})
 }
 
 // VouchesItself reports whether a Mac may act on a record on its own: it found the record
@@ -176,9 +202,14 @@ func (t *testimony) disputed(source string) *Refusal {
 // sameRecord reports whether two Macs found the same. The model's display name and its
 // features do not count.
 func sameRecord(a, b *model.Record) bool {
+	return a.Source == b.Source && a.Commit == b.Commit && a.Digest == b.Digest && sameKind(a, b) && slices.Equal(a.Files, b.Files) && reflect.DeepEqual(a.Adapters, b.Adapters)
+}
+
+// sameKind reports whether two records have the same format and dimensions.
+func sameKind(a, b *model.Record) bool {
 	x, y := a.Facts, b.Facts
 	x.Name, y.Name = "", ""
-	return a.Source == b.Source && a.Commit == b.Commit && a.Digest == b.Digest && a.Format == b.Format && x == y && slices.Equal(a.Files, b.Files) && reflect.DeepEqual(a.Adapters, b.Adapters)
+	return a.Format == b.Format && x == y
 }
 
 // recordOf returns the record of a finished inspection, after comparing it with the

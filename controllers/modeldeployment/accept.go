@@ -92,15 +92,27 @@ func accept(s *scope) verdict {
 
 // findRecord prefers the record of an existing revision for this source: once chosen, it is
 // not changed by a Mac that reports other bytes under the same name, nor by a branch that
-// moved on.
+// moved on. One that a Mac alone reported may be superseded.
 func findRecord(s *scope) (*model.Record, fleet.Finding) {
-	for _, r := range slices.Backward(s.revisions) {
-		if r.engine.OfSource(&s.deployment.Spec) {
-			return &r.engine.Model, fleet.Finding{}
-		}
+	have := s.ofSource()
+	if have != nil && fleet.Confirmed(have) {
+		return have, fleet.Finding{}
 	}
 	f := s.inspectors.Inspect(s.deployment, s.macs, s.rules)
+	if have != nil && !fleet.Superseded(s.deployment, have, f.Record, s.macs) {
+		return have, fleet.Finding{}
+	}
 	return f.Record, f
+}
+
+// ofSource returns the record of the newest revision for the source; nil if there is none.
+func (s *scope) ofSource() *model.Record {
+	for _, r := range slices.Backward(s.revisions) {
+		if r.engine.OfSource(&s.deployment.Spec) {
+			return &r.engine.Model
+		}
+	}
+	return nil
 }
 
 func conflictMessage(conflicts []fleet.NameConflict) string {

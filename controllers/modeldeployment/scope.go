@@ -30,7 +30,8 @@ type scope struct {
 	// holders of names that the deployment claims.
 	holders []fleet.NameHolder
 	// macs, and the rules for which of them the namespace may use, are read only if the source
-	// still has to be found. They are the cache's own objects, which must not be changed.
+	// still has to be found, or its record is not confirmed. They are the cache's own objects, which
+	// must not be changed.
 	macs  []v1alpha1.MacNode
 	rules *v1alpha1.NamespaceRules
 	// inspectors decides which Macs are asked; nil keeps nothing between passes.
@@ -292,12 +293,13 @@ func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
 }
 
 // repeatInspected is how old the message of a failed inspection gets: another one triggers nothing,
-// because the server of the source writes it. Room that others leave triggers nothing either.
+// because the server of the source writes it. Room that others leave triggers nothing either, nor do
+// reports on the source of a deployment that is accepted.
 const repeatInspected = 5 * time.Minute
 
 // again returns when to look again at what no watch reports: the deployment's Secret, the progress
-// deadline of a rollout, the message of a failed inspection, room that others leave, and writes
-// that are left.
+// deadline of a rollout, the message of a failed inspection, what Macs report of a source whose
+// record is not confirmed, room that others leave, and writes that are left.
 func (s *scope) again() time.Duration {
 	if s.more {
 		return writePause
@@ -306,7 +308,8 @@ func (s *scope) again() time.Duration {
 		return 0
 	}
 	out := s.untilOverdue()
-	if (s.verdict.uninspected || s.verdict.crowded) && (out == 0 || out > repeatInspected) {
+	unconfirmed := s.verdict.engine != nil && !fleet.Confirmed(&s.verdict.engine.Model)
+	if (s.verdict.uninspected || s.verdict.crowded || unconfirmed) && (out == 0 || out > repeatInspected) {
 		out = repeatInspected
 	}
 	switch {
@@ -334,10 +337,8 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 	if s.revisions, err = decodeRevisions(revisions.Items); err != nil {
 		return err
 	}
-	for _, have := range s.revisions {
-		if have.engine.OfSource(&s.deployment.Spec) {
-			return nil
-		}
+	if have := s.ofSource(); have != nil && fleet.Confirmed(have) {
+		return nil
 	}
 	var macs v1alpha1.MacNodeList
 	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {

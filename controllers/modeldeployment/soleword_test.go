@@ -1,0 +1,153 @@
+//go:build !race
+
+package modeldeployment
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+// reporting returns a ready Mac that reports a record for a deployment's source; nil: the source
+// is unreachable.
+func reporting(d *v1alpha1.ModelDeployment, name string, r *model.Record) v1alpha1.MacNode {
+	mac := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReporting}}
+	in := v1alpha1.InspectionStatus{ID: fleet.InspectionID(d), Source: d.Spec.Model.Source, State: v1alpha1.InspectionFailed, Reason: v1alpha1.ReasonSourceUnreachable}
+	if r != nil {
+		in.State, in.Reason, in.Model = v1alpha1.InspectionResolved, "", r
+	}
+	mac.Status.Inspections = []v1alpha1.InspectionStatus{in}
+	return mac
+}
+
+// TestARecordThatOneMacAloneReported: it was accepted while the source was unreachable for the
+// others. It gives way to one that two Macs agree on, if it is wrong, or none can serve it any more.
+func TestARecordThatOneMacAloneReported(t *testing.T) {
+	const hub, store = "hf://org/model", "https://host/m.gguf"
+	commit := func(letter string) string { return strings.Repeat(letter, 40) }
+	found := func(source, name, commit string, change func(*model.Record), by ...string) *model.Record {
+		r := fleettest.Model(source, name, 1<<30)
+		if strings.HasPrefix(source, "https") {
+			r.Files[0].SHA256 = strings.Repeat("a", 64)
+		}
+		r.Commit, r.VouchedBy = commit, by
+		if change != nil {
+			change(&r)
+		}
+		r.Digest = model.DigestOf(r.Files)
+		return &r
+	}
+	smaller := func(r *model.Record) { r.Facts.WeightBytes = 1 << 20 }
+	shorter := func(r *model.Record) { r.Files[0].Bytes, r.Facts.WeightBytes = 1<<20, 1<<20 }
+	stores := func(r *model.Record) func(*v1alpha1.MacNode) {
+		return func(m *v1alpha1.MacNode) { m.Status.Weights = []v1alpha1.StoredWeights{{Digest: r.Digest}} }
+	}
+	old, moved := found(hub, "old", commit("a"), nil, "a"), found(hub, "new", commit("b"), nil)
+	for name, tc := range map[string]struct {
+		have *model.Record
+		now  map[string]*model.Record // by Mac; nil: unreachable
+		edit func(*v1alpha1.MacNode)  // of the Mac b
+		want *model.Record
+	}{
+		"no Mac":                     {have: old, want: old},
+		"it alone":                   {have: old, now: map[string]*model.Record{"a": old}, want: old},
+		"it alone, the branch moved": {have: old, now: map[string]*model.Record{"a": moved}, want: old},
+		"others fail":                {have: old, now: map[string]*model.Record{"a": old, "b": nil, "c": nil}, want: old},
+		"others agree with it":       {have: old, now: map[string]*model.Record{"b": old, "c": old}, want: old},
+		"one finds another":          {have: old, now: map[string]*model.Record{"b": moved, "c": nil}, want: old},
+		"the branch moved":           {have: old, now: map[string]*model.Record{"a": old, "b": moved, "c": moved}, want: old},
+		"the branch moved, it is replaced under its name": {have: old, now: map[string]*model.Record{"a": moved, "b": moved, "c": moved}, want: old},
+		"the branch moved, it is gone":                    {have: old, now: map[string]*model.Record{"b": moved, "c": moved}, want: moved},
+		"the branch moved, another reports it":            {have: old, now: map[string]*model.Record{"b": old, "c": moved, "d": moved}, want: old},
+		"the branch moved, another has the weights":       {have: old, now: map[string]*model.Record{"b": moved, "c": moved}, edit: stores(old), want: old},
+		"two reported it, both are gone":                  {have: found(hub, "old", commit("a"), nil, "x", "y"), now: map[string]*model.Record{"b": moved, "c": moved}, want: old},
+		"a preview":                                       {have: found(hub, "old", commit("a"), nil, model.VoucherPreview), now: map[string]*model.Record{"b": moved, "c": moved}, want: old},
+		"other files of the same commit": {have: found(hub, "evil", commit("b"), nil, "a"),
+			now: map[string]*model.Record{"a": found(hub, "evil", commit("b"), nil), "b": moved, "c": moved}, want: moved},
+		"other facts of the same files": {have: found(hub, "new", commit("a"), smaller, "a"),
+			now: map[string]*model.Record{"a": found(hub, "new", commit("a"), smaller), "b": moved, "c": moved}, want: moved},
+		"another size of the same digest": {have: found(store, "m", "", shorter, "a"),
+			now: map[string]*model.Record{"a": found(store, "m", "", shorter), "b": found(store, "m", "", nil), "c": found(store, "m", "", nil)}, want: found(store, "m", "", nil)},
+		"a commit that none has, it is gone": {have: found(hub, "new", commit("e"), nil, "a"), now: map[string]*model.Record{"b": moved, "c": moved}, want: moved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &v1alpha1.ModelDeployment{}
+			if d.Spec.Model.Source = tc.have.Source; d.Spec.Model.Source == store {
+				d.Spec.Model.SHA256 = tc.have.Files[0].SHA256
+			}
+			s := &scope{deployment: d, revisions: []revision{{engine: fleet.Engine{Source: tc.have.Source, SHA256: d.Spec.Model.SHA256, Model: *tc.have}}}}
+			for _, mac := range slices.Sorted(maps.Keys(tc.now)) {
+				s.macs = append(s.macs, reporting(d, mac, tc.now[mac]))
+				if mac == "b" && tc.edit != nil {
+					tc.edit(&s.macs[len(s.macs)-1])
+				}
+			}
+			r, f := findRecord(s)
+			if r == nil || r.Digest != tc.want.Digest || r.Commit != tc.want.Commit || r.Facts != tc.want.Facts || f.Refusal != nil {
+				t.Errorf("record %+v, %+v; want %s of commit %s", r, f, tc.want.Digest, tc.want.Commit)
+			}
+		})
+	}
+}
+
+// TestADeploymentThatWasAcceptedInAnOutage: a pass finds that the Mac that reported its record alone
+// is gone: no watch reports it for a deployment that is accepted.
+func TestADeploymentThatWasAcceptedInAnOutage(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, appsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "d"}}
+	d.Spec.Model.Source = "hf://org/model"
+	evil, good := fleettest.Model(d.Spec.Model.Source, "evil", 1<<30), fleettest.Model(d.Spec.Model.Source, "good", 1<<30)
+	a, b, c := reporting(d, "a", &evil), reporting(d, "b", nil), reporting(d, "c", nil)
+	build := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}, d, &a, &b, &c).
+		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{})
+	if err := fleet.AddIndexes(t.Context(), builderIndexer{b: build}); err != nil {
+		t.Fatal(err)
+	}
+	r := &Reconciler{Client: build.Build(), Clock: clocktesting.NewFakePassiveClock(now)}
+	pass := func(want *model.Record, again time.Duration, by ...string) {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(d)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.read(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(d)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := s.revisions[len(s.revisions)-1].engine.Model
+		if got.Digest != want.Digest || !slices.Equal(got.VouchedBy, by) || again > 0 && result.RequeueAfter != again {
+			t.Errorf("record %s of %v, next pass after %v; want %s of %v after %v", got.Digest, got.VouchedBy, result.RequeueAfter, want.Digest, by, again)
+		}
+	}
+	pass(&evil, repeatInspected, "a")
+	b.Status.Inspections, c.Status.Inspections = reporting(d, "b", &good).Status.Inspections, reporting(d, "c", &good).Status.Inspections
+	for _, err := range []error{r.Client.Update(t.Context(), &b), r.Client.Update(t.Context(), &c), r.Client.Delete(t.Context(), &a)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pass(&good, 0, "b", "c")
+	pass(&good, 0, "b", "c")
+}
