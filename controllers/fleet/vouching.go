@@ -43,17 +43,19 @@ func Confirmed(m *model.Record) bool {
 }
 
 // Superseded reports whether an accepted record of a deployment that is not confirmed gives way to one
-// that was found now. Enough Macs must have found that one, and it must contradict the accepted one:
-// the same files have the same facts, and the same commit or SHA-256 the same files. Any other
-// difference may be a change of the source: then the accepted one stays while a Mac that vouched
-// for it exists, or one reports it or holds the weights.
+// that was found now. It does if enough Macs found that one, and it contradicts the accepted one:
+// the same files have the same facts, and the same commit or SHA-256 the same files. If one Mac alone
+// found it, or the source may have changed, the accepted one stays while a Mac that vouched for
+// it exists, or one reports it or holds the weights.
 func Superseded(d *v1alpha1.ModelDeployment, accepted, found *model.Record, macs []v1alpha1.MacNode) bool {
-	if Confirmed(accepted) || found == nil || len(found.VouchedBy) < vouchersNeeded || sameRecord(accepted, found) {
+	if Confirmed(accepted) || found == nil || sameRecord(accepted, found) {
 		return false
 	}
+	enough, same := len(found.VouchedBy) >= vouchersNeeded, accepted.Digest == found.Digest
 	fixed := d.Spec.Model.SHA256 != "" || accepted.Commit != "" && accepted.Commit == found.Commit
-	if same := accepted.Digest == found.Digest; same && !sameKind(accepted, found) || !same && fixed {
-		return true
+	contradicts := same && !sameKind(accepted, found) || !same && fixed
+	if enough == contradicts {
+		return enough
 	}
 	id := InspectionID(d)
 	return !slices.ContainsFunc(macs, func(mac v1alpha1.MacNode) bool {
@@ -70,14 +72,15 @@ func VouchesItself(mac *v1alpha1.MacNode, m *model.Record, inspection string) bo
 
 // reported reports whether a Mac currently reports these contents of a record's source and
 // of those of its adapters, of the inspection with that id: another one may have used the
-// credential of another tenant. A later commit with the same files is the same. A file:// source
-// has no credential.
+// credential of another tenant. A later commit with the same files is the same. Other facts of the
+// same files of a download are not: memory is reserved for them on the Mac. A file:// source
+// has no credential, and is served only where its files are.
 func reported(mac *v1alpha1.MacNode, m *model.Record, inspection string) bool {
 	local := strings.HasPrefix(m.Source, FileScheme)
 	lacks := func(r *model.Record, a model.Adapter) bool { return !slices.ContainsFunc(r.Adapters, a.SameFiles) }
 	return slices.ContainsFunc(mac.Status.Inspections, func(r v1alpha1.InspectionStatus) bool {
 		asked := local || r.ID == inspection && inspection != ""
-		return asked && r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source &&
+		return asked && r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source && (local || sameKind(r.Model, m)) &&
 			!slices.ContainsFunc(m.Adapters, func(a model.Adapter) bool { return lacks(r.Model, a) })
 	})
 }

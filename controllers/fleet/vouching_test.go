@@ -205,6 +205,12 @@ func TestAWordCountsForItsMac(t *testing.T) {
 	other.Namespace, other.Spec.Model.SecretRef = "other", &v1alpha1.SecretReference{Name: "gated"}
 	x := ready("x")
 	x.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(other, found)}
+	smaller, renamed, safe := found, found, found
+	smaller.Facts.WeightBytes, renamed.Facts.Name, safe.Format = 1<<20, "another", model.FormatSafetensors
+	f, g, n := ready("f"), ready("g"), ready("n")
+	for mac, r := range map[*v1alpha1.MacNode]model.Record{&f: smaller, &g: safe, &n: renamed} {
+		mac.Status.Inspections = []v1alpha1.InspectionStatus{resolvedAs(&d, r)}
+	}
 	holds := ready("holds")
 	holds.Status.Weights = []v1alpha1.StoredWeights{{Digest: found.Digest}}
 	for name, tc := range map[string]struct {
@@ -217,9 +223,12 @@ func TestAWordCountsForItsMac(t *testing.T) {
 		"a preview":                   {record: by(model.VoucherPreview), macs: []*v1alpha1.MacNode{&a, &c}, all: true},
 		"one vouched":                 {record: by("a"), macs: []*v1alpha1.MacNode{&a, &c}, alone: []string{"a"}},
 		"a second one finds the same": {record: by("a"), macs: []*v1alpha1.MacNode{&a, &b, &c}, all: true, alone: []string{"a", "b"}},
-		"a second one finds it for another tenant": {record: by("a"), macs: []*v1alpha1.MacNode{&a, &x, &c}, alone: []string{"a"}},
-		"one that is gone, and a second":           {record: by("x"), macs: []*v1alpha1.MacNode{&a, &b, &c}, alone: []string{"b"}},
-		"no one vouched":                           {record: by(), macs: []*v1alpha1.MacNode{&a, &c, &holds}, alone: []string{"holds"}},
+		"a second one finds it for another tenant":    {record: by("a"), macs: []*v1alpha1.MacNode{&a, &x, &c}, alone: []string{"a"}},
+		"a second one finds other facts of the files": {record: by("a"), macs: []*v1alpha1.MacNode{&a, &f}, alone: []string{"a"}},
+		"a second one finds another format":           {record: by("a"), macs: []*v1alpha1.MacNode{&a, &g}, alone: []string{"a"}},
+		"a second one finds another display name":     {record: by("a"), macs: []*v1alpha1.MacNode{&a, &n}, all: true, alone: []string{"a", "n"}},
+		"one that is gone, and a second":              {record: by("x"), macs: []*v1alpha1.MacNode{&a, &b, &c}, alone: []string{"b"}},
+		"no one vouched":                              {record: by(), macs: []*v1alpha1.MacNode{&a, &c, &holds}, alone: []string{"holds"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Vouched(&tc.record, InspectionID(&d), tc.macs); got != tc.all {

@@ -37,35 +37,40 @@ func reporting(d *v1alpha1.ModelDeployment, name string, r *model.Record) v1alph
 	return mac
 }
 
-// TestARecordThatOneMacAloneReported: it was accepted while the source was unreachable for the
-// others. It gives way to one that two Macs agree on, if it is wrong, or none can serve it any more.
-func TestARecordThatOneMacAloneReported(t *testing.T) {
-	const hub, store = "hf://org/model", "https://host/m.gguf"
-	commit := func(letter string) string { return strings.Repeat(letter, 40) }
-	found := func(source, name, commit string, change func(*model.Record), by ...string) *model.Record {
-		r := fleettest.Model(source, name, 1<<30)
-		if strings.HasPrefix(source, "https") {
-			r.Files[0].SHA256 = strings.Repeat("a", 64)
-		}
-		r.Commit, r.VouchedBy = commit, by
-		if change != nil {
-			change(&r)
-		}
-		r.Digest = model.DigestOf(r.Files)
-		return &r
+const hub, store = "hf://org/model", "https://host/m.gguf"
+
+func commitOf(letter string) string { return strings.Repeat(letter, 40) }
+
+// found returns the record of a source that these Macs vouched for.
+func found(source, name, commit string, change func(*model.Record), by ...string) *model.Record {
+	r := fleettest.Model(source, name, 1<<30)
+	if source == store {
+		r.Files[0].SHA256 = strings.Repeat("a", 64)
 	}
+	r.Commit, r.VouchedBy = commit, by
+	if change != nil {
+		change(&r)
+	}
+	r.Digest = model.DigestOf(r.Files)
+	return &r
+}
+
+// reportedLater is what Macs report after a record was accepted.
+type reportedLater struct {
+	have *model.Record
+	now  map[string]*model.Record // by Mac; nil: unreachable
+	edit func(*v1alpha1.MacNode)  // of the Mac b
+	want *model.Record
+}
+
+func laterReports() map[string]reportedLater {
 	smaller := func(r *model.Record) { r.Facts.WeightBytes = 1 << 20 }
 	shorter := func(r *model.Record) { r.Files[0].Bytes, r.Facts.WeightBytes = 1<<20, 1<<20 }
 	stores := func(r *model.Record) func(*v1alpha1.MacNode) {
 		return func(m *v1alpha1.MacNode) { m.Status.Weights = []v1alpha1.StoredWeights{{Digest: r.Digest}} }
 	}
-	old, moved := found(hub, "old", commit("a"), nil, "a"), found(hub, "new", commit("b"), nil)
-	for name, tc := range map[string]struct {
-		have *model.Record
-		now  map[string]*model.Record // by Mac; nil: unreachable
-		edit func(*v1alpha1.MacNode)  // of the Mac b
-		want *model.Record
-	}{
+	old, moved := found(hub, "old", commitOf("a"), nil, "a"), found(hub, "new", commitOf("b"), nil)
+	return map[string]reportedLater{
 		"no Mac":                     {have: old, want: old},
 		"it alone":                   {have: old, now: map[string]*model.Record{"a": old}, want: old},
 		"it alone, the branch moved": {have: old, now: map[string]*model.Record{"a": moved}, want: old},
@@ -77,16 +82,26 @@ func TestARecordThatOneMacAloneReported(t *testing.T) {
 		"the branch moved, it is gone":                    {have: old, now: map[string]*model.Record{"b": moved, "c": moved}, want: moved},
 		"the branch moved, another reports it":            {have: old, now: map[string]*model.Record{"b": old, "c": moved, "d": moved}, want: old},
 		"the branch moved, another has the weights":       {have: old, now: map[string]*model.Record{"b": moved, "c": moved}, edit: stores(old), want: old},
-		"two reported it, both are gone":                  {have: found(hub, "old", commit("a"), nil, "x", "y"), now: map[string]*model.Record{"b": moved, "c": moved}, want: old},
-		"a preview":                                       {have: found(hub, "old", commit("a"), nil, model.VoucherPreview), now: map[string]*model.Record{"b": moved, "c": moved}, want: old},
-		"other files of the same commit": {have: found(hub, "evil", commit("b"), nil, "a"),
-			now: map[string]*model.Record{"a": found(hub, "evil", commit("b"), nil), "b": moved, "c": moved}, want: moved},
-		"other facts of the same files": {have: found(hub, "new", commit("a"), smaller, "a"),
-			now: map[string]*model.Record{"a": found(hub, "new", commit("a"), smaller), "b": moved, "c": moved}, want: moved},
+		"two reported it, both are gone":                  {have: found(hub, "old", commitOf("a"), nil, "x", "y"), now: map[string]*model.Record{"b": moved, "c": moved}, want: old},
+		"a preview":                                       {have: found(hub, "old", commitOf("a"), nil, model.VoucherPreview), now: map[string]*model.Record{"b": moved, "c": moved}, want: old},
+		"other files of the same commit": {have: found(hub, "evil", commitOf("b"), nil, "a"),
+			now: map[string]*model.Record{"a": found(hub, "evil", commitOf("b"), nil), "b": moved, "c": moved}, want: moved},
+		"other facts of the same files": {have: found(hub, "new", commitOf("a"), smaller, "a"),
+			now: map[string]*model.Record{"a": found(hub, "new", commitOf("a"), smaller), "b": moved, "c": moved}, want: moved},
+		"other facts of the same files, one Mac is left":       {have: found(hub, "new", commitOf("b"), smaller, "a"), now: map[string]*model.Record{"b": moved}, want: moved},
+		"other facts of the same files, the one left has them": {have: found(hub, "new", commitOf("b"), smaller, "a"), now: map[string]*model.Record{"b": moved}, edit: stores(moved), want: found(hub, "new", commitOf("b"), smaller)},
+		"other facts of the same files, for one other alone":   {have: found(hub, "new", commitOf("b"), smaller, "a"), now: map[string]*model.Record{"a": nil, "b": moved}, want: found(hub, "new", commitOf("b"), smaller)},
+		"the branch moved, it is gone, and one Mac is left":    {have: old, now: map[string]*model.Record{"b": moved}, want: old},
 		"another size of the same digest": {have: found(store, "m", "", shorter, "a"),
 			now: map[string]*model.Record{"a": found(store, "m", "", shorter), "b": found(store, "m", "", nil), "c": found(store, "m", "", nil)}, want: found(store, "m", "", nil)},
-		"a commit that none has, it is gone": {have: found(hub, "new", commit("e"), nil, "a"), now: map[string]*model.Record{"b": moved, "c": moved}, want: moved},
-	} {
+		"a commit that none has, it is gone": {have: found(hub, "new", commitOf("e"), nil, "a"), now: map[string]*model.Record{"b": moved, "c": moved}, want: moved},
+	}
+}
+
+// TestARecordThatOneMacAloneReported: it was accepted while the source was unreachable for the
+// others. It gives way to one that two Macs agree on, if it is wrong, or none can serve it any more.
+func TestARecordThatOneMacAloneReported(t *testing.T) {
+	for name, tc := range laterReports() {
 		t.Run(name, func(t *testing.T) {
 			d := &v1alpha1.ModelDeployment{}
 			if d.Spec.Model.Source = tc.have.Source; d.Spec.Model.Source == store {
