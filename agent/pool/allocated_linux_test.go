@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,5 +29,25 @@ func TestALogThatIsAllocatedInAdvanceIsBounded(t *testing.T) {
 	info, err := log.Stat()
 	if err != nil || disk.Allocated(info) > maxLogBytes {
 		t.Errorf("the log still takes %d bytes (%v)", disk.Allocated(info), err)
+	}
+}
+
+// TestALogWithALeaseIsNotWaitedFor: a file is opened once the kernel has broken its lease, 45 seconds
+// later, and no engine is measured meanwhile.
+func TestALogWithALeaseIsNotWaitedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0123456789ab.log")
+	log, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if err := log.Truncate(maxLogBytes + 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(log.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("the file system of this test has no leases: %v", err)
+	}
+	if bytes, err := boundLog(path); !errors.Is(err, unix.EWOULDBLOCK) || bytes != maxLogBytes+1 {
+		t.Errorf("the log takes %d bytes (%v), want %d and an error at once", bytes, err, maxLogBytes+1)
 	}
 }

@@ -141,7 +141,7 @@ func boundLog(path string) (bytes int64, err error) {
 	if bytes = logBytes(info); bytes <= maxLogBytes {
 		return bytes, nil
 	}
-	in, err := os.OpenFile(path, os.O_RDWR, 0)
+	in, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0) // its engine may have a lease
 	if err != nil {
 		return bytes, fmt.Errorf("open engine log: %w", err)
 	}

@@ -98,6 +98,33 @@ func attempts(dir string, l net.Listener, other string) []struct {
 			parent := int32(os.Getppid())
 			return askSocket(unix.SYS_IOCTL, unix.SIOCSPGRP, uintptr(unsafe.Pointer(&parent)))
 		}},
+		{what: "make the agent wait as it opens the log", try: ofFile(dir, unix.SYS_FCNTL, unix.F_SETLEASE, unix.F_WRLCK)},
+		{what: "be signalled about its folders", try: func() error {
+			cache, err := os.Open(filepath.Join(dir, "cache/a"))
+			if err != nil {
+				return nil
+			}
+			defer cache.Close()
+			_, err = unix.FcntlInt(cache.Fd(), unix.F_NOTIFY, 4) // DN_CREATE
+			return err
+		}},
+		{what: "lock a part of a file", try: ofFile(dir, unix.SYS_FCNTL, unix.F_SETLK, uintptr(unsafe.Pointer(&firstByte)))},
+		{what: "wait for a lock of a part of a file", try: ofFile(dir, unix.SYS_FCNTL, unix.F_SETLKW, uintptr(unsafe.Pointer(&firstByte)))},
+		{what: "lock a part of an open file", try: ofFile(dir, unix.SYS_FCNTL, unix.F_OFD_SETLK, uintptr(unsafe.Pointer(&firstByte)))},
+		{what: "wait for a lock of a part of an open file", try: ofFile(dir, unix.SYS_FCNTL, unix.F_OFD_SETLKW, uintptr(unsafe.Pointer(&firstByte)))},
+		{what: "lock a file", try: ofFile(dir, unix.SYS_FLOCK, unix.LOCK_EX, 0)},
+		{what: "have a pipe hold more than is usual", try: func() error {
+			var pipe [2]int
+			if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+				return nil
+			}
+			_, err := unix.FcntlInt(uintptr(pipe[1]), unix.F_SETPIPE_SZ, 1<<17)
+			return errors.Join(err, unix.Close(pipe[0]), unix.Close(pipe[1]))
+		}},
+		{what: "make a pipe in its cache", try: func() error { return unix.Mkfifo(filepath.Join(dir, "cache/a/pipe"), 0o600) }},
+		{what: "make a device in its cache", try: func() error {
+			return unix.Mknod(filepath.Join(dir, "cache/a/device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 7)))
+		}},
 		{what: "read the flags of its files", allowed: true, try: func() error { return askSocket(unix.SYS_FCNTL, unix.F_GETFL, 0) }},
 		{what: "signal itself", allowed: true, try: func() error { return syscall.Kill(os.Getpid(), 0) }},
 		{what: "read its own limits", allowed: true, try: func() error { return syscall.Getrlimit(syscall.RLIMIT_NOFILE, new(syscall.Rlimit)) }},
@@ -155,6 +182,24 @@ func askSocket(call, command, about uintptr) error {
 		return errno
 	}
 	return nil
+}
+
+// firstByte is the part of a file that it locks.
+var firstByte = unix.Flock_t{Type: unix.F_WRLCK, Len: 1}
+
+// ofFile asks for a lock, or the like, of a new file.
+func ofFile(dir string, call, command, about uintptr) func() error {
+	return func() error {
+		f, err := os.CreateTemp(filepath.Join(dir, "cache/a"), "")
+		if err != nil {
+			return nil
+		}
+		defer f.Close()
+		if _, _, errno := syscall.Syscall(call, f.Fd(), command, about); errno != 0 {
+			return errno
+		}
+		return nil
+	}
 }
 
 // threadsOfUser is how many threads the user of this process may have while it makes one.

@@ -20,6 +20,8 @@ import (
 // writes a file, and not who changes its rights, times and attributes, or watches
 // its use: of all files of the user, which are the agent's too. A socket gives its owner a
 // descriptor of the process at the other end, and Landlock before Linux 6.12 refuses no signal.
+// A lock of a file is kernel memory that counts at no process, and an agent that runs as root lets
+// its engines make devices.
 var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
@@ -30,7 +32,7 @@ var refused = slices.Concat([]uint32{
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
 	unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_SEMGET, unix.SYS_MSGGET, unix.SYS_MQ_OPEN,
-	unix.SYS_VMSPLICE, unix.SYS_SPLICE, unix.SYS_TEE, unix.SYS_FALLOCATE,
+	unix.SYS_VMSPLICE, unix.SYS_SPLICE, unix.SYS_TEE, unix.SYS_FALLOCATE, unix.SYS_FLOCK, unix.SYS_MKNODAT,
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_TKILL, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL,
 	unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_KCMP,
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT, unix.SYS_TRUNCATE,
@@ -50,12 +52,20 @@ var ofItself = []uint32{
 // signals are those of ofItself for which 0 is no process, but all of the group.
 var signals = ofItself[:4]
 
-// owners are the commands, second arguments of these calls, by which a process has another one
-// signalled about its files. With them an engine sends any signal that it may not send itself.
-var owners = []struct {
+// ofFiles are the commands, second arguments of these calls, that reach beyond the process. It has
+// another one signalled about its files, by any signal that it may not send itself. Who opens a file
+// with a lease waits for its owner, so the agent would for an engine with one of its log. Locks, and
+// pipes beyond their usual size, are kernel memory that counts at no process.
+var ofFiles = []struct {
 	call     uint32
-	commands [2]uint32
-}{{unix.SYS_FCNTL, [2]uint32{unix.F_SETOWN, unix.F_SETOWN_EX}}, {unix.SYS_IOCTL, [2]uint32{fiosetown, unix.SIOCSPGRP}}}
+	commands []uint32
+}{
+	{unix.SYS_FCNTL, []uint32{
+		unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETLEASE, unix.F_NOTIFY,
+		unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_SETLK, unix.F_OFD_SETLKW, unix.F_SETPIPE_SZ,
+	}},
+	{unix.SYS_IOCTL, []uint32{fiosetown, unix.SIOCSPGRP}},
+}
 
 // fiosetown is FIOSETOWN of asm-generic/sockios.h.
 const fiosetown = 0x8901
@@ -117,7 +127,7 @@ func callFilter(pid uint32) []bpf.Instruction {
 		}
 		program = appendCall(program, c, offsetArg0, append(is, bpf.RetConstant{Val: fails(unix.EPERM)}))
 	}
-	for _, o := range owners {
+	for _, o := range ofFiles {
 		var is []bpf.Instruction
 		for _, command := range o.commands {
 			is = append(is, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: command, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)})
