@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -119,7 +120,7 @@ func readFields(path string, names ...string) (map[string]int64, error) {
 	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
 		name, value, ok := strings.Cut(s.Text(), ":")
 		kib, isKiB := strings.CutSuffix(strings.TrimSpace(value), " kB")
-		if !ok || !isKiB {
+		if !ok || !isKiB || !slices.Contains(names, name) { // a process chooses its name
 			continue
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(kib), 10, 64)
@@ -130,7 +131,7 @@ func readFields(path string, names ...string) (map[string]int64, error) {
 	}
 	for _, n := range names {
 		if _, ok := found[n]; !ok {
-			if len(found) == 0 { // a zombie's file is empty
+			if len(found) == 0 { // a zombie's file has no figures
 				return nil, fmt.Errorf("read %s: %w", path, ErrGone)
 			}
 			return nil, fmt.Errorf("read %s: it has no line %q", path, n)

@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -31,5 +32,23 @@ func TestPageTablesCount(t *testing.T) {
 	after, err := probe.NewSystem().Footprint(os.Getpid())
 	if err != nil || sum != 0 || after-before < tables {
 		t.Errorf("%d pages were read, footprint grew by %d bytes (%v), want at least %d", parts, after-before, err, int64(tables))
+	}
+}
+
+// TestAProcessIsMeasuredWhateverItsName: a process chooses its name, which is next to the figures.
+func TestAProcessIsMeasuredWhateverItsName(t *testing.T) {
+	path := fmt.Sprintf("/proc/%d/comm", os.Getpid())
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.WriteFile(path, before, 0) //nolint:errcheck // it is a name
+	for _, name := range []string{"x kB", "RssAnon: 1 kB", "a\nVmPTE: 1 kB"} {
+		if err := os.WriteFile(path, []byte(name), 0); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := probe.NewSystem().Footprint(os.Getpid()); err != nil || n < 1<<20 {
+			t.Errorf("a process called %q has a footprint of %d bytes, %v", name, n, err)
+		}
 	}
 }
