@@ -49,22 +49,25 @@ func hostOf(m map[string]int64, own int64) Host {
 	}
 }
 
-// Footprint is Pss_Anon + Pss_Shmem + SwapPss and the page tables, VmPTE, of which a process
+// Footprint is RssAnon + RssShmem + VmSwap and the page tables, VmPTE, of which a process
 // that only reads may have gigabytes: mapped file pages can be taken
-// back at any time, and darwin's figure does not count them either.
+// back at any time, and darwin's figure does not count them either. The kernel counts these as
+// they change. For smaps_rollup it visits each mapped page under a lock that the process can take.
+// Shared memory counts in full: an engine makes no process that could share it.
 func (System) Footprint(pid int) (int64, error) {
 	if _, err := startTime(pid); err != nil {
 		return 0, err
 	}
-	m, err := readFields(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss_Anon", "Pss_Shmem", "SwapPss")
+	names := []string{"RssAnon", "RssShmem", "VmSwap", "VmPTE"}
+	m, err := readFields(fmt.Sprintf("/proc/%d/status", pid), names...)
 	if err != nil {
 		return 0, err
 	}
-	tables, err := readFields(fmt.Sprintf("/proc/%d/status", pid), "VmPTE")
-	if err != nil {
-		return 0, err
+	var sum int64
+	for _, n := range names {
+		sum += m[n]
 	}
-	return m["Pss_Anon"] + m["Pss_Shmem"] + m["SwapPss"] + tables["VmPTE"], nil
+	return sum, nil
 }
 
 // StartTime is the boot and the clock tick of the start.

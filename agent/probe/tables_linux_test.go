@@ -3,7 +3,10 @@ package probe_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,6 +36,49 @@ func TestPageTablesCount(t *testing.T) {
 	if err != nil || sum != 0 || after-before < tables {
 		t.Errorf("%d pages were read, footprint grew by %d bytes (%v), want at least %d", parts, after-before, err, int64(tables))
 	}
+}
+
+// TestMappedFilesMakeNoMeasurementLong: an engine maps a file of its own again and again, and the
+// pages, which count nowhere, take no more time to measure than none.
+func TestMappedFilesMakeNoMeasurementLong(t *testing.T) {
+	const times, part, most = 200, 16 << 20, 5 * time.Millisecond
+	file, err := os.Create(filepath.Join(t.TempDir(), "weights"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(part); err != nil {
+		t.Fatal(err)
+	}
+	for range times {
+		pages, err := unix.Mmap(int(file.Fd()), 0, part, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_POPULATE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Munmap(pages) //nolint:errcheck // it ends with the process
+	}
+	runtime.LockOSThread() // whose processor time is read
+	defer runtime.UnlockOSThread()
+	least := time.Hour
+	for range 3 {
+		before := threadTime(t)
+		if _, err := probe.NewSystem().Footprint(os.Getpid()); err != nil {
+			t.Fatal(err)
+		}
+		least = min(least, threadTime(t)-before)
+	}
+	if least > most {
+		t.Errorf("a measurement takes %v of processor time with %d pages mapped, want at most %v", least, times*part/os.Getpagesize(), most)
+	}
+}
+
+func threadTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Nano())
 }
 
 // TestAProcessIsMeasuredWhateverItsName: a process chooses its name, which is next to the figures.
