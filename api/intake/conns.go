@@ -136,7 +136,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
-			return nil, err
+			return nil, ofAccept(err)
 		}
 		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))

@@ -67,7 +67,7 @@ func (h *Handshakes) acceptAll() {
 			continue
 		}
 		select {
-		case h.failed <- err: // the server pauses before it calls Accept again
+		case h.failed <- ofAccept(err): // the server pauses before it calls Accept again, or ends
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
