@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,8 +28,8 @@ func Enter(r Rules) (string, error) {
 	if err := landlock.V7.BestEffort().Restrict(rules...); err != nil {
 		return "", fmt.Errorf("sandbox: restrict files with Landlock: %w", err)
 	}
-	if err := leaveThreads(); err != nil {
-		return "", fmt.Errorf("sandbox: limit threads: %w", err)
+	if err := errors.Join(leaveThreads(), leaveDescriptors()); err != nil {
+		return "", fmt.Errorf("sandbox: limit threads and files: %w", err)
 	}
 	if err := filterCalls(); err != nil {
 		return "", fmt.Errorf("sandbox: filter system calls: %w", err)
@@ -46,6 +47,23 @@ func leaveThreads() error {
 	limit.Cur -= limit.Cur / 4
 	limit.Max = limit.Cur
 	return unix.Setrlimit(unix.RLIMIT_NPROC, &limit)
+}
+
+// maxDescriptors are enough for an engine: of 1,024 files of weights, 16 adapters, and a few files
+// of the cache and connections of the agent.
+const maxDescriptors = 1024 + 256
+
+// leaveDescriptors leaves watches of epoll to others: the kernel counts them for each user, and the
+// agent can neither accept nor connect without. A process can take the product of two numbers of
+// descriptors. Descriptors are also memory that counts at no process, as that of pipes.
+func leaveDescriptors() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	limit.Max = min(limit.Max, maxDescriptors)
+	limit.Cur = limit.Max
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 }
 
 // own are the files that a Go program and a measurement of its own memory read.

@@ -136,6 +136,8 @@ func attempts(dir string, l net.Listener, other string) []struct {
 			var all unix.CPUSet
 			return errors.Join(unix.SchedGetaffinity(0, &all), unix.SchedSetaffinity(os.Getppid(), &all))
 		}},
+		{what: "have the files of the largest model open", allowed: true, try: openFiles(filepath.Join(dir, "weights/model"), 1024+100)},
+		{what: "have more files open than any model has", try: openFiles(filepath.Join(dir, "weights/model"), 1500)},
 		{what: "start a thread", allowed: true, try: startThread},
 		{what: "make a process", try: fork},
 		{what: "make a process as the C library does", try: fork3},
@@ -208,6 +210,22 @@ func threadsOfUser() (limit unix.Rlimit) {
 		panic(err)
 	}
 	return limit
+}
+
+// openFiles opens a file that often. The user has a number of watches of epoll, a product of two
+// numbers of descriptors, which an engine could take from the agent.
+func openFiles(path string, times int) func() error {
+	return func() (err error) {
+		for range times {
+			f, failed := os.Open(path)
+			if failed != nil {
+				err = failed
+				break
+			}
+			defer f.Close()
+		}
+		return err
+	}
 }
 
 // takeMemory maps a page that no file has.
