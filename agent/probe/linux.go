@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,6 +61,12 @@ func (System) Footprint(pid int) (int64, error) {
 	}
 	names := []string{"RssAnon", "RssShmem", "VmSwap", "VmPTE"}
 	m, err := readFields(fmt.Sprintf("/proc/%d/status", pid), names...)
+	if errors.Is(err, ErrGone) { // so is perhaps its first thread alone
+		rest, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		for i := 0; i < len(rest) && errors.Is(err, ErrGone); i++ {
+			m, err = readFields(rest[i], names...)
+		}
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -96,7 +103,8 @@ func startTime(pid int) (string, error) {
 	if !found || len(fields) < 20 {
 		return "", fmt.Errorf("parse /proc/%d/stat: %d fields after the process name", pid, len(fields))
 	}
-	if state := fields[0]; state == "Z" || state == "X" {
+	const threads = 17 // that are left: the first one of a process may end before the others
+	if state := fields[0]; state == "X" || state == "Z" && fields[threads] == "1" {
 		return "", fmt.Errorf("process %d: %w", pid, ErrGone)
 	}
 	return fields[19], nil
