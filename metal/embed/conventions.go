@@ -37,6 +37,8 @@ type Conventions struct {
 	Pooling Pooling
 	// Limit is the model's maximum input length in tokens.
 	Limit int
+	// Width is how many numbers the result of an input has.
+	Width int
 	// Prompts are prefixes for texts to embed, by name; Default is the name of
 	// the one used for requests that name none, if any.
 	Prompts map[string]string
@@ -115,7 +117,7 @@ func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (
 	if said != model.Generate && task != said {
 		return nil, fmt.Errorf("the model is for %s, not for %s: %w", said, task, weights.ErrUnsupported)
 	}
-	c := &Conventions{rows: f.Dim.Vocabulary, Task: task, Limit: f.Dim.Context, Instructed: f.Dim.Architecture == "qwen3"}
+	c := &Conventions{rows: f.Dim.Vocabulary, Task: task, Limit: f.Dim.Context, Width: 1, Instructed: f.Dim.Architecture == "qwen3"}
 	if f.Folder() != nil {
 		if err := c.read(f.Folder()); err != nil {
 			return nil, err
@@ -129,6 +131,7 @@ func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (
 	case task == model.Rerank:
 		c.identity = f.Dim.Encoder.Identity
 	case task == model.Embed:
+		c.Width = f.Dim.Hidden
 		c.Pooling, err = Of(f)
 	}
 	return c, err

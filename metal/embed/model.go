@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/arch"
@@ -120,8 +121,17 @@ func (m *Model) flat(inputs []Input) nn.Texts {
 func (m *Model) encode(ctx context.Context, inputs []Input) ([][]float32, error) {
 	t := m.flat(inputs)
 	out, err := m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array { return m.encoded(s, m.encoder.Hidden(s, t), t.Segments) })
+	own(out)
 	m.squash(out)
 	return out, err
+}
+
+// own makes rows of one array arrays of their own: a request keeps its rows until it ends, and would
+// keep those of the others in the pass.
+func own(rows [][]float32) {
+	for i, row := range rows {
+		rows[i] = slices.Clone(row)
+	}
 }
 
 // encoded are the results of the states of the last layer of an encoder.
@@ -154,13 +164,15 @@ func (m *Model) decode(ctx context.Context, inputs []Input) ([][]float32, error)
 		}
 	}()
 	if m.Task == model.Embed {
-		return m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array {
+		out, err := m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array {
 			states := m.decoder.Hidden(s, m.cache, s.IDs(t.IDs), t.Segments)
 			if s.Err() != nil {
 				return states
 			}
 			return m.Pooling.Pool(s, states, t.Segments, nil)
 		})
+		own(out)
+		return out, err
 	}
 	lasts, at := make([]int, len(inputs)), 0
 	for i, g := range t.Segments {
@@ -203,7 +215,7 @@ func (m *Model) score(w *chunks, tokens []int32) ([]float32, error) {
 	return m.judge.scores(out)[0], nil
 }
 
-// read computes [n, width] and copies the rows out.
+// read computes [n, width] and copies the rows out, into one array.
 func (m *Model) read(ctx context.Context, n int, compute func(tensor.Scope) tensor.Array) ([][]float32, error) {
 	s := m.b.NewScope(ctx)
 	defer s.Close()
