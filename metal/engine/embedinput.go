@@ -16,19 +16,21 @@ const (
 	// and an instruction count for each text that they are read with.
 	maxInputBytes  = 32 << 20
 	maxInputTokens = 4 << 20
-	// waitingTextBytes are what the tokens of all requests take until they have ended. They are
-	// part of the slack of footprint.EngineLimit, like receivedTextBytes. The half of them
-	// that one tenant gets is enough for a request of maxInputTokens.
+	// waitingTextBytes are what the tokens and vectors of all requests take until they have ended,
+	// if these are short (see resultBytes). They are part of the slack of footprint.EngineLimit,
+	// like receivedTextBytes. The half of them that one tenant gets is enough for a request of
+	// maxInputTokens, and for maxInputs vectors of 2048 numbers.
 	waitingTextBytes = 40 << 20
-	// tokenBytes is what a token takes, and textBytes what each text takes besides its tokens.
-	tokenBytes, textBytes = 4, 128
+	// tokenBytes is what a token takes, and textBytes what each text takes besides its tokens and
+	// its vector, of which each number takes numberBytes.
+	tokenBytes, textBytes, numberBytes = 4, 128, 4
 )
 
 // embedding is an admitted request for vectors or scores.
 type embedding struct {
 	tenant string
 	inputs []embed.Tokenized
-	// held are the bytes of the inputs that are counted in account.
+	// held are the bytes of the inputs and their results that are counted in account.
 	held    int64
 	account *share.Bytes
 	// begun inputs are computed or in flight, out is what was computed.
@@ -231,8 +233,8 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all tex
 // read tokenizes texts into the inputs of e. Other tenants may have the turn between two texts,
 // of which each takes little memory besides its tokens once it is read.
 func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts, turn *longTurn) *Refusal {
-	if !e.hold(int64(all.count) * textBytes) {
-		return all.noRoom(e, int64(all.count)*textBytes)
+	if each := int64(all.count) * (textBytes + p.resultBytes()); !e.hold(each) {
+		return all.noRoom(e, each)
 	}
 	e.inputs = make([]embed.Tokenized, 0, all.count)
 	tokens := 0
@@ -269,6 +271,19 @@ func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts, turn
 		e.inputs = append(e.inputs, in)
 	}
 	return nil
+}
+
+// resultBytes is what the result of one text takes until its request has ended.
+func (p *inputProcessor) resultBytes() int64 { return numberBytes * int64(p.conventions.Width) }
+
+// waitingBytes are what texts and their results may take until their requests have ended: as much as
+// the two longest lists, of a limit with this slack no more than a part.
+func (p *inputProcessor) waitingBytes(limited bool, slack int64) int64 {
+	most := waitingTextBytes + 2*maxInputs*p.resultBytes()
+	if limited {
+		return min(most, max(waitingTextBytes, slack*5/8))
+	}
+	return most
 }
 
 // mostTokens is how many tokens a text takes at most, unless the normalization of the model

@@ -87,6 +87,7 @@ func TestAttackAnInstructionOfManyTexts(t *testing.T) {
 func TestAttackTextsOfOneTenantThatWait(t *testing.T) {
 	for _, name := range []string{"bert rerank", "qwen3 rerank", "qwen3 embed"} {
 		p := readerInput(t, name)
+		p.conventions.Width = 0
 		p.texts = share.NewBytes(8 * 10 * textBytes)
 		ask := func(tenant string, count int) (*embedding, *Refusal, int) {
 			all, read := p.written(t, count, 0), 0
@@ -133,6 +134,57 @@ func TestTextsFitInTheSlackOfTheLimit(t *testing.T) {
 	}
 	if most := share.NewBytes(waitingTextBytes).Limit("a"); maxInputTokens*tokenBytes+maxInputs*textBytes > most {
 		t.Errorf("the longest request takes %d bytes, and a tenant has %d", maxInputTokens*tokenBytes+maxInputs*textBytes, most)
+	}
+}
+
+// The two longest lists of texts wait at once, also of long vectors, where the limit has room for
+// them; elsewhere no more than texts take.
+func TestListsOfLongVectorsFitInTheirRoom(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		width       int
+		limited     bool
+		slack, want int64
+	}{
+		{name: "scores", width: 1, want: waitingTextBytes + 16<<10},
+		{name: "no limit", width: 4096, want: waitingTextBytes + 64<<20},
+		{name: "a small model", width: 1024, limited: true, slack: 64 << 20, want: waitingTextBytes},
+		{name: "a limit without slack", width: 1024, limited: true, slack: -1 << 30, want: waitingTextBytes},
+		{name: "a large model", width: 4096, limited: true, slack: 400 << 20, want: waitingTextBytes + 64<<20},
+		{name: "a model of 2.4 GB", width: 2560, limited: true, slack: 120 << 20, want: 75 << 20},
+	} {
+		p := &inputProcessor{conventions: &embed.Conventions{Width: c.width}}
+		got := p.waitingBytes(c.limited, c.slack)
+		if got != c.want || c.limited && got+receivedTextBytes > max(c.slack, footprint.EngineLimit(0)) {
+			t.Errorf("%s: %d bytes for texts and vectors, want %d", c.name, got, c.want)
+		}
+		if list := maxInputs * (textBytes + p.resultBytes()); list > share.NewBytes(got).Limit("a") {
+			t.Errorf("%s: the longest list takes %d bytes, more than the share of a tenant of %d", c.name, list, got)
+		}
+	}
+}
+
+// What a request will keep of vectors is counted before any text is read, and until it ends. A list
+// that would take more than its tenant may have is refused.
+func TestVectorsOfARequestAreCountedUntilItEnds(t *testing.T) {
+	p := readerInput(t, "bert mean")
+	p.conventions.Width = 1024
+	const vector = 4 * 1024
+	p.texts = share.NewBytes(100 * vector)
+	e, refusal := p.embeddingOf(t.Context(), "a", p.written(t, 30, 0))
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	if held := p.texts.Of("a"); held < 30*vector {
+		t.Errorf("%d bytes are counted of vectors that take %d", held, 30*vector)
+	}
+	for count, want := range map[int]Kind{20: QueueFull, 50: Invalid} {
+		if _, refusal := p.embeddingOf(t.Context(), "a", p.written(t, count, 0)); refusal == nil || refusal.Kind != want {
+			t.Errorf("%d more texts: %v, want kind %v", count, refusal, want)
+		}
+	}
+	if e.end(nil); p.texts.Held() != 0 {
+		t.Errorf("%d bytes are counted when the request has ended", p.texts.Held())
 	}
 }
 

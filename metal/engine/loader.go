@@ -224,7 +224,7 @@ func (l *loader) reserve(m *loadedModel, adapters int64) error {
 
 // divide gives tools and compiled constraints their parts of the heap. What requests hold of these,
 // of prompts, and of texts until they are read counts together, against the slack of the limit: the rest of
-// it is for renders, garbage and output that is not read yet.
+// it is for renders, garbage and output that is not read yet. Vectors count with their texts.
 func (l *loader) divide(p *inputProcessor, heap, slack int64) {
 	part := func(most, least, of int64) int64 {
 		if l.opts.LimitBytes == 0 {
@@ -236,6 +236,9 @@ func (l *loader) divide(p *inputProcessor, heap, slack int64) {
 	if p.task == model.Generate {
 		p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, part(grammarBytes, leastGrammarBytes, 3))
 		p.constraints.OnPanic(func(value any, stack []byte) { logPanic(l.log, "mask", value, stack) })
+	}
+	if p.task != model.Generate {
+		p.texts = share.NewBytes(p.waitingBytes(l.opts.LimitBytes > 0, slack))
 	}
 	if l.opts.LimitBytes == 0 || p.task != model.Generate {
 		return
