@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,8 @@ const (
 	HeadroomPatience = 10 * time.Second
 	// retryAfter is when to try again if other requests have to end first.
 	retryAfter = time.Second
+	// garbagePause is the time between two collections of garbage, which stop a step.
+	garbagePause = 5 * time.Second
 )
 
 // Arithmetic returns the Estimator of package footprint for one model on one back end.
@@ -126,6 +129,8 @@ type Guard struct {
 	estimateError string
 	// logged reasons of inactivity.
 	logged map[string]bool
+	// collected is when garbage was last collected.
+	collected time.Time
 }
 
 // New returns a Guard.
@@ -385,15 +390,38 @@ func (g *Guard) Refuse(tokens, needed int64, r Room) *Exceeded {
 	if r.Own > 0 {
 		limit = r.Own
 	}
-	if kv := g.opts.Backend.Memory().KV; needed <= limit-(r.Held-kv) {
+	garbage, kv := g.collect(needed, r), g.opts.Backend.Memory().KV
+	if garbage || needed <= limit-(r.Held-kv) {
 		e.RetryAfter = retryAfter
 	}
 	return e
 }
 
+// collect returns the garbage of Go's heap to the system, now and then, if a prompt might fit without
+// it: with less than that in use, Go does so by itself only after minutes, in which the footprint
+// shows it and no prompt is computed. The next publication shows what is left.
+func (g *Guard) collect(needed int64, r Room) (may bool) {
+	m := g.model.Load()
+	garbage := g.limits.now().beyond - g.Overhead() - m.extra()
+	if garbage <= 0 || !r.Fits(needed-r.Cached-garbage) {
+		return false
+	}
+	g.mu.Lock()
+	due := time.Since(g.collected) >= garbagePause
+	if due {
+		g.collected = time.Now()
+	}
+	g.mu.Unlock()
+	if due {
+		debug.FreeOSMemory()
+	}
+	return true
+}
+
 // Abort is the error of a prompt that had begun.
 func (g *Guard) Abort(needed int64, r Room) *Exceeded {
 	g.aborted.Add(1)
+	g.collect(needed, r)
 	return &Exceeded{Used: r.Held, Needed: needed, Limit: r.Limit, RetryAfter: retryAfter,
 		Message: fmt.Sprintf("computing the prompt reached the memory limit: %d bytes are in use, %d more are needed, the limit is %d", r.Held, needed, r.Limit)}
 }
