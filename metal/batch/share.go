@@ -110,12 +110,17 @@ func (s *Scheduler) victims() (victims []*request, favored *request) {
 	}
 	patient := s.patient()
 	if patient != nil && patient.tenant.running == 0 {
-		if victims := s.victimsFor(patient, true); victims != nil {
+		if victims := s.yielding(patient.priority, true).to(patient); victims != nil {
 			return victims, patient
 		}
 	}
-	for _, w := range s.idle(patient) {
-		if victims := s.victimsFor(w, false); victims != nil {
+	idle := s.idle(patient)
+	if len(idle) == 0 {
+		return nil, nil
+	}
+	yielding := s.yielding(idle[0].priority, false)
+	for _, w := range idle {
+		if victims := yielding.to(w); victims != nil {
 			return victims, w
 		}
 	}
@@ -137,38 +142,76 @@ func (s *Scheduler) idle(patient *request) (all []*request) {
 	return all
 }
 
-// victimsFor returns the requests that have to give way to a waiting one, nil if not even
-// all that may would suffice. For a patient one, which holds up all others, their turns end
-// earlier, and priorities do not count.
-func (s *Scheduler) victimsFor(w *request, patient bool) []*request {
-	var victims []*request
-	running, free := slices.Clone(s.running), s.freeBlocks
-	for len(running) >= s.limits.Sequences || s.blocksFor(w.known) > free-s.reserve(running) {
-		at := s.victim(running, w.priority, patient)
-		if at < 0 {
-			return nil
-		}
-		victims = append(victims, running[at])
-		free += running[at].blocks
-		running = slices.Delete(running, at, at+1)
+// yielding has the running requests that may give way to waiting ones of a priority, the first one
+// first. They are the same for all of these, and found once for a step: a tenant may queue many that
+// do not fit even without them.
+type yielding struct {
+	s        *Scheduler
+	priority int
+	// patient is true for a request that holds up all others: turns end earlier for it, and
+	// priorities do not count.
+	patient bool
+	// victims were found, running are the others, and count is how many of these each tenant has.
+	victims, running []*request
+	count            map[*tenant]int
+	// room[n] is how many blocks are free without the first n victims, and free those without all.
+	room []int
+	free int
+	// complete is true if there are no more victims.
+	complete bool
+}
+
+func (s *Scheduler) yielding(priority int, patient bool) *yielding {
+	g := &yielding{s: s, priority: priority, patient: patient, running: slices.Clone(s.running), count: map[*tenant]int{}, free: s.freeBlocks}
+	for _, r := range g.running {
+		g.count[r.tenant]++
 	}
-	return victims
+	g.room = append(g.room, g.free-s.reserve(g.running))
+	return g
+}
+
+// to returns the requests that have to give way to a waiting one, nil if not even all that may would
+// suffice.
+func (g *yielding) to(w *request) []*request {
+	blocks := g.s.blocksFor(w.known)
+	for n := 0; n < len(g.room) || g.find(); n++ {
+		if len(g.s.running)-n < g.s.limits.Sequences && blocks <= g.room[n] {
+			if n == 0 { // it waits for something else
+				return nil
+			}
+			return g.victims[:n]
+		}
+	}
+	return nil
+}
+
+// find finds the next victim, and reports false if there is none.
+func (g *yielding) find() bool {
+	at := -1
+	if !g.complete {
+		at = g.victim()
+	}
+	if g.complete = at < 0; g.complete {
+		return false
+	}
+	r := g.running[at]
+	g.count[r.tenant]--
+	g.running = slices.Delete(g.running, at, at+1)
+	g.free += r.blocks
+	g.victims, g.room = append(g.victims, r), append(g.room, g.free-g.s.reserve(g.running))
+	return true
 }
 
 // victim is the index of the request that gives way first: one of the tenant that runs the
 // most, of those the one of the lowest priority, and then the one that has computed the
 // least. It is -1 if none has had its turn.
-func (s *Scheduler) victim(running []*request, priority int, patient bool) int {
-	count := map[*tenant]int{}
-	for _, r := range running {
-		count[r.tenant]++
-	}
+func (g *yielding) victim() int {
 	best := -1
-	for i, r := range running {
-		if r.priority > priority && !patient || r.done() || r.turn < s.turn(r, count[r.tenant] < 2, patient) {
+	for i, r := range g.running {
+		if r.priority > g.priority && !g.patient || r.done() || r.turn < g.s.turn(r, g.count[r.tenant] < 2, g.patient) {
 			continue
 		}
-		if best < 0 || givesWayBefore(r, running[best], count) {
+		if best < 0 || givesWayBefore(r, g.running[best], g.count) {
 			best = i
 		}
 	}
