@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -18,11 +19,11 @@ import (
 type short struct {
 	*pipes
 	err  error
-	left *int
+	left *atomic.Int64
 }
 
 func (s short) Accept() (net.Conn, error) {
-	if *s.left--; *s.left >= 0 {
+	if s.left.Add(-1) >= 0 {
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept", s.err)}
 	}
 	return s.pipes.Accept()
@@ -43,19 +44,20 @@ func TestAServerOutlastsAShortage(t *testing.T) {
 		for _, err := range []error{syscall.ENOSPC, syscall.ENOMEM, syscall.ENOBUFS, syscall.EMFILE, syscall.ENFILE} {
 			t.Run(c.name+" "+err.Error(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					left := 20
+					var left atomic.Int64
+					left.Store(20)
 					l := short{pipes: newPipes(), err: err, left: &left}
 					s := PortServer(http.NotFoundHandler(), log.New(io.Discard, "", 0))
 					ended := make(chan error, 1)
 					go func() { ended <- s.Serve(c.wrap(l)) }()
 					began := time.Now()
 					synctest.Wait()
-					for left >= 0 && len(ended) == 0 && time.Since(began) < time.Minute {
+					for left.Load() >= 0 && len(ended) == 0 && time.Since(began) < time.Minute {
 						time.Sleep(time.Second)
 						synctest.Wait()
 					}
-					if waited := time.Since(began); left >= 0 || waited < 5*time.Second {
-						t.Errorf("%d failures were left after %v", left, waited)
+					if waited := time.Since(began); left.Load() >= 0 || waited < 5*time.Second {
+						t.Errorf("%d failures were left after %v", left.Load(), waited)
 					}
 					_ = s.Close()
 					if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
