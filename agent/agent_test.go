@@ -102,7 +102,9 @@ type mac struct {
 	cache *cold.Options
 	// offered is how many blocks the engines of this agent have offered to the cache.
 	offered int64
-	power   func(context.Context, func(power.Notice)) error
+	// asked are the prompts of granted: one that was asked before may be on the disk in part.
+	asked int
+	power func(context.Context, func(power.Notice)) error
 	// logDebug changes the log level of the agent; may be nil.
 	logDebug func(bool)
 	byFlag   v1alpha1.AgentSettings

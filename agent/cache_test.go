@@ -95,12 +95,11 @@ func (m *mac) computed(t *testing.T, of string) string {
 // dropped if the grant is late.
 func (m *mac) granted(t *testing.T) {
 	t.Helper()
-	asked := 0
 	poll(t, func() error {
 		s := m.books(t)
 		if s.GrantedBytes == 0 {
-			asked++
-			m.generate(t, fmt.Sprintf("Number %d", asked))
+			m.asked++
+			m.generate(t, fmt.Sprintf("Number %d", m.asked))
 		}
 		if s.GrantedBytes == 0 || s.Blocks.Accepted < m.offered || s.Blocks.Queued > 0 {
 			return fmt.Errorf("the engine may not write, or has not reported all of %d blocks: %+v", m.offered, s)
