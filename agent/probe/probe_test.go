@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -48,21 +49,27 @@ func holdMemory() {
 	}
 }
 
-func startChild(t *testing.T) probetest.Process {
+// launch starts this program again, with variables that say what it does.
+func launch(t *testing.T, variables ...string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"=1")
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), variables...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
+	if out, err = cmd.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	return cmd, in, out
+}
+
+func startChild(t *testing.T) probetest.Process {
+	t.Helper()
+	cmd, in, out := launch(t, childVariable+"=1")
 	answers := bufio.NewScanner(out)
 	wait := func() {
 		if !answers.Scan() || answers.Text() != "ok" {

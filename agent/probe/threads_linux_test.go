@@ -3,7 +3,6 @@ package probe_test
 import (
 	"bufio"
 	"os"
-	"os/exec"
 	"runtime"
 	"syscall"
 	"testing"
@@ -29,22 +28,10 @@ func init() {
 }
 
 // TestAProcessIsMeasuredWithoutItsFirstThread: such a process looks like a zombie. Its other threads
-// have the memory, and it can be ended.
+// have the memory, and a process without a start time would not be ended.
 func TestAProcessIsMeasuredWithoutItsFirstThread(t *testing.T) {
 	const held = 64 << 20
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), endFirstVariable+"=1", "GOMAXPROCS=4")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd, in, out := launch(t, endFirstVariable+"=1", "GOMAXPROCS=4")
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	if _, err := in.Write([]byte("67108864\n")); err != nil {
 		t.Fatal(err)
@@ -53,6 +40,9 @@ func TestAProcessIsMeasuredWithoutItsFirstThread(t *testing.T) {
 		if !lines.Scan() {
 			t.Fatal("the child ended")
 		}
+	}
+	if _, err := probe.NewSystem().StartTime(cmd.Process.Pid); err != nil {
+		t.Error(err)
 	}
 	n, err := probe.NewSystem().Footprint(cmd.Process.Pid)
 	if err != nil || n < held {

@@ -35,6 +35,15 @@ func shortSightedFrom(t *testing.T, from, to string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
+// serveOn serves on a listener until the test ends.
+func serveOn(t *testing.T, l *Listener, respond http.HandlerFunc) {
+	t.Helper()
+	s := &http.Server{ConnContext: Context, Handler: Guard(respond)}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close(); <-ended })
+}
+
 // TestAConnectionCountsUntilItsClientHasRead: the kernel would hold the end of a response for
 // minutes after its connection was closed, for any number of clients that do not read.
 func TestAConnectionCountsUntilItsClientHasRead(t *testing.T) {
@@ -44,13 +53,10 @@ func TestAConnectionCountsUntilItsClientHasRead(t *testing.T) {
 	}
 	const text = 32 << 10
 	l := &Listener{Listener: raw, Total: 3}
-	s := &http.Server{ConnContext: Context, Handler: Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serveOn(t, l, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		_, _ = w.Write(make([]byte, text))
-	}))}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
-	defer func() { _ = s.Close(); <-ended }()
+	})
 	ask := func() *net.TCPConn {
 		c := shortSighted(t, raw.Addr().String())
 		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -84,13 +90,10 @@ func TestClientsThatDoNotReadEndNoResponseOfAnotherAddress(t *testing.T) {
 	}
 	const text = 32 << 10
 	l := &Listener{Listener: raw}
-	s := &http.Server{ConnContext: Context, Handler: Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serveOn(t, l, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		_, _ = w.Write(make([]byte, text))
-	}))}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
-	defer func() { _ = s.Close(); <-ended }()
+	})
 	ask := func(from string) *net.TCPConn {
 		c := shortSightedFrom(t, from, raw.Addr().String())
 		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -123,12 +126,9 @@ func TestShortResponsesThatNobodyReadsAreFew(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &Listener{Listener: raw, Unread: 2}
-	s := &http.Server{ConnContext: Context, Handler: Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serveOn(t, l, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(make([]byte, 48<<10))
-	}))}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
-	defer func() { _ = s.Close(); <-ended }()
+	})
 	ask := func() *net.TCPConn {
 		c := shortSighted(t, raw.Addr().String())
 		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
