@@ -49,7 +49,7 @@ func holdMemory() {
 	}
 }
 
-// launch starts this program again, with variables that say what it does.
+// launch starts this program again, with variables that choose what it does.
 func launch(t *testing.T, variables ...string) (cmd *exec.Cmd, in io.WriteCloser, out io.Reader) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0])
