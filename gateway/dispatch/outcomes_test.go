@@ -43,8 +43,7 @@ func rejectionsAt(t *testing.T, perSecond int, wrong bool) (ended map[string]int
 		wg.Go(func() {
 			r := &Request{Candidates: []*route.Model{model}, Log: logr.Discard, Client: patient{}, Owner: "t"}
 			if !wrong {
-				r.Tenant = fmt.Sprint("t", i%50)
-				r.Owner = r.Tenant
+				r.Owner = fmt.Sprint("t", i%50)
 			}
 			lease, err := d.Acquire(ctx, r)
 			if err != nil {

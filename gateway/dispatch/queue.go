@@ -293,7 +293,7 @@ func (q *queue) mayRetry(r *Request) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	if q.resent.Wait(r.Owner, float64(r.Bytes), now) > 0 || !q.slots.model(r.model, now).budget(r.Tenant).Retry(now) {
+	if q.resent.Wait(r.Owner, float64(r.Bytes), now) > 0 || !q.slots.model(r.model, now).budget(r.Owner).Retry(now) {
 		return false
 	}
 	q.resent.Add(r.Owner, float64(r.Bytes), now)

@@ -87,12 +87,12 @@ func TestAttackRequestsForEveryMacAndAdapter(t *testing.T) {
 		}})
 	busy := map[string][]*Lease{}
 	for range slotsPerSequence * macs {
-		lease, _ := arrive(t, d, model, Request{Tenant: "t"})
+		lease, _ := arrive(t, d, model, Request{Owner: "t"})
 		busy[lease.Mac] = append(busy[lease.Mac], lease)
 	}
 	var waiting []*waiter
 	for i := range (macs - 1) * adapters { // all but the last Mac
-		_, w := arrive(t, d, model, Request{Tenant: "t", OnlyMac: fmt.Sprint("mac-", i/adapters), Adapter: names[i%adapters]})
+		_, w := arrive(t, d, model, Request{Owner: "t", OnlyMac: fmt.Sprint("mac-", i/adapters), Adapter: names[i%adapters]})
 		waiting = append(waiting, w)
 	}
 	looks = 0
@@ -101,7 +101,7 @@ func TestAttackRequestsForEveryMacAndAdapter(t *testing.T) {
 	if looks > 0 {
 		t.Errorf("replicas were looked at %d times for requests that cannot be served", looks)
 	}
-	if lease, _ := arrive(t, d, model, Request{Tenant: "t"}); lease == nil || looks > 2 {
+	if lease, _ := arrive(t, d, model, Request{Owner: "t"}); lease == nil || looks > 2 {
 		t.Errorf("the next request has %+v, after %d looks", lease, looks)
 	}
 	looks = 0
@@ -150,7 +150,7 @@ func TestEachTenantHasItsRetries(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d.queue.now = func() time.Time { return now }
 	model := newModel("r1")
-	hog, other := &Request{model: model, Tenant: "hog", Owner: "hog"}, &Request{model: model, Tenant: "other", Owner: "other"}
+	hog, other := &Request{model: model, Owner: "hog"}, &Request{model: model, Owner: "other"}
 	for d.queue.mayRetry(hog) {
 	}
 	if !d.queue.mayRetry(other) {

@@ -110,9 +110,7 @@ type Request struct {
 	Routed bool
 	// Key is the name of its API key; empty if none is required.
 	Key string
-	// Tenant of that key; empty if none is required.
-	Tenant string
-	// Owner is that tenant, or the address of the client without one.
+	// Owner is the tenant of that key, or the address of the client if none is required.
 	Owner string
 	// Sequences is how many sequences it runs at once; 0 means one.
 	Sequences int
@@ -198,7 +196,7 @@ func (r *Request) passOn(now time.Time) {
 func (r *Request) sendTo(m *route.Model, rest []*route.Model, now time.Time) {
 	r.model, r.rest = m, rest
 	r.tries, r.last, r.refusal, r.replicas = 0, nil, nil, nil
-	r.entry = &fairqueue.Entry{Model: m.Key.String(), Tenant: r.Tenant, Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
+	r.entry = &fairqueue.Entry{Model: m.Key.String(), Tenant: r.Owner, Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
 	if len(rest) > 0 {
 		if end := now.Add(r.patience); r.Deadline.IsZero() || end.Before(r.Deadline) {
 			r.entry.Deadline = end

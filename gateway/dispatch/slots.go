@@ -159,14 +159,14 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	l.inFlight += weight
 	l.total++
 	l.used = now
-	model.add(prefix, r.Tenant, weight)
+	model.add(prefix, r.Owner, weight)
 	if prefix != 0 {
 		s.recent.Add(prefix)
 	}
 	return c.at, func() {
 		l.guests -= asGuest
 		l.inFlight -= weight
-		model.add(prefix, r.Tenant, -weight)
+		model.add(prefix, r.Owner, -weight)
 	}, true
 }
 
@@ -184,13 +184,13 @@ func (s *slots) limit(e route.Endpoint, l *replicaLoad, rejected int, guest bool
 // runs returns how many slots of a model the tenant of a request has.
 func (s *slots) runs(r *Request) int {
 	if l := s.models[r.model.Key]; l != nil {
-		return l.tenants[r.Tenant]
+		return l.tenants[r.Owner]
 	}
 	return 0
 }
 
 // guest reports whether the tenant of a request has no slot of the model.
-func (s *slots) guest(r *Request) bool { return r.Tenant != "" && s.runs(r) == 0 }
+func (s *slots) guest(r *Request) bool { return r.Owner != "" && s.runs(r) == 0 }
 
 // suspectOutliers marks the replicas whose requests fail, and those that reject far more
 // requests of a client than others do.
@@ -231,7 +231,7 @@ func (s *slots) began(r *Request, now time.Time) {
 	l := s.model(r.model, now)
 	l.used = now
 	l.begun++
-	l.budget(r.Tenant).Request(now)
+	l.budget(r.Owner).Request(now)
 }
 
 // budget returns the retry budget of a tenant.

@@ -141,7 +141,7 @@ func busyModel(macs ...string) (*route.Model, *Dispatcher) {
 // arrive takes a slot for a request, or queues it.
 func arrive(t *testing.T, d *Dispatcher, model *route.Model, r Request) (*Lease, *waiter) {
 	t.Helper()
-	r.Candidates, r.Log, r.Key = []*route.Model{model}, logr.Discard, r.Tenant
+	r.Candidates, r.Log, r.Key = []*route.Model{model}, logr.Discard, r.Owner
 	r.begin(time.Now())
 	if lease, ok := d.queue.take(&r); ok {
 		return lease, nil
@@ -160,7 +160,7 @@ func TestAttackLongRequestsOfOneTenantHoldEverySlot(t *testing.T) {
 	var held []*Lease
 	var queued []*waiter
 	for range 20 {
-		lease, w := arrive(t, d, model, Request{Tenant: "a"})
+		lease, w := arrive(t, d, model, Request{Owner: "a"})
 		if lease != nil {
 			held = append(held, lease)
 		} else {
@@ -172,18 +172,18 @@ func TestAttackLongRequestsOfOneTenantHoldEverySlot(t *testing.T) {
 	}
 	var guests []*Lease
 	for n := range mostGuests { // more tenants than sequences: each may have a long request
-		guest, _ := arrive(t, d, model, Request{Tenant: fmt.Sprint("guest ", n)})
+		guest, _ := arrive(t, d, model, Request{Owner: fmt.Sprint("guest ", n)})
 		if guest == nil {
 			t.Fatalf("tenant %d waits for a request of another to end", n)
 		}
 		guests = append(guests, guest)
 	}
-	lease, last := arrive(t, d, model, Request{Tenant: "last"})
+	lease, last := arrive(t, d, model, Request{Owner: "last"})
 	if lease != nil {
 		t.Fatal("a replica has more requests than it may")
 	}
 	d.queue.leave(last)
-	_, second := arrive(t, d, model, Request{Tenant: "guest 0"})
+	_, second := arrive(t, d, model, Request{Owner: "guest 0"})
 	if second == nil {
 		t.Fatal("a tenant that has a slot is a guest")
 	}
@@ -224,10 +224,10 @@ func TestAttackManyRequestsWaitForOneMac(t *testing.T) {
 		return pick.Choose(c, p, turn)
 	}
 	for range 500 {
-		arrive(t, d, model, Request{Tenant: "t", OnlyMac: "a"})
+		arrive(t, d, model, Request{Owner: "t", OnlyMac: "a"})
 	}
 	looks = 0
-	if lease, _ := arrive(t, d, model, Request{Tenant: "t"}); lease == nil || lease.Mac != "b" {
+	if lease, _ := arrive(t, d, model, Request{Owner: "t"}); lease == nil || lease.Mac != "b" {
 		t.Errorf("another Mac does not serve: %+v", lease)
 	}
 	if looks > 3 {

@@ -6,7 +6,8 @@
 // the time. It rejects requests beyond its limits (count, bytes, age) and those that could
 // not be served before their deadline.
 //
-// The queue is fair between flows; a flow is one tenant at one model. The flow whose
+// The queue is fair between flows; a flow is one tenant at one model; without API keys
+// an address is one. The flow whose
 // tenant has the fewest requests running is served first; of those with as many, flows take
 // turns, one request each (start-time fair queueing), regardless of how many of their
 // requests wait. Within a flow, keys take turns, and requests of a key are served in order of
@@ -48,8 +49,8 @@ var (
 // Entry is one request in the queue. It may leave and enter again, and then keeps its place
 // in its flow and its deadline.
 type Entry struct {
-	// Model and Tenant name its flow. Key is one of the tenant's; both are empty if no keys
-	// are required. Without a tenant the key is one.
+	// Model and Tenant name its flow; without API keys an address is a tenant. Key is one of the
+	// tenant's; it is empty if none is required. Without a tenant the key is one.
 	Model, Tenant, Key string
 	// Bytes of its body.
 	Bytes int64

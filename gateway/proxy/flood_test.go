@@ -312,3 +312,34 @@ func TestAttackListsOfManyModels(t *testing.T) {
 		t.Errorf("a list of one model takes %d bytes", each)
 	}
 }
+
+// TestAttackAClientWithoutAKeyThatFillsTheQueue: where no keys are required, an address has no
+// more of the queue than another that asks.
+func TestAttackAClientWithoutAKeyThatFillsTheQueue(t *testing.T) {
+	w := newWorld(t, queueOf(2))
+	w.addMac("a", say("{}"))
+	w.setReady("a", false)
+	first := w.later(t.Context(), chatBody)
+	w.waiting(1)
+	second := w.later(t.Context(), chatBody)
+	w.waiting(2)
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
+	client := &http.Client{Transport: &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true}}
+	other := make(chan error, 1)
+	go func() {
+		resp, err := client.Post(w.url+chatPath, "application/json", strings.NewReader(chatBody))
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				err = fmt.Errorf("another address got %d", resp.StatusCode)
+			}
+		}
+		other <- err
+	}()
+	second.want(t, 503, "no_ready_endpoint")
+	w.setReady("a", true)
+	if err := <-other; err != nil {
+		t.Error(err)
+	}
+	first.want(t, 200, "{}")
+}

@@ -110,7 +110,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 	}
 	defer cancel()
 	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, name, named.Model) }, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(read.Envelope, r),
-		Request: dispatch.Request{Name: name, Adapter: named.Adapter, Key: c.name(), Tenant: c.tenant(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body)),
+		Request: dispatch.Request{Name: name, Adapter: named.Adapter, Key: c.name(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body)),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
 	w.allow(allowanceOf(r.URL.Path, read, body, req.Candidates))

@@ -103,7 +103,7 @@ type tally struct {
 	SlowestPath string         `json:"slowest_path"`
 }
 
-// errTooFew is a run that tells nothing: no request was answered, or none refused.
+// errTooFew is a run that proves nothing: no request was answered, or none refused.
 var errTooFew = errors.New("no request was answered, or none refused")
 
 // readTally wants answers, and of requests that are wrong on purpose refusals too.
