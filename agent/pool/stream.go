@@ -35,7 +35,7 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 	if err := wire.CheckSize(r); err != nil {
 		return nil, err
 	}
-	call, cancel := context.WithCancel(wire.WithTenant(ctx, r.GetTenant()))
+	call, cancel := context.WithCancel(wire.WithTenant(ctx, r.Owner()))
 	unwatch := context.AfterFunc(h.ctx, cancel)
 	stream := &Stream{
 		over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) },

@@ -3,7 +3,6 @@ package serve
 import (
 	"net/http"
 
-	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
@@ -12,9 +11,9 @@ import (
 const objectBytes = 768
 
 // readBody reads a request body. Its memory, and what its objects take once they are decoded,
-// counts against the tenant until release is called, which may be called again.
+// counts against their owner until release is called, which may be called again.
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
-	tenant := r.Header.Get(agentapi.HeaderTenant)
+	owner := ownerOf(r.Header)
 	var ends []func()
 	release = func() {
 		for _, end := range ends {
@@ -22,7 +21,7 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		}
 	}
 	body, err = h.ReadBody(w, r, func(interrupt func()) ([]byte, error) {
-		body, end, err := h.bodies.Read(r.Body, tenant, r.ContentLength, h.MaxBodyBytes, interrupt)
+		body, end, err := h.bodies.Read(r.Body, owner, r.ContentLength, h.MaxBodyBytes, interrupt)
 		if err == nil {
 			ends = append(ends, end)
 		}
@@ -30,7 +29,7 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 	})
 	if err == nil {
 		var end func()
-		if end, err = h.bodies.Hold(tenant, objectBytes*int64(objects(body))); err == nil {
+		if end, err = h.bodies.Hold(owner, objectBytes*int64(objects(body))); err == nil {
 			ends = append(ends, end)
 		}
 	}

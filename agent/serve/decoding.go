@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 
-	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/metal/share"
 )
 
@@ -28,7 +27,7 @@ type place struct {
 
 // placeFor waits for a place to decode a body; a small one needs none.
 func (h *handler) placeFor(r *http.Request, body []byte) (*place, error) {
-	p := h.largePlace(r.Context(), r.Header.Get(agentapi.HeaderTenant))
+	p := h.largePlace(r.Context(), ownerOf(r.Header))
 	switch n := len(body); {
 	case n <= smallBody:
 		return p, nil

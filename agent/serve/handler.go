@@ -219,7 +219,7 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	}
 	req.wire.Id = id
 	if more := textBytes(req.wire) - int64(len(body)); more > 0 && req.forget == nil {
-		if req.forget, err = h.bodies.Hold(req.wire.Tenant, more); err != nil {
+		if req.forget, err = h.bodies.Hold(req.wire.Owner(), more); err != nil {
 			return err
 		}
 		defer req.forget()
@@ -258,7 +258,7 @@ func (h *handler) request(w http.ResponseWriter, r *http.Request, body []byte, i
 		return nil, err
 	}
 	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
-	req.wire.Tenant = r.Header.Get(agentapi.HeaderTenant)
+	req.wire.Tenant, req.wire.Client = r.Header.Get(agentapi.HeaderTenant), r.Header.Get(agentapi.HeaderClient)
 	req.wire.Progress = req.stream && (req.wire.Progress || r.Header.Get(agentapi.HeaderProgress) == "true")
 	req.wire.Priority, err = urgency(r.Header, req.priority)
 	return req, err

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -59,7 +58,7 @@ type fetchedImages struct {
 }
 
 func (h *handler) imagesFor(r *http.Request) *fetchedImages {
-	return &fetchedImages{handler: h, ctx: r.Context(), tenant: r.Header.Get(agentapi.HeaderTenant), room: h.MaxBodyBytes, until: time.Now().Add(fetchTimeout)}
+	return &fetchedImages{handler: h, ctx: r.Context(), tenant: ownerOf(r.Header), room: h.MaxBodyBytes, until: time.Now().Add(fetchTimeout)}
 }
 
 // fetcher returns the function that fetches an image; nil if none may be fetched.

@@ -47,12 +47,17 @@ type kept struct {
 	bytes, counted int64
 }
 
+// ownerOf returns whose memory and turns a request takes: its tenant's, or those of its client
+// without API keys.
+func ownerOf(h http.Header) string {
+	return cmp.Or(h.Get(agentapi.HeaderTenant), h.Get(agentapi.HeaderClient))
+}
+
 // keep counts n bytes of the answer to a request, after other answers of its tenant, or of its
 // client without API keys, were read if there is no memory now. end is called if the answer has to
 // give way.
 func (h *handler) keep(ctx context.Context, r *http.Request, n int64, end context.CancelCauseFunc) (*kept, error) {
-	owner := cmp.Or(r.Header.Get(agentapi.HeaderTenant), r.Header.Get(agentapi.HeaderClient))
-	hold, err := h.answers.Hold(ctx, owner, n, func() { end(errUnread) })
+	hold, err := h.answers.Hold(ctx, ownerOf(r.Header), n, func() { end(errUnread) })
 	if err != nil {
 		return nil, ended(ctx, tooMany(err))
 	}

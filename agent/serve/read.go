@@ -153,7 +153,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	d := decoderFor(r.Header)
 	req, err := func() (*reading, error) {
 		defer place.give() // also if it panics
-		return decodeReading(d, r.URL.Path, reader{id, r.Header.Get(agentapi.HeaderTenant)}, body)
+		return decodeReading(d, r.URL.Path, reader{id, ownerOf(r.Header)}, body)
 	}()
 	if err != nil {
 		return err

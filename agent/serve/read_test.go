@@ -251,12 +251,14 @@ func TestTheEngineLearnsTheTenantOfAReading(t *testing.T) {
 	})
 	for _, request := range [][2]string{{"/v1/embeddings", `"input":"x"`}, {"/v1/rerank", `"query":"q","documents":["d"]`},
 		{"/v1/rerank", `"query":"q","texts":["d"]`}, {"/v1/score", `"text_1":"q","text_2":"d"`}} {
-		resp := p.do("POST", request[0], `{"model":"r",`+request[1]+`}`, agentapi.HeaderTenant, "team")
-		if resp.StatusCode != 200 {
-			t.Fatalf("%s: %d %s", request[0], resp.StatusCode, read(t, resp))
-		}
-		if tenant := <-seen; tenant != "team" {
-			t.Errorf("%s: the engine learns the tenant %q", request[0], tenant)
+		for _, header := range []string{agentapi.HeaderTenant, agentapi.HeaderClient} {
+			resp := p.do("POST", request[0], `{"model":"r",`+request[1]+`}`, header, "team")
+			if resp.StatusCode != 200 {
+				t.Fatalf("%s: %d %s", request[0], resp.StatusCode, read(t, resp))
+			}
+			if tenant := <-seen; tenant != "team" {
+				t.Errorf("%s, %s: the engine learns the tenant %q", request[0], header, tenant)
+			}
 		}
 	}
 }

@@ -31,12 +31,15 @@ func TestTheEngineLearnsTenantAndSalt(t *testing.T) {
 			if tc.salt != "" {
 				body = tc.body + `,"cache_salt":"` + tc.salt + `"}`
 			}
-			if resp := p.do("POST", tc.path, body, agentapi.HeaderTenant, "tenant/a"); resp.StatusCode != 200 {
-				t.Fatal(resp.Status)
-			}
-			for n := len(p.seen); n > 0; n-- {
-				if r := <-p.seen; r.GetTenant() != "tenant/a" || r.GetCacheSalt() != tc.salt {
-					t.Errorf("the engine is given the tenant %q and the salt %q", r.GetTenant(), r.GetCacheSalt())
+			for _, want := range []struct{ tenant, client string }{{tenant: "tenant/a"}, {client: "c"}} {
+				if resp := p.do("POST", tc.path, body, agentapi.HeaderTenant, want.tenant, agentapi.HeaderClient, want.client); resp.StatusCode != 200 {
+					t.Fatal(resp.Status)
+				}
+				for n := len(p.seen); n > 0; n-- {
+					r := <-p.seen
+					if r.GetTenant() != want.tenant || r.GetClient() != want.client || r.GetCacheSalt() != tc.salt {
+						t.Errorf("the engine is given the tenant %q, the client %q and the salt %q", r.GetTenant(), r.GetClient(), r.GetCacheSalt())
+					}
 				}
 			}
 		})

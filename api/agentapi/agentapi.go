@@ -77,7 +77,7 @@ const (
 	// tenants, so that agents and gateways of different versions keep them apart.
 	HeaderTenant = "X-Metalfleet-Owner"
 	// HeaderClient on a request to an agent without HeaderTenant differs between clients that the
-	// gateway distinguishes, so that they share the agent's memory for answers.
+	// gateway distinguishes, so that they share memory, sequences and turns as tenants do.
 	HeaderClient = "X-Metalfleet-Client"
 	// HeaderPriority is the highest priority that the request may have, and its
 	// default: that of the client's API key.

@@ -104,7 +104,7 @@ func (a *admission) notify() {
 func (a *admission) admit(s *sequence) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.enter(s.tenant()); err != nil {
+	if err := a.enter(s.owner); err != nil {
 		return err
 	}
 	a.nextID++

@@ -58,7 +58,7 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 // readTools reads the tools of a request. Those of a long one wait for its turn among long
 // texts: while they are read they take many times their bytes.
 func (p *inputProcessor) readTools(ctx context.Context, r Request) (toolcall.Tools, *Refusal) {
-	turn := &longTurn{turns: p.long, tenant: r.Tenant}
+	turn := &longTurn{turns: p.long, tenant: r.owner()}
 	defer turn.give()
 	if r.bytes() > longBytes && turn.take(ctx) != nil {
 		return nil, cancelled()
@@ -101,12 +101,12 @@ func (p *inputProcessor) constrain(ctx context.Context, r Request, prompt []int3
 	if r.Chat != nil && (r.Constraint.Calls == nil || !callsHaveReasoning(p.text)) {
 		thinking = p.text.Reasoning().After(p.tok, prompt)
 	}
-	state, err := p.constraints.Compile(ctx, r.Tenant, r.Constraint.Spec, thinking)
+	state, err := p.constraints.Compile(ctx, r.owner(), r.Constraint.Spec, thinking)
 	if errors.Is(err, grammar.ErrBusy) {
 		return nil, &Refusal{Kind: QueueFull, Param: r.Constraint.Param, Message: err.Error(), RetryAfter: retryAfter}
 	}
 	if err != nil {
-		return nil, invalid(p.paramAtFault(ctx, r.Tenant, r.Constraint), "%v", err)
+		return nil, invalid(p.paramAtFault(ctx, r.owner(), r.Constraint), "%v", err)
 	}
 	if p.continues(r, prompt) {
 		state.Continue()

@@ -336,7 +336,7 @@ func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
-	if err := e.admission.check(r.Tenant); err != nil {
+	if err := e.admission.check(r.owner()); err != nil {
 		return nil, e.refusalOf(err)
 	}
 	var s *sequence

@@ -12,7 +12,7 @@ func (l *loop) finish(s *sequence, f Finished) {
 	s.parked = nil
 	l.prefixes.release(s)
 	s.images.forget(s.prompt)
-	l.admission.release(s.tenant())
+	l.admission.release(s.owner)
 	f.Usage.Generated, f.Usage.Cached, f.Usage.Reasoning = s.generated(), s.prefix.cached, s.output.ReasoningTokens()
 	f.TextCalls = s.output.BrokenCalls()
 	l.publish()

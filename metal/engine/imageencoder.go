@@ -67,7 +67,7 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 			}
 		}
 		e.blocks.keepRoomless(all[i+1:]...)
-		e.took(s.tenant())
+		e.took(s.owner)
 		if err := e.encode(m); err != nil {
 			m.forget()
 			return true, s, e.refusalOf(err), backendError(err)
@@ -81,11 +81,11 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 func (e *imageEncoder) inTurn(all []wantedImage) []wantedImage {
 	turns := map[string]int{}
 	for _, w := range all {
-		turns[w.sequence.tenant()] = e.turns[w.sequence.tenant()]
+		turns[w.sequence.owner] = e.turns[w.sequence.owner]
 	}
 	e.turns = turns
 	slices.SortStableFunc(all, func(a, b wantedImage) int {
-		return cmp.Compare(turns[a.sequence.tenant()], turns[b.sequence.tenant()])
+		return cmp.Compare(turns[a.sequence.owner], turns[b.sequence.owner])
 	})
 	return all
 }

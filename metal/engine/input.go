@@ -102,12 +102,12 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	if refusal := p.checkInput(r); refusal != nil {
 		return nil, refusal
 	}
-	release, refusal := p.receive(r.Tenant, r.inputParam(), r.inputBytes())
+	release, refusal := p.receive(r.owner(), r.inputParam(), r.inputBytes())
 	if refusal != nil {
 		return nil, refusal
 	}
 	defer release()
-	releaseImages, refusal := p.images.receive(r.Tenant, r.Images)
+	releaseImages, refusal := p.images.receive(r.owner(), r.Images)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -129,8 +129,8 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	}
 	s := &sequence{
 		tokens: tokens, prompt: len(tokens), maxTokens: maxTokens, clamped: clamped, priority: r.Priority, params: params, logprobs: r.Logprobs, progress: r.Progress,
-		adapter: r.Adapter, prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt, Adapter: p.adapters[r.Adapter]}},
-		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes, unread{share: p.unread, tenant: r.Tenant}), images: newPromptImages(p.images, r.Tenant, images),
+		owner: r.owner(), adapter: r.Adapter, prefix: prefixState{salt: kv.Salt{Tenant: r.Tenant, Extra: r.CacheSalt, Adapter: p.adapters[r.Adapter]}},
+		stream: newStream(tokens[:len(tokens):len(tokens)], p.tok.Bytes, unread{share: p.unread, tenant: r.owner()}), images: newPromptImages(p.images, r.owner(), images),
 	}
 	if params.Repeats() {
 		s.counts.Prompt(tokens)
@@ -160,7 +160,7 @@ func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, i
 		return refusal
 	}
 	if len(images) > 0 {
-		if refusal := p.images.decode(ctx, r.Tenant, images, r.Images); refusal != nil {
+		if refusal := p.images.decode(ctx, r.owner(), images, r.Images); refusal != nil {
 			return refusal
 		}
 	}
@@ -312,7 +312,7 @@ func (p *inputProcessor) tokens(ctx context.Context, r Request, images []*prompt
 	if r.Tokens != nil {
 		return p.checkTokens(r.Tokens)
 	}
-	turns := p.textTurns(r.Tenant)
+	turns := p.textTurns(r.owner())
 	defer turns.give()
 	if turns.take(ctx, r.bytes() > longBytes || p.lengthens(r.textBytes())) != nil {
 		return nil, cancelled()
@@ -439,7 +439,7 @@ func (p *inputProcessor) echoed(s *sequence, r Request) (string, *Refusal) {
 	if err != nil {
 		return "", invalid("prompt", "%v", err)
 	}
-	if most := p.unread.Limit(r.Tenant); int64(n) > most {
+	if most := p.unread.Limit(r.owner()); int64(n) > most {
 		return "", invalid("echo", "the prompt has %d bytes of text, but at most %d can be echoed; shorten it, or do not ask for echo", n, most)
 	}
 	if !s.stream.expectPrompt(int64(n)) {

@@ -161,7 +161,7 @@ func (l *loop) receive() (draining, aborting bool) {
 	in := l.admission.take()
 	l.sched.PausePrefill(l.guard.PausePrefill() && !in.draining)
 	for _, s := range in.sequences {
-		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.tenant(), Tokens: s.maxTokens, Whole: s.images.whole(), Chunk: s.promptChunk()}); err != nil {
+		if err := l.sched.Submit(batch.Request{ID: s.id, Prompt: s.prompt, Priority: s.priority, Tenant: s.owner, Tokens: s.maxTokens, Whole: s.images.whole(), Chunk: s.promptChunk()}); err != nil {
 			l.refuse(s, err)
 			continue
 		}
@@ -181,7 +181,7 @@ func (l *loop) refuse(s *sequence, err error) {
 		refusal.Kind, refusal.RetryAfter = QueueFull, retryAfter
 	}
 	l.prefixes.release(s)
-	l.admission.release(s.tenant())
+	l.admission.release(s.owner)
 	s.stream.finish(Finished{Err: refusal})
 }
 

@@ -233,7 +233,7 @@ func (p *prefixCache) lookup(ctx context.Context, s *sequence) (cached int) {
 		return ok
 	})
 	for _, key := range s.prefix.chain.Under(s.tokens, point) {
-		if err := p.fetch(ctx, s.tenant(), key); err != nil {
+		if err := p.fetch(ctx, s.owner, key); err != nil {
 			break
 		}
 		p.pin(s, key)

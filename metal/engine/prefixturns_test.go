@@ -38,7 +38,7 @@ func TestPrefixesOnDiskAreReadInTurns(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := map[string]*atomic.Int64{"hog": {}, "victim": {}}
 		look := func(tenant string, seed int32) {
-			s := &sequence{tokens: make([]int32, blocks*block+1), prefix: prefixState{salt: kv.Salt{Tenant: tenant}}}
+			s := &sequence{owner: tenant, tokens: make([]int32, blocks*block+1), prefix: prefixState{salt: kv.Salt{Tenant: tenant}}}
 			s.tokens[0] = seed
 			chain := p.chain(s)
 			chain.Grow(s.tokens)

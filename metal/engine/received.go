@@ -41,13 +41,13 @@ func (p *inputProcessor) holdPrompt(s *sequence, stops []string) *Refusal {
 	for _, stop := range stops {
 		n += stopBytes * int64(len(stop))
 	}
-	if most := p.prompts.Limit(s.tenant()); n > most {
+	if most := p.prompts.Limit(s.owner); n > most {
 		return p.tooLong(fmt.Sprintf("the prompt has %d tokens, which take %d bytes of memory with the stop strings, want at most %d", s.prompt, n, most))
 	}
-	if !p.prompts.Take(s.tenant(), n) {
+	if !p.prompts.Take(s.owner, n) {
 		return &Refusal{Kind: QueueFull, Message: "the prompts of requests that wait take too much memory; try again", RetryAfter: retryAfter}
 	}
-	s.held = &heldBytes{account: p.prompts, tenant: s.tenant(), bytes: n}
+	s.held = &heldBytes{account: p.prompts, tenant: s.owner, bytes: n}
 	return nil
 }
 

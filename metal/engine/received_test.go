@@ -133,3 +133,24 @@ func TestStopStringsOfRequestsThatWaitCount(t *testing.T) {
 		t.Errorf("%d bytes are held after the end", n)
 	}
 }
+
+// TestClientsOfOneTenantShareAsTenantsDo: without API keys, requests of a client count for it alone;
+// what the engine remembers of prompts is everyone's.
+func TestClientsOfOneTenantShareAsTenantsDo(t *testing.T) {
+	p := tinyInput(t)
+	prompt := strings.Repeat("x", 50)
+	for _, r := range []Request{{Client: "a"}, {Tenant: "a"}, {Tenant: "a", Client: "b"}} {
+		r.Prompt = &prompt
+		s, refusal := p.sequenceOf(t.Context(), r)
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		if p.prompts.Of("a") == 0 || s.owner != "a" || s.stream.unread.tenant != "a" {
+			t.Errorf("tenant %q, client %q: the prompt counts for %q, the answer for %q", r.Tenant, r.Client, s.owner, s.stream.unread.tenant)
+		}
+		if s.prefix.salt.Tenant != r.Tenant {
+			t.Errorf("tenant %q, client %q: caches are those of %q", r.Tenant, r.Client, s.prefix.salt.Tenant)
+		}
+		s.held.release()
+	}
+}

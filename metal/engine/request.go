@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/sample"
@@ -39,6 +41,9 @@ type Request struct {
 	// Tenant of the request: cached prefixes are found only by requests of the same
 	// tenant. Empty if there is one tenant.
 	Tenant string
+	// Client whose request it is if there is one tenant: clients share sequences, memory and
+	// turns as tenants do.
+	Client string
 	// CacheSalt is the client's own: requests with a different one do not find the cached
 	// prefixes of this one either.
 	CacheSalt string
@@ -58,6 +63,9 @@ type Request struct {
 	// Logprobs, the log-probability of each of its tokens.
 	Echo bool
 }
+
+// owner shares sequences, memory and turns with others.
+func (r *Request) owner() string { return cmp.Or(r.Tenant, r.Client) }
 
 // Constraint is the form that an answer must have, after the model's reasoning.
 type Constraint struct {
@@ -83,7 +91,7 @@ type Calls struct {
 // EmbedRequest asks for a vector of each text or, if there are no texts, of each list of
 // tokens.
 type EmbedRequest struct {
-	// Tenant whose request it is; empty where there is one.
+	// Tenant whose request it is, or client where there is one tenant.
 	Tenant  string
 	Texts   []string
 	Tokens  [][]int32
@@ -98,7 +106,7 @@ type Embedded struct {
 
 // RerankRequest asks for a score of each document.
 type RerankRequest struct {
-	// Tenant whose request it is; empty where there is one.
+	// Tenant whose request it is, or client where there is one tenant.
 	Tenant    string
 	Query     string
 	Documents []string

@@ -18,6 +18,8 @@ type sequence struct {
 	stream *Stream
 	// cancelled is set by any goroutine and read between steps.
 	cancelled atomic.Bool
+	// owner is the tenant whose request it is, or the client where there is one tenant.
+	owner string
 	// tokens of the prompt and of the answer; the first prompt ones are the prompt.
 	tokens    []int32
 	prompt    int
@@ -55,9 +57,6 @@ type sequence struct {
 	// tools are the bytes of its schemas, nil if there are none, and held those of its prompt.
 	tools, held *heldBytes
 }
-
-// tenant whose request it is; empty without API keys.
-func (s *sequence) tenant() string { return s.prefix.salt.Tenant }
 
 // echo is the state of a prompt that is returned to the client.
 type echo struct {

@@ -29,13 +29,13 @@ type heldBytes struct {
 // so that a request with a short prompt may have many.
 func (p *inputProcessor) holdTools(r Request) (*heldBytes, *Refusal) {
 	n := toolCopies*int64(len(r.Chat.Tools)) + valueBytes*int64(chat.Values(r.Chat.Tools))
-	if most := p.tools.Limit(r.Tenant); n > most {
+	if most := p.tools.Limit(r.owner()); n > most {
 		return nil, invalid(toolsParam, "the tools take %d bytes of memory, want at most %d; send fewer tools, or shorter schemas", n, most)
 	}
-	if !p.tools.Take(r.Tenant, n) {
+	if !p.tools.Take(r.owner(), n) {
 		return nil, &Refusal{Kind: QueueFull, Param: toolsParam, Message: "the tools of other requests take too much memory; try again, or send fewer tools", RetryAfter: retryAfter}
 	}
-	return &heldBytes{account: p.tools, tenant: r.Tenant, bytes: n}, nil
+	return &heldBytes{account: p.tools, tenant: r.owner(), bytes: n}, nil
 }
 
 // release returns the bytes; twice does nothing.

@@ -13,6 +13,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -303,6 +304,9 @@ func WithTenant(ctx context.Context, tenant string) context.Context {
 	}
 	return metadata.AppendToOutgoingContext(ctx, tenantKey, tenant)
 }
+
+// Owner is the tenant of a request, or its client where there is one tenant.
+func (r *GenerateRequest) Owner() string { return cmp.Or(r.GetTenant(), r.GetClient()) }
 
 // TenantOf is the tenant of a call, at the engine; empty if there is none.
 func TenantOf(ctx context.Context) string {

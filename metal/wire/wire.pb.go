@@ -1066,7 +1066,10 @@ type GenerateRequest struct {
 	CacheSalt string `protobuf:"bytes,23,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
 	// adapter of the model that answers; empty means the model alone. One that the engine
 	// was not started with is refused with CODE_INVALID.
-	Adapter       string `protobuf:"bytes,24,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	Adapter string `protobuf:"bytes,24,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// client whose request it is, where there is one tenant: clients share sequences, memory
+	// and turns as tenants do.
+	Client        string `protobuf:"bytes,25,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1243,6 +1246,13 @@ func (x *GenerateRequest) GetCacheSalt() string {
 func (x *GenerateRequest) GetAdapter() string {
 	if x != nil {
 		return x.Adapter
+	}
+	return ""
+}
+
+func (x *GenerateRequest) GetClient() string {
+	if x != nil {
+		return x.Client
 	}
 	return ""
 }
@@ -2782,7 +2792,7 @@ type EmbedRequest struct {
 	// max_tokens of each text, which is cut to it where truncate is set; 0 is what the
 	// model reads.
 	MaxTokens int64 `protobuf:"varint,8,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
-	// tenant whose request it is: tenants take turns. Empty where there is one tenant.
+	// tenant whose request it is, or client where there is one tenant: they take turns.
 	Tenant        string `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4140,7 +4150,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
 	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
 	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
-	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xbd\x05\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xd5\x05\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -4168,7 +4178,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x06tenant\x18\x16 \x01(\tR\x06tenant\x12\x1d\n" +
 	"\n" +
 	"cache_salt\x18\x17 \x01(\tR\tcacheSalt\x12\x18\n" +
-	"\aadapter\x18\x18 \x01(\tR\aadapterB\a\n" +
+	"\aadapter\x18\x18 \x01(\tR\aadapter\x12\x16\n" +
+	"\x06client\x18\x19 \x01(\tR\x06clientB\a\n" +
 	"\x05inputB\x0f\n" +
 	"\r_top_logprobs\"\xdc\x01\n" +
 	"\n" +

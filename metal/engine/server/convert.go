@@ -133,7 +133,7 @@ func refuse(err error) error {
 func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 	out := engine.Request{MaxTokens: int(r.GetMaxTokens()), MinTokens: int(r.GetMinTokens()), IgnoreEnd: r.GetIgnoreEos(), StopTokens: r.GetStopTokenIds(),
 		Stop: r.GetStop(), Priority: int(r.GetPriority()), Progress: r.GetProgress(), Echo: r.GetEcho(), PromptOnly: r.GetPromptOnly(),
-		Tenant: r.GetTenant(), CacheSalt: r.GetCacheSalt(), Adapter: r.GetAdapter()}
+		Tenant: r.GetTenant(), Client: r.GetClient(), CacheSalt: r.GetCacheSalt(), Adapter: r.GetAdapter()}
 	switch in := r.GetInput().(type) {
 	case *wire.GenerateRequest_Prompt:
 		out.Prompt = &in.Prompt
