@@ -19,7 +19,7 @@ func (s *Scheduler) Admit() []ID {
 		r := s.waiting[at]
 		s.waiting = slices.Delete(s.waiting, at, at+1)
 		for _, w := range s.waiting {
-			if w.arrival < r.arrival && w.tenant.running <= r.tenant.running {
+			if w.arrival < r.arrival && !r.tenant.before(w.tenant) {
 				w.overtaken++
 			}
 		}
@@ -57,7 +57,7 @@ func (s *Scheduler) next() int {
 		case best >= 0 && r.priority < s.waiting[best].priority:
 			return best
 		case s.blocksFor(r.known) > room, s.resting(r.tenant), s.mustFollow(r, patient):
-		case best < 0, r.tenant.running < s.waiting[best].tenant.running:
+		case best < 0, r.tenant.before(s.waiting[best].tenant):
 			best = i
 		}
 	}
@@ -83,7 +83,7 @@ func (s *Scheduler) patient() *request {
 
 // mustFollow reports whether a request may not be admitted before the patient one.
 func (s *Scheduler) mustFollow(r, patient *request) bool {
-	return patient != nil && r != patient && r.tenant.running >= patient.tenant.running && (r.tenant == patient.tenant || !s.leavesRoom(r, patient))
+	return patient != nil && r != patient && !r.tenant.before(patient.tenant) && (r.tenant == patient.tenant || !s.leavesRoom(r, patient))
 }
 
 // leavesRoom reports whether the patient request fits next to a later one, once those that came before

@@ -8,10 +8,11 @@
 // Submit refuses requests that can never run, and requests over the queue's limit.
 //
 // Admission: requests wait by priority; of one priority, the tenant with the fewest
-// running requests is next, and then the earliest arrival. A request that does not
-// fit may be overtaken by later ones that do, but only a limited number of times;
-// then no other of its tenant, or of one that runs as many, is admitted before it,
-// except a later one of another tenant next to which it fits as well.
+// running requests is next, of those that run none the one that has waited for longest,
+// and then the earliest arrival. A request that does not fit may be overtaken by later
+// ones that do, but only a limited number of times; then no other of its tenant, or of
+// one whose turn is not before, is admitted before it, except a later one of another
+// tenant next to which it fits as well.
 // If decoding fills the cache, the youngest request of the lowest priority loses
 // its blocks and is computed again later; its sampled tokens stay, and cached
 // prefixes are restored.

@@ -18,6 +18,9 @@ type plain struct {
 	tenant                        string
 	waits                         bool
 	arrival, overtaken            int
+	// passed counts the requests of each other tenant, no smaller ones, that were admitted
+	// while this one waited and its tenant ran none.
+	passed map[string]int
 }
 
 // act is one thing that happens: an arrival, a cancel, a step. Its numbers are
@@ -219,6 +222,9 @@ func (h *history) yield() error {
 // admit admits, restores some of what is named, and counts who was overtaken.
 func (h *history) admit(a act) error {
 	named := slices.Clone(h.s.Admit())
+	if err := h.pass(); err != nil {
+		return err
+	}
 	for _, r := range h.s.running {
 		p := h.model[r.id]
 		if p == nil || !p.waits {
@@ -227,7 +233,7 @@ func (h *history) admit(a act) error {
 		if h.paused || !slices.Contains(named, r.id) || p.computed != 0 {
 			return fmt.Errorf("request %d began to run (paused %v), named are %v", r.id, h.paused, named)
 		}
-		p.waits, p.overtaken = false, 0
+		p.waits, p.overtaken, p.passed = false, 0, nil
 		for id, o := range h.model {
 			if o.waits && o.tenant == p.tenant && o.arrival < p.arrival && h.s.all[id] != nil && !h.s.all[id].running {
 				o.overtaken++
@@ -246,6 +252,33 @@ func (h *history) admit(a act) error {
 				return err
 			}
 			p.computed = n
+		}
+	}
+	return nil
+}
+
+// pass checks that no other tenant is served twice before one that runs none. It is called
+// before the model notes which requests were admitted.
+func (h *history) pass() error {
+	runs, began := map[string]int{}, []*request{}
+	for _, r := range h.s.running {
+		runs[r.tenant.name]++
+		if h.model[r.id].waits {
+			began = append(began, r)
+		}
+	}
+	for _, w := range h.s.waiting {
+		p := h.model[w.id]
+		if p.passed == nil || runs[p.tenant] > 0 {
+			p.passed = map[string]int{}
+		}
+		for _, r := range began {
+			if runs[p.tenant] > 0 || r.priority > p.priority || r.blocks < h.s.blocksFor(p.known) {
+				continue
+			}
+			if p.passed[r.tenant.name]++; p.passed[r.tenant.name] > 1 {
+				return fmt.Errorf("request %d, whose tenant runs none, was passed %d times by tenant %s", w.id, p.passed[r.tenant.name], r.tenant.name)
+			}
 		}
 	}
 	return nil

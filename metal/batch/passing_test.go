@@ -2,7 +2,10 @@
 
 package batch
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // TestShortPromptsOfATenantHoldUpNoShortPromptOfAnother: prompts that are shorter than the head share
 // half of each step. Those of one tenant, one after another, would leave a longer one of another
@@ -80,5 +83,48 @@ func TestATenantThatLeavesAndComesBackHasHadItsPrompts(t *testing.T) {
 	}
 	if len(s.tenants) > 0 {
 		t.Errorf("%d tenants are known without a request", len(s.tenants))
+	}
+}
+
+// A request of a tenant that runs none waits for at most one of each other tenant, however many these
+// have queued before, also where one request at a time fits.
+func TestATenantThatRunsNoneDoesNotWaitForTheQueueOfAnother(t *testing.T) {
+	const context, queued, asked = 1024, 8, 40
+	for _, c := range []struct {
+		name             string
+		cache, sequences int
+		tenants          int
+	}{
+		{name: "room for one context", cache: context, sequences: 4, tenants: 1},
+		{name: "one sequence", cache: 2 * context, sequences: 1, tenants: 1},
+		{name: "one sequence, two tenants", cache: 2 * context, sequences: 1, tenants: 2},
+		{name: "two tenants", cache: 2 * context, sequences: 4, tenants: 2},
+	} {
+		s := scheduler(t, Limits{ContextTokens: context, CacheTokens: c.cache, BlockTokens: 16, Sequences: c.sequences, Queue: 64, Turn: 64})
+		next := ID(asked)
+		ask := func(tenant string) {
+			next++
+			submit(t, s, Request{ID: next, Prompt: context - 50, Tenant: tenant})
+		}
+		for i := range queued * c.tenants {
+			ask(fmt.Sprint(i % c.tenants))
+		}
+		s.Admit()
+		for id := ID(0); id < asked; id++ {
+			submit(t, s, Request{ID: id, Prompt: 100, Tenant: "other"})
+			ended := 0
+			for ; !s.all[id].running; s.Admit() {
+				first := s.running[0]
+				s.Remove(first.id)
+				ask(first.tenant.name)
+				ended++
+			}
+			if ended > c.tenants {
+				t.Errorf("%s: request %d waited until %d of other tenants had ended, want at most one of each", c.name, id, ended)
+				break
+			}
+			s.Remove(id)
+			s.Admit()
+		}
 	}
 }

@@ -35,6 +35,13 @@ type tenant struct {
 	most  int
 }
 
+// before reports whether the next request to admit is one of t rather than of o: the tenant that runs
+// the fewest, and of those that run none the one that has waited for longest. By arrival, all that one
+// has queued would be before any that another sends later.
+func (t *tenant) before(o *tenant) bool {
+	return t.running < o.running || t.running == 0 && o.running == 0 && t.since < o.since
+}
+
 // prefilled returns how many prefill tokens a tenant has had. A tenant that had no
 // prompt for a while is level with the one whose prompt was head last, as in
 // start-time fair queueing (Goyal, Vin and Cheng, 1996).
