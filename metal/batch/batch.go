@@ -13,9 +13,9 @@
 // ones that do, but only a limited number of times; then no other of its tenant, or of
 // one whose turn is not before, is admitted before it, except a later one of another
 // tenant next to which it fits as well.
-// If decoding fills the cache, the youngest request of the lowest priority loses
-// its blocks and is computed again later; its sampled tokens stay, and cached
-// prefixes are restored.
+// If decoding fills the cache, a request of the lowest priority loses its blocks, the
+// youngest of the tenant that runs the most, and is computed again later; its sampled
+// tokens stay, and cached prefixes are restored.
 //
 // A tenant uses all sequences while no other waits. For a tenant that waits and
 // runs none, one that runs several gives way (Yield), before its prompt is
@@ -258,16 +258,8 @@ func (s *Scheduler) IDs() []ID {
 // decoding. An empty step means that there is nothing to compute.
 func (s *Scheduler) Plan(pieces ...Row) Step {
 	step := Step{Rows: make([]Row, 0, len(s.running))}
-	for i := 0; i < len(s.running); i++ {
-		r := s.running[i]
-		if r.done() {
-			continue
-		}
-		// A request in prefill has blocks for all its known tokens, unless it
-		// was decoding before Forget.
-		if !s.extend(r, r.known, &step) {
-			break // r was preempted itself
-		}
+	s.extend(&step)
+	for _, r := range s.running {
 		if r.decodes() {
 			step.Rows = append(step.Rows, Row{ID: r.id, Start: r.computed, Length: 1, Sample: true})
 		}
@@ -293,23 +285,37 @@ func (s *Scheduler) blocksFor(tokens int) int {
 	return (tokens + s.limits.BlockTokens - 1) / s.limits.BlockTokens
 }
 
-// extend allocates blocks until r has room for tokens, preempting the last
-// running requests if none is free. It returns false if r itself was preempted.
-func (s *Scheduler) extend(r *request, tokens int, step *Step) bool {
-	for s.blocksFor(tokens) > r.blocks {
-		if s.freeBlocks > 0 {
+// extend allocates blocks for the known tokens of all running requests, and preempts some if too few
+// are free. A request in prefill has its blocks, unless it was decoding before Forget.
+func (s *Scheduler) extend(step *Step) {
+	for i := 0; i < len(s.running); {
+		r := s.running[i]
+		switch {
+		case r.done() || s.blocksFor(r.known) <= r.blocks:
+			i++
+		case s.freeBlocks > 0:
 			s.freeBlocks--
 			r.blocks++
-			continue
-		}
-		victim := s.running[len(s.running)-1]
-		s.preempt(victim)
-		step.Preempted = append(step.Preempted, victim.id)
-		if victim == r {
-			return false
+		default:
+			last := s.last()
+			s.preempt(last)
+			step.Preempted = append(step.Preempted, last.id)
+			i = 0
 		}
 	}
-	return true
+}
+
+// last is the running request that is preempted first: of the lowest priority, of these one of the
+// tenant that runs the most, and the youngest of them. If it were the youngest of all, a long prompt of
+// one tenant would be computed in vain, again and again, next to answers of another that grow.
+func (s *Scheduler) last() *request {
+	last := s.running[len(s.running)-1]
+	for _, r := range slices.Backward(s.running) {
+		if r.priority == last.priority && r.tenant.running > last.tenant.running {
+			last = r
+		}
+	}
+	return last
 }
 
 // preempt moves a running request back into the queue.

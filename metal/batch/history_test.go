@@ -3,6 +3,7 @@
 package batch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -382,16 +383,14 @@ func (h *history) step(a act) error {
 	}
 	step := h.s.Plan(pieces...)
 	for _, id := range step.Preempted {
-		p := h.model[id]
+		p, runs := h.model[id], h.runs()
 		for other, o := range h.model {
-			if !o.waits && !slices.Contains(step.Preempted, other) && (o.priority < p.priority || o.priority == p.priority && o.arrival > p.arrival) {
+			if !o.waits && cmp.Or(cmp.Compare(p.priority, o.priority), cmp.Compare(runs[o.tenant], runs[p.tenant]), cmp.Compare(o.arrival, p.arrival)) > 0 {
 				return fmt.Errorf("%d was preempted before %d", id, other)
 			}
 		}
 		delete(answers, id)
-	}
-	for _, id := range step.Preempted {
-		h.model[id].computed, h.model[id].waits = 0, true
+		p.computed, p.waits = 0, true
 	}
 	if err := h.compute(step, answers, a); err != nil {
 		return err

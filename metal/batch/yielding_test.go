@@ -4,6 +4,7 @@ package batch
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -38,5 +39,37 @@ func TestPromptsThatDoNotFitAreNoWorkForEachStep(t *testing.T) {
 	}
 	if one, many := work(1), work(43); one == 0 || many > 2*one {
 		t.Errorf("%v allocations with 43 prompts that do not fit, %v with one", many, one)
+	}
+}
+
+// TestALongPromptIsNotComputedInVainNextToAnswersThatGrow: the prompt is younger than all answers of the
+// other tenant, which fill the cache. That tenant's own youngest are preempted, before and after the
+// prompt is computed.
+func TestALongPromptIsNotComputedInVainNextToAnswersThatGrow(t *testing.T) {
+	const context, prompt = 4096, 3000
+	s := scheduler(t, Limits{ContextTokens: context, CacheTokens: 2 * context, BlockTokens: 16, Sequences: 8, Queue: 8, Turn: 64})
+	for id := ID(2); id < 10; id++ {
+		submit(t, s, Request{ID: id, Prompt: 8, Tokens: context - 8, Tenant: "many"})
+	}
+	preempted, steps := 0, 0
+	step := func() {
+		s.Yield()
+		step := plan(s, 16)
+		if slices.Contains(step.Preempted, 1) {
+			t.Fatalf("the only request of a tenant is preempted with %d tokens while another runs %d", s.all[1].known, s.Running())
+		}
+		preempted += len(step.Preempted)
+		run(t, s, step)
+		steps++
+	}
+	for range 600 {
+		step()
+	}
+	submit(t, s, Request{ID: 1, Prompt: prompt, Tenant: "other"})
+	for s.all[1].known < prompt+500 && steps < 3000 {
+		step()
+	}
+	if s.all[1].known < prompt+500 || preempted == 0 {
+		t.Errorf("after %d steps, %d of %d tokens are known, and %d of the other tenant were preempted", steps, s.all[1].known, prompt+500, preempted)
 	}
 }
