@@ -35,9 +35,10 @@ func (l *embedLoop) walking() (blocks int) {
 }
 
 // hold sets which requests wait, while walking blocks are taken: a long input until its tenant
-// has no other under way and the cache has room for it and a pass of short ones, and a short
-// one until the cache has room for it. An encoder has memory for one long input. One alone
-// never waits.
+// has no other under way, it is the next of these, and the cache has room for it and a pass of
+// short ones, and a short one until the cache has room for it. If a long one began before the
+// next, that might never have room. An encoder has memory for one long input. One alone never
+// waits.
 func (l *embedLoop) hold(walking int) {
 	under := map[*embedTenant]bool{}
 	for _, r := range l.requests {
@@ -48,18 +49,22 @@ func (l *embedLoop) hold(walking int) {
 	if len(under) == 0 {
 		return
 	}
+	var due *embedding // the next long input
 	for _, r := range l.requests {
 		if r.walk != nil || r.begun == len(r.inputs) {
 			continue
 		}
-		next := passInput{r, r.begun}
-		blocks := l.blocks(next.tokens())
-		if !l.long(next) {
-			r.waits = l.full(1, walking+blocks)
+		if next := (passInput{r, r.begun}); !l.long(next) {
+			r.waits = l.full(1, walking+l.blocks(next.tokens()))
 			continue
 		}
-		blocks += l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
-		r.waits = under[r.of] || l.encodes() || l.full(1, walking+blocks)
+		if r.waits = true; !under[r.of] && (due == nil || r.before(due)) {
+			due = r
+		}
+	}
+	if due != nil {
+		blocks := l.blocks(due.inputs[due.begun].Len()) + l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
+		due.waits = l.encodes() || l.full(1, walking+blocks)
 	}
 }
 
