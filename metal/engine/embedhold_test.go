@@ -158,6 +158,33 @@ func TestALongTextIsComputedNextToShorterOnesOfSeveralTenants(t *testing.T) {
 	}
 }
 
+// A short text waits for a chunk of a long one, and not for all of them, also where the cache has room
+// for one long text.
+func TestShortTextsDoNotWaitForAllOfALongOne(t *testing.T) {
+	loop := countPasses(t)
+	for _, cache := range []int{textContext, textContext + 1024, 2 * textContext} {
+		l := loop(cache)
+		l.ask("long", textContext-1)
+		l.ask("long", textContext-1)
+		var short *embedding
+		since := 0
+		for l.passes < 500 {
+			if short == nil || short.begun == 1 {
+				since = l.passes
+				short = l.ask("short", 16)
+			}
+			for _, r := range l.step() {
+				if r.tenant == "long" {
+					l.ask("long", textContext-1)
+				}
+			}
+			if l.passes-since > 3 {
+				t.Fatalf("with a cache of %d tokens, a short text waits more than 3 passes", cache)
+			}
+		}
+	}
+}
+
 // Texts of any lengths of tenants that always have some: the cache is never too full, and every text
 // is computed.
 func TestRandomTextsAreAllComputed(t *testing.T) {

@@ -84,7 +84,7 @@ func (l *embedLoop) reap() {
 // takes at once. What a decoder keeps of them fits the promised KV cache. An input that is
 // longer is alone in its pass, which computes a part of it.
 func (l *embedLoop) pass() (out []passInput) {
-	room, blocks := embed.PassTokens(l.opts.Backend), l.walking()
+	room, blocks := embed.PassTokens(l.opts.Backend), l.held()
 	l.begin()
 	l.hold(blocks)
 	for r := l.next(); r != nil; r = l.next() {

@@ -24,26 +24,29 @@ func (e *embedding) forgetWalk() {
 	e.walk, e.leave = nil, nil
 }
 
-// walking is how many blocks of the cache the inputs take of which a part is computed.
-func (l *embedLoop) walking() (blocks int) {
+// held is how many blocks of the cache the inputs hold of which a part is computed.
+func (l *embedLoop) held() (blocks int) {
 	for _, r := range l.requests {
 		if r.walk != nil {
-			blocks += l.blocks(r.inputs[r.begun].Len())
+			blocks += l.blocks(r.walk.Computed())
 		}
 	}
 	return blocks
 }
 
-// hold sets which requests wait, while walking blocks are taken: a long input until its tenant
-// has no other under way, it is the next of these, and the cache has room for it and a pass of
-// short ones, and a short one until the cache has room for it. If a long one began before the
-// next, that might never have room. An encoder has memory for one long input. One alone never
+// hold sets which requests wait, while held blocks are taken: a long input until its tenant
+// has no other under way, it is the next of these, and the cache has room for all of it and a
+// pass of short ones next to all of those under way. If a long one began before the next, that
+// might never have room. A short one waits until the cache has room for it now: the long ones
+// do not grow while it is computed. An encoder has memory for one long input. One alone never
 // waits.
-func (l *embedLoop) hold(walking int) {
+func (l *embedLoop) hold(held int) {
 	under := map[*embedTenant]bool{}
+	blocks := 0 // that long inputs take in the end
 	for _, r := range l.requests {
 		if r.waits = false; r.walk != nil {
 			under[r.of] = true
+			blocks += l.blocks(r.inputs[r.begun].Len())
 		}
 	}
 	if len(under) == 0 {
@@ -55,7 +58,7 @@ func (l *embedLoop) hold(walking int) {
 			continue
 		}
 		if next := (passInput{r, r.begun}); !l.long(next) {
-			r.waits = l.full(1, walking+l.blocks(next.tokens()))
+			r.waits = l.full(1, held+l.blocks(next.tokens()))
 			continue
 		}
 		if r.waits = true; !under[r.of] && (due == nil || r.before(due)) {
@@ -63,8 +66,8 @@ func (l *embedLoop) hold(walking int) {
 		}
 	}
 	if due != nil {
-		blocks := l.blocks(due.inputs[due.begun].Len()) + l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
-		due.waits = l.encodes() || l.full(1, walking+blocks)
+		blocks += l.blocks(due.inputs[due.begun].Len()) + l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
+		due.waits = l.encodes() || l.full(1, blocks)
 	}
 }
 
