@@ -28,7 +28,8 @@
 // one, nor for shorter ones of another tenant, and the long one takes at most twice
 // its time. The next head is the oldest prompt of the tenant that has
 // had the fewest prefill tokens: many long prompts of one tenant delay a prompt of
-// another by one of them.
+// another by one of them. Next to decoding, later steps make up for a chunk that
+// exceeds what it should be, because no row divides an image.
 //
 // A decoding request whose newest token is computed and whose next one is not yet
 // known keeps its place and its blocks, and has no row.
@@ -172,6 +173,9 @@ type Scheduler struct {
 	// to the head. passing is the first of the prompts that may share the head's step; nil for none.
 	plans   int64
 	passing *request
+	// budget is how many tokens the last chunks may have had together, and excess how many more were
+	// planned than that, for runs that no row divides, less those that later steps left out.
+	budget, excess int
 	// turns counts when tenants began to wait, see tenant.since.
 	turns int64
 	// Buffers of Admit, ProposeChunks and Work.
@@ -267,6 +271,7 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 	if s.paused {
 		return step
 	}
+	s.excess -= s.budget
 	for _, p := range pieces {
 		if r := s.all[p.ID]; r != nil && r.running && !r.decodes() && r.computed == p.Start && p.Length > 0 {
 			row := s.chunk(r, p.Length)
@@ -275,8 +280,10 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 				r.tenant.passed = s.plans
 			}
 			step.Rows = append(step.Rows, row)
+			s.excess += row.Length
 		}
 	}
+	s.excess = max(0, s.excess)
 	s.plans++
 	return step
 }

@@ -128,3 +128,37 @@ func TestATenantThatRunsNoneDoesNotWaitForTheQueueOfAnother(t *testing.T) {
 		}
 	}
 }
+
+// Runs that no row divides, as of images, take no more of the steps of an answer than text does, and leave
+// a shorter prompt of another tenant its half.
+func TestRunsOfAPromptTakeNoMoreThanText(t *testing.T) {
+	const budget, image, images, other = 8, 256, 20, 200
+	s := scheduler(t, Limits{ContextTokens: 100_000, CacheTokens: 400_000, BlockTokens: 16, Sequences: 4, Queue: 8})
+	submit(t, s, Request{ID: 1, Prompt: 4, Tenant: "answers"})
+	run(t, s, plan(s, budget))
+	pictures := Request{ID: 2, Prompt: images * image, Tenant: "images"}
+	for i := range images {
+		pictures.Whole = append(pictures.Whole, Span{i * image, (i + 1) * image})
+	}
+	submit(t, s, pictures)
+	run(t, s, plan(s, budget))
+	submit(t, s, Request{ID: 3, Prompt: other, Tenant: "other"})
+	steps := 1
+	for ; s.InKV(3) < other && steps < 1000; steps++ {
+		run(t, s, plan(s, budget))
+	}
+	if most := 2*other/budget + 2*image/budget; steps > most {
+		t.Errorf("a prompt of %d tokens next to images takes %d steps, want at most %d", other, steps, most)
+	}
+	s.Remove(3)
+	for ; steps < 500; steps++ {
+		run(t, s, plan(s, budget))
+	}
+	if got, most := s.InKV(2)+other, steps*budget+image; got > most || got < most-2*image {
+		t.Errorf("%d tokens are computed in %d steps of %d, want about %d", got, steps, budget, most)
+	}
+	s.Remove(1)
+	if run(t, s, plan(s, budget)); s.InKV(2)%image != 0 || len(s.ProposeChunks(budget)) == 0 {
+		t.Errorf("the images wait after %d tokens although nothing is decoded", s.InKV(2))
+	}
+}

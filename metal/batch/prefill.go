@@ -10,10 +10,13 @@ import (
 // chunks. The slice is valid until the next call. The prompts of held requests wait; if the
 // head is one, another is first meanwhile.
 func (s *Scheduler) ProposeChunks(tokens int, held ...ID) []Row {
-	s.chunks = s.chunks[:0]
+	s.chunks, s.budget = s.chunks[:0], tokens
 	head := s.prefill(held)
 	if s.paused || head == nil {
 		return nil
+	}
+	if s.Decodes() == 0 {
+		s.excess = 0
 	}
 	passing := 0
 	for passing < len(s.prompts) && mayOvertake(s.prompts[passing], head) {
@@ -26,13 +29,13 @@ func (s *Scheduler) ProposeChunks(tokens int, held ...ID) []Row {
 		share = (tokens + int(s.plans%2)) / 2
 	}
 	spare := tokens - s.propose(head, share)
-	own := tokens - spare
+	own, proposed := tokens-spare, len(s.chunks) > 0
 	for _, r := range s.prompts[:passing] {
 		spare -= s.propose(r, spare)
 	}
 	if own == 0 {
 		spare -= s.propose(head, spare)
-	} else {
+	} else if proposed {
 		s.chunks[0] = s.chunk(head, own+spare)
 		spare -= s.chunks[0].Length - own
 	}
@@ -95,12 +98,16 @@ func takeTurns(prompts []*request) {
 	})
 }
 
-// propose adds a chunk of at most this many tokens and returns its length.
+// propose adds a chunk of at most this many tokens and returns its length. It adds none while a run that
+// no row divides would make the chunk longer and the last such excess is not made up for: the tokens do that.
 func (s *Scheduler) propose(r *request, tokens int) int {
 	if tokens < 1 {
 		return 0
 	}
 	p := s.chunk(r, tokens)
+	if p.Length > tokens && s.excess > 0 {
+		return tokens
+	}
 	s.chunks = append(s.chunks, p)
 	return p.Length
 }
