@@ -68,6 +68,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 	r = dialect.CanonicalRequest(r)
 	w := front.NewWriter(plain, r.ProtoMajor, h.WriteTimeout)
+	w.RelayRate = intake.ReadRate
 	w.Informs = r.Header.Get(agentapi.HeaderInforms) == "true"
 	id := front.RequestID(w.Header(), r.Header, dialect.Of(r.URL.Path) == dialect.Anthropic)
 	w.Header().Set(agentapi.HeaderMac, h.Mac)

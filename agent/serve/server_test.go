@@ -138,6 +138,20 @@ func TestHTTP2ClientThatNeverReadsIsBounded(t *testing.T) {
 	})
 }
 
+// A gateway reads nothing while it sends an event to a client that reads slowly.
+func TestGatewayThatSendsALargeEventIsAwaited(t *testing.T) {
+	large := strings.Repeat("x", 256<<10)
+	a := startAgent(t, servetest.Say(large, large), time.Second, func(c *serve.Config) { c.WriteTimeout = 300 * time.Millisecond })
+	a.client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 128 << 10}
+	events := openai.NewEventReader(a.stream(t).Body)
+	for range 2 {
+		if _, err := events.Next(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second) // several write timeouts
+	}
+}
+
 func TestHTTP2StreamThatWaitsForTheEngineOutlivesTheWriteTimeout(t *testing.T) {
 	a := startAgent(t, servetest.Hang(servetest.Admit(), servetest.Text("x")), time.Second, func(c *serve.Config) {
 		c.WriteTimeout, c.KeepAlive = 300*time.Millisecond, time.Hour

@@ -220,6 +220,44 @@ func TestAClientThatReadsTooSlowlyInAllIsLeft(t *testing.T) {
 	}
 }
 
+func TestAClientThatReadsALongWriteAtTheRateGetsIt(t *testing.T) {
+	const rate, timeout = 64 << 10, 30 * time.Second
+	for name, test := range map[string]struct {
+		perSecond int64
+		ends      bool
+	}{"at the rate": {perSecond: rate}, "a little, then nothing": {perSecond: 400, ends: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := front.NewWriter(&slow{connection: newConnection(), perSecond: test.perSecond}, 1, timeout)
+				w.MinRate = rate
+				n, err := w.Write(make([]byte, 8<<20))
+				if took := time.Since(w.Began()); errors.Is(err, os.ErrDeadlineExceeded) != test.ends || !test.ends && n != 8<<20 || test.ends && took > 2*timeout || !w.Delayed() {
+					t.Errorf("after %s and %d bytes: %v, want an end: %t", took, n, err, test.ends)
+				}
+			})
+		})
+	}
+}
+
+// TestAGatewaysClientMayReadTheEventBefore while a Mac writes the next one.
+func TestAGatewaysClientMayReadTheEventBefore(t *testing.T) {
+	const rate, timeout, size = 64 << 10, 30 * time.Second, 4 << 20
+	for held, ends := range map[time.Duration]bool{size / rate * time.Second: false, size/rate*time.Second + timeout + time.Second: true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &slow{connection: newConnection(), perSecond: 1 << 30}
+			w := front.NewWriter(c, 2, timeout)
+			w.RelayRate = rate
+			if err := w.Send(make([]byte, size)); err != nil {
+				t.Fatal(err)
+			}
+			c.perSecond = 1
+			if err := w.Send(make([]byte, held/time.Second)); errors.Is(err, os.ErrDeadlineExceeded) != ends {
+				t.Errorf("after %s: %v", held, err)
+			}
+		})
+	}
+}
+
 func TestNothingIsWrittenToABrokenResponse(t *testing.T) {
 	c := newConnection()
 	w := front.NewWriter(c, 2, time.Second)

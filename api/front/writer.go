@@ -21,6 +21,10 @@ type Writer struct {
 	// block for the timeout and the time in which the response passes at this rate. 0
 	// bounds each write alone.
 	MinRate int64
+	// RelayRate is MinRate of the gateway that reads the response; 0 without one. The gateway
+	// reads nothing while it sends a client the event before: each write may block for longer,
+	// by the time in which the largest one passes at this rate.
+	RelayRate int64
 
 	// Informs makes Inform send informational responses.
 	Informs bool
@@ -36,9 +40,13 @@ type Writer struct {
 
 	began, first, last time.Time
 	status             int
-	sent               int64
+	sent, largest      int64
 	blocked            time.Duration // in all writes
 }
+
+// pieceBytes is how much of a response with MinRate has a deadline of its own: a client
+// that reads a long write at that rate is not late.
+const pieceBytes = 64 << 10
 
 // NewWriter returns a writer of the response to a request of that major version of
 // HTTP.
@@ -87,7 +95,25 @@ func (w *Writer) Inform(name, value string) {
 }
 
 // Write implements http.ResponseWriter.
-func (w *Writer) Write(p []byte) (int, error) {
+func (w *Writer) Write(p []byte) (n int, err error) {
+	for more := true; more && err == nil; more = n < len(p) {
+		piece := p[n:]
+		if w.MinRate > 0 {
+			piece = piece[:min(len(piece), pieceBytes)]
+		}
+		var wrote int
+		wrote, err = w.write(piece)
+		n += wrote
+	}
+	return n, err
+}
+
+// Delayed reports whether the client kept writes waiting for so long that the sender of what
+// they relay may have given up.
+func (w *Writer) Delayed() bool { return w.blocked >= w.timeout/2 }
+
+// write writes within one deadline.
+func (w *Writer) write(p []byte) (int, error) {
 	now, err := w.bound(len(p))
 	if err != nil {
 		return 0, err
@@ -145,10 +171,13 @@ func BreakAfter(ctx context.Context, w http.ResponseWriter) (stop func()) {
 func (w *Writer) bound(n int) (now time.Time, err error) {
 	now = time.Now()
 	w.sent += int64(n)
+	w.largest = max(w.largest, int64(n))
 	left := w.timeout
+	if w.RelayRate > 0 {
+		left += passes(w.largest, w.RelayRate)
+	}
 	if w.MinRate > 0 {
-		passes := time.Duration(w.sent / w.MinRate * int64(time.Second))
-		left = min(left, w.timeout+passes-w.blocked)
+		left = min(left, w.timeout+passes(w.sent, w.MinRate)-w.blocked)
 	}
 	if err := w.rc.SetWriteDeadline(now.Add(left)); err != nil {
 		return now, fmt.Errorf("bound a write: %w", err)
@@ -160,6 +189,11 @@ func (w *Writer) bound(n int) (now time.Time, err error) {
 		return now, fmt.Errorf("the client reads less than %d bytes per second: %w", w.MinRate, os.ErrDeadlineExceeded)
 	}
 	return now, nil
+}
+
+// passes returns the time in which n bytes pass at a rate, without a part of a second.
+func passes(n, perSecond int64) time.Duration {
+	return time.Duration(n / perSecond * int64(time.Second))
 }
 
 // took counts the time since a write or a flush began.

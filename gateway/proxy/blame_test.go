@@ -6,11 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/proxy"
@@ -72,6 +75,44 @@ func TestAMethodOfAClientIsNoFailureOfAMac(t *testing.T) {
 	}
 	if text := read(t, resp); resp.StatusCode != http.StatusMethodNotAllowed || w.counter("macs_suspected_total") > 0 {
 		t.Errorf("%s: %.300s; %v Macs are avoided", resp.Status, text, w.counter("macs_suspected_total"))
+	}
+}
+
+// lateClient accepts its first write late, when the Mac has given up.
+type lateClient struct {
+	slowClient
+	begun chan struct{}
+}
+
+func (c *lateClient) Write(p []byte) (int, error) {
+	if c.writes > 0 {
+		return c.ResponseRecorder.Write(p)
+	}
+	c.begun <- struct{}{}
+	return c.slowClient.Write(p)
+}
+
+// TestAClientsDelayIsNoFailureOfAMac that waits for it for no longer.
+func TestAClientsDelayIsNoFailureOfAMac(t *testing.T) {
+	w := newWorld(t, func(c *proxy.Config) { c.WriteTimeout = 200 * time.Millisecond })
+	begun := make(chan struct{})
+	for _, of := range []string{"a", "b"} {
+		w.addMac(of, func(rw http.ResponseWriter, _ *http.Request) {
+			_ = openai.NewEventWriter(rw).Send("x")
+			<-begun
+			panic(http.ErrAbortHandler) // as after the deadline of a write
+		})
+	}
+	const requests = 12 // of which one of two Macs serves more than the failures in a row after which it is avoided
+	for range requests {
+		c := &lateClient{slowClient{ResponseRecorder: httptest.NewRecorder()}, begun}
+		w.proxy.ServeHTTP(c, httptest.NewRequestWithContext(t.Context(), "POST", chatPath, strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}`)))
+		if got := c.Body.String(); !strings.Contains(got, agentapi.CodeEngineLost) {
+			t.Fatalf("%.300s", got)
+		}
+	}
+	if avoided := w.counter("replicas_ejected_total") + w.counter("macs_suspected_total"); avoided > 0 {
+		t.Errorf("%v replicas and Macs are avoided", avoided)
 	}
 }
 

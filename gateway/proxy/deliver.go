@@ -30,6 +30,9 @@ const (
 // errCut means that a stream ended regularly, but without its last event.
 var errCut = errors.New("the stream ended without its last event")
 
+// errDelayed means that a Mac may have reset a stream because the client delayed it.
+var errDelayed = errors.New("the client read so slowly that the Mac may have given up")
+
 // isEvents reports whether a response is an event stream. The usual types are recognized
 // without parsing.
 func isEvents(contentType string) bool {
@@ -173,6 +176,8 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 		return nil, nil
 	case err == io.EOF:
 		err = errCut
+	case upstream.IsReset(err) && w.Delayed():
+		err = fmt.Errorf("%w: %w", errDelayed, err)
 	}
 	if !begun {
 		return failureOf(ctx, fmt.Errorf("read the first event: %w", err))

@@ -96,11 +96,13 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 }
 
 // outcomeOf returns how a request ended at its replica. It is unknown for lack of memory, here
-// or there, and for a request that the client ended.
+// or there, and for a request that the client ended or delayed.
 func outcomeOf(status int, failed *dispatch.Failure, err error) dispatch.Outcome {
 	var e *openai.Error
 	switch {
 	case failed != nil && errors.Is(failed.Err, errNoRoom):
+		return dispatch.OutcomeUnknown
+	case errors.Is(err, errDelayed), failed != nil && errors.Is(failed.Err, errDelayed):
 		return dispatch.OutcomeUnknown
 	case failed != nil && failed.Reason == dispatch.ReasonRefused && failed.Refusal.Code != agentapi.CodeEngineLost:
 		return dispatch.OutcomeRefused

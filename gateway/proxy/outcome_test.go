@@ -31,6 +31,8 @@ func TestOutcomesOfRequests(t *testing.T) {
 		"a lost connection":                     {failed: &dispatch.Failure{Reason: dispatch.ReasonConnection}, want: dispatch.OutcomeFailed},
 		"no memory here":                        {failed: &dispatch.Failure{Reason: dispatch.ReasonStream, Err: errNoRoom}, want: dispatch.OutcomeUnknown},
 		"a stream whose engine ended":           {status: 200, err: fmt.Errorf("x: %w", lost), want: dispatch.OutcomeFailed},
+		"a stream that its client delayed":      {status: 200, err: fmt.Errorf("x: %w", &openai.Error{Code: agentapi.CodeEngineLost, Cause: errDelayed}), want: dispatch.OutcomeUnknown},
+		"a beginning that its client delayed":   {failed: &dispatch.Failure{Reason: dispatch.ReasonStream, Err: errDelayed}, want: dispatch.OutcomeUnknown},
 		"a stream that turned into an error":    {status: 200, err: &openai.Error{Status: 422}, want: dispatch.OutcomeRejected},
 		"a client that left":                    {status: 200, err: front.Gone(errors.New("x")), want: dispatch.OutcomeUnknown},
 		"a time limit of the client":            {err: &openai.Error{Status: 504, Code: openai.CodeTimeout}, want: dispatch.OutcomeUnknown},
