@@ -21,7 +21,8 @@ type reading struct {
 	model string
 	// vectors is how many vectors the answer has.
 	vectors int
-	// ask sends the request to the engine; tokens is the number of prompt tokens.
+	// ask sends the request to the engine; tokens is the number of prompt tokens, also of what
+	// was computed before an error.
 	ask func(ctx context.Context, hold Hold) (body any, tokens int, err error)
 }
 
@@ -124,7 +125,7 @@ func decodeScore(d *openai.Decoder, by reader, body []byte) (*reading, error) {
 			}
 			got, err := scores(ctx, hold, w)
 			if err != nil {
-				return nil, 0, err
+				return nil, tokens, err
 			}
 			for j, at := range g.At {
 				all[at] = got.GetScores()[j]
@@ -172,11 +173,11 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	}
 	defer hold.Release()
 	made, tokens, err := req.ask(ctx, hold)
+	agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, tokens, 0)
 	if err != nil {
 		return ended(ctx, err)
 	}
 	defer front.BreakAfter(ctx, w)()
-	agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, tokens, 0)
 	if list, ok := made.(openai.EmbeddingList); ok {
 		return vectors(w, kept, list)
 	}

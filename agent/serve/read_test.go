@@ -144,6 +144,20 @@ func TestScore(t *testing.T) {
 	}
 }
 
+// TestScoresBeforeARefusalAreCounted: the engine has computed them.
+func TestScoresBeforeARefusalAreCounted(t *testing.T) {
+	p := readerPort(t, servetest.Reader{Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+		if r.GetQuery() == "last" {
+			return nil, wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "too long"})
+		}
+		return &wire.RerankResponse{Scores: []float32{1}, Usage: &wire.Usage{PromptTokens: 3}}, nil
+	}})
+	resp := p.do("POST", "/score", `{"model":"r","text_1":["q","r","last"],"text_2":["a","b","c"],"truncate":false}`)
+	if got := resp.Header.Get(agentapi.HeaderTokens); resp.StatusCode != 400 || got != "6+0" {
+		t.Errorf("%d, %q tokens: %s", resp.StatusCode, got, read(t, resp))
+	}
+}
+
 func TestReadingsThatFailAreRefusedInTheirOwnShape(t *testing.T) {
 	refusal := func(r *wire.Refusal) error { return wire.Refuse(r) }
 	for name, tc := range map[string]struct {

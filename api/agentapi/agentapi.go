@@ -95,7 +95,8 @@ const (
 	HeaderProgress = "X-Metalfleet-Progress"
 	// HeaderTokens on a complete response, and in the trailer of a stream, is
 	// the number of prompt and output tokens, in the form "12+34". It is sent
-	// even when the client did not request usage. Informational responses have it
+	// even when the client did not request usage, and with an error after a part
+	// was computed. Informational responses have it
 	// before a complete response.
 	HeaderTokens = "X-Metalfleet-Tokens"
 	// HeaderInforms on a request to an agent, with the value "true", asks for

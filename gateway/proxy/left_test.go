@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
@@ -54,5 +55,26 @@ func TestARequestThatReachesItsTimeLimitIsCounted(t *testing.T) {
 	l.idle()
 	if got, want := l.counter("api_key_tokens_total"), float64(1+len(body)/4); got != want {
 		t.Errorf("%v tokens were counted, want %v", got, want)
+	}
+}
+
+// TestTokensBeforeARefusalAreCounted: a Mac scores pair after pair, and may refuse the last one.
+func TestTokensBeforeARefusalAreCounted(t *testing.T) {
+	l := newLocked(t)
+	used := 0
+	l.addMac("a", func(rw http.ResponseWriter, _ *http.Request) {
+		agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, used, 0)
+		_ = openai.WriteError(rw, openai.Invalid("text_2", "too long"))
+	})
+	token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 2000})
+	body := `{"model":"m","text_1":["q","r"],"text_2":["` + strings.Repeat("a", 2400) + `","b"]}`
+	for _, used = range []int{600, 0} {
+		if resp := l.with(token, "POST", dialect.PathScore, body); resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	}
+	l.idle()
+	if got := l.counter("api_key_tokens_total"); got != 600 {
+		t.Errorf("%v tokens were counted, want 600", got)
 	}
 }
