@@ -37,14 +37,18 @@ func Enter(r Rules) (string, error) {
 	return fmt.Sprintf("Landlock %d, seccomp", version), nil
 }
 
+// maxThreads are enough for all programs of a user. The machine has 32,768 process IDs or more, and
+// a thread takes tens of KiB of the kernel's memory, which count at no process.
+const maxThreads = 1 << 12
+
 // leaveThreads leaves a quarter of the threads that this user may have to others: the agent is of
 // the same user, and ends where it cannot make one.
 func leaveThreads() error {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
 		return err
 	}
-	limit.Cur -= limit.Cur / 4
+	limit.Cur = min(limit.Cur-limit.Cur/4, maxThreads)
 	limit.Max = limit.Cur
 	return unix.Setrlimit(unix.RLIMIT_NPROC, &limit)
 }

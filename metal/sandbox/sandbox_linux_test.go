@@ -165,6 +165,21 @@ func attempts(dir string, l net.Listener, other string) []struct {
 			}
 			return unix.EPERM
 		}},
+		{what: "make rules of its own", try: refusedCall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)},
+		{what: "add to rules", try: refusedCall(unix.SYS_LANDLOCK_ADD_RULE, noFile)},
+		{what: "confine a thread further", try: refusedCall(unix.SYS_LANDLOCK_RESTRICT_SELF, noFile)},
+		{what: "have another security module confine it", try: refusedCall(unix.SYS_LSM_SET_SELF_ATTR)},
+		{what: "make a filter", try: refusedCall(unix.SYS_SECCOMP, math.MaxUint32)},
+		{what: "make a filter as older programs do", try: refusedCall(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, math.MaxUint32)},
+		{what: "have a large table of futexes", try: refusedCall(unix.SYS_PRCTL, 78, 2)}, // PR_FUTEX_HASH_GET_SLOTS
+		{what: "make a timer of the kernel", try: refusedCall(unix.SYS_TIMER_CREATE, math.MaxUint32)},
+		{what: "take requests to disks", try: refusedCall(unix.SYS_IO_SETUP)},
+		{what: "have a pipe hold pages of a file", try: refusedCall(unix.SYS_SENDFILE, noFile, noFile)},
+		{what: "lock memory", try: refusedCall(unix.SYS_MLOCK)},
+		{what: "lock some memory", try: refusedCall(unix.SYS_MLOCK2)},
+		{what: "lock all memory", try: refusedCall(unix.SYS_MLOCKALL, math.MaxUint32)},
+		{what: "map locked memory", try: func() error { return takeMemory(unix.MAP_PRIVATE | unix.MAP_LOCKED) }},
+		{what: "map huge pages", try: refusedCall(unix.SYS_MMAP, 0, 1<<21, 0, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_HUGETLB, noFile)},
 		{what: "take memory that outlives it", try: func() error {
 			id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600)
 			if err == nil {
@@ -172,6 +187,21 @@ func attempts(dir string, l net.Listener, other string) []struct {
 			}
 			return err
 		}},
+	}
+}
+
+// noFile is no descriptor.
+const noFile = math.MaxUint64
+
+// refusedCall makes a system call that fails. Only the filter refuses it with EPERM.
+func refusedCall(call uintptr, args ...uintptr) func() error {
+	return func() error {
+		var a [6]uintptr
+		copy(a[:], args)
+		if _, _, errno := syscall.Syscall6(call, a[0], a[1], a[2], a[3], a[4], a[5]); errno == unix.EPERM {
+			return errno
+		}
+		return nil
 	}
 }
 
@@ -326,8 +356,8 @@ func tryAll(dir string) {
 		say("enter: %v", err)
 		return
 	}
-	if after := threadsOfUser(); before.Cur != unix.RLIM_INFINITY && (after.Cur > before.Cur/8*7 || after.Max != after.Cur) {
-		say("it may have all %d threads of its user: %+v", before.Cur, after)
+	if after := threadsOfUser(); after.Cur > min(before.Cur/8*7, 1<<12) || after.Max != after.Cur {
+		say("it may have too many of the %d threads of its user: %+v", before.Cur, after)
 	}
 	close(goOn)
 	hold.Wait()

@@ -20,8 +20,10 @@ import (
 // writes a file, and not who changes its rights, times and attributes, or watches
 // its use: of all files of the user, which are the agent's too. A socket gives its owner a
 // descriptor of the process at the other end, and Landlock before Linux 6.12 refuses no signal.
-// A lock of a file is kernel memory that counts at no process, and an agent that runs as root lets
-// its engines make devices.
+// A lock of a file is kernel memory that counts at no process, as are rules and filters that a
+// process adds to its own, timers, and pages of a file that a pipe holds. Requests to disks are
+// counted for the whole machine. The kernel takes no locked page of a file back. An agent that runs
+// as root lets its engines make devices.
 var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
@@ -32,7 +34,9 @@ var refused = slices.Concat([]uint32{
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
 	unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_SEMGET, unix.SYS_MSGGET, unix.SYS_MQ_OPEN,
-	unix.SYS_VMSPLICE, unix.SYS_SPLICE, unix.SYS_TEE, unix.SYS_FALLOCATE, unix.SYS_FLOCK, unix.SYS_MKNODAT,
+	unix.SYS_VMSPLICE, unix.SYS_SPLICE, unix.SYS_TEE, unix.SYS_SENDFILE, unix.SYS_FALLOCATE, unix.SYS_FLOCK, unix.SYS_MKNODAT,
+	unix.SYS_LANDLOCK_CREATE_RULESET, unix.SYS_LANDLOCK_ADD_RULE, unix.SYS_LANDLOCK_RESTRICT_SELF, unix.SYS_SECCOMP, unix.SYS_LSM_SET_SELF_ATTR,
+	unix.SYS_TIMER_CREATE, unix.SYS_IO_SETUP, unix.SYS_MLOCK, unix.SYS_MLOCK2, unix.SYS_MLOCKALL,
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_TKILL, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL,
 	unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_KCMP,
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT, unix.SYS_TRUNCATE,
@@ -134,12 +138,16 @@ func callFilter(pid uint32) []bpf.Instruction {
 		}
 		program = appendCall(program, o.call, offsetArg1, is)
 	}
-	// The agent could not measure a process that is not dumpable. The pages of a shared mapping
-	// that no file has stay where they are when they are not mapped any more.
+	// Names are all that an engine needs: the agent could not measure a process that is not dumpable,
+	// and a filter or a table of futexes is memory that counts at no process.
 	program = appendCall(program, unix.SYS_PRCTL, offsetArg0, []bpf.Instruction{
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PR_SET_DUMPABLE, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PR_SET_NAME, SkipTrue: 3}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PR_GET_NAME, SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PR_SET_VMA, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
 	})
+	// The pages of a shared mapping that no file has stay where they are when they are not mapped any
+	// more. Huge pages count at no process.
 	program = appendCall(program, unix.SYS_MMAP, offsetArg3, []bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.MAP_LOCKED | unix.MAP_HUGETLB, SkipFalse: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.MAP_ANONYMOUS, SkipFalse: 2},
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.MAP_SHARED, SkipFalse: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
 	})
