@@ -58,8 +58,8 @@ func leaveThreads() error {
 const maxDescriptors = 1024 + 256
 
 // leaveDescriptors leaves watches of epoll to others: the kernel counts them for each user, and the
-// agent can neither accept nor connect without. A process can take the product of two numbers of
-// descriptors. Descriptors are also memory that counts at no process, as that of pipes.
+// agent can neither accept nor connect without. The filter leaves one epoll. Descriptors are also
+// memory that counts at no process, as that of pipes.
 func leaveDescriptors() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

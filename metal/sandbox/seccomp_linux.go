@@ -22,10 +22,13 @@ import (
 // descriptor of the process at the other end, and Landlock before Linux 6.12 refuses no signal.
 // A lock of a file is kernel memory that counts at no process, as are rules and filters that a
 // process adds to its own, timers, and pages of a file that a pipe holds. Requests to disks are
-// counted for the whole machine. The kernel takes no locked page of a file back. An agent that runs
-// as root lets its engines make devices.
+// counted for the whole machine, and watches of epolls for the user, who is the agent's too. The
+// listener has an epoll already, which can watch each file by all numbers that it ever had: it has
+// one. The kernel takes no locked page of a file back. An agent that runs as root lets its engines
+// make devices.
 var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
+	unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_EPOLL_CREATE1, unix.SYS_DUP, unix.SYS_DUP3,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_UNSHARE, unix.SYS_SETNS,
@@ -59,7 +62,7 @@ var signals = ofItself[:4]
 // ofFiles are the commands, second arguments of these calls, that reach beyond the process. It has
 // another one signalled about its files, by any signal that it may not send itself. Who opens a file
 // with a lease waits for its owner, so the agent would for an engine with one of its log. Locks, and
-// pipes beyond their usual size, are kernel memory that counts at no process.
+// pipes beyond their usual size, are kernel memory that counts at no process. Files have one number.
 var ofFiles = []struct {
 	call     uint32
 	commands []uint32
@@ -67,6 +70,7 @@ var ofFiles = []struct {
 	{unix.SYS_FCNTL, []uint32{
 		unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETLEASE, unix.F_NOTIFY,
 		unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_SETLK, unix.F_OFD_SETLKW, unix.F_SETPIPE_SZ,
+		unix.F_DUPFD, unix.F_DUPFD_CLOEXEC,
 	}},
 	{unix.SYS_IOCTL, []uint32{fiosetown, unix.SIOCSPGRP}},
 }
@@ -74,12 +78,20 @@ var ofFiles = []struct {
 // fiosetown is FIOSETOWN of asm-generic/sockios.h.
 const fiosetown = 0x8901
 
+// A thread shares all of threadShares with its process, as Go and the C libraries have it, and has
+// none of threadsOwn.
+const (
+	threadShares = unix.CLONE_THREAD | unix.CLONE_FILES | unix.CLONE_FS
+	threadsOwn   = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+)
+
 // Offsets in struct seccomp_data (linux/seccomp.h).
 const (
 	offsetCall = 0
 	offsetArch = 4
 	offsetArg0 = 16 // its lower half: both architectures are little-endian
 	offsetArg1 = 24
+	offsetArg2 = 32
 	offsetArg3 = 40
 )
 
@@ -153,9 +165,14 @@ func callFilter(pid uint32) []bpf.Instruction {
 	})
 	// Threads are allowed, processes are not: they outlive an engine that is killed, and what
 	// they share with it is measured in parts. The C library uses clone where clone3 is unknown.
+	// A thread with descriptors of its own would have another maxDescriptors of them.
 	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.ENOSYS)})
 	program = appendCall(program, unix.SYS_CLONE, offsetArg0, []bpf.Instruction{
-		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLONE_THREAD, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: threadShares | threadsOwn},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: threadShares, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
+	})
+	program = appendCall(program, unix.SYS_CLOSE_RANGE, offsetArg2, []bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLOSE_RANGE_UNSHARE, SkipFalse: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
 	})
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
