@@ -22,6 +22,12 @@ func (hello) Hello(context.Context, *HelloRequest) (*HelloResponse, error) {
 // listen serves hello for the processes of one user.
 func listen(t *testing.T, uid int) (path string) {
 	t.Helper()
+	return serve(t, uid, hello{})
+}
+
+// serve serves an engine for the processes of one user.
+func serve(t *testing.T, uid int, engine EngineServer) (path string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "w")
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +39,7 @@ func listen(t *testing.T, uid int) (path string) {
 		t.Fatal(err)
 	}
 	g := grpc.NewServer()
-	RegisterEngineServer(g, hello{})
+	RegisterEngineServer(g, engine)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(ofUser{Listener: l, uid: uid}) }()
 	t.Cleanup(func() {

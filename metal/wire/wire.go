@@ -47,6 +47,14 @@ const MaxMessageBytes = 64 << 20
 // longest of Refuse. The agent decodes them for each call.
 const maxHeaderList = 64 << 10
 
+// window bounds what an engine may send of an answer before the agent reads it, in bytes. There are as
+// many answers as requests, and gRPC would let each grow to 16 MiB. connWindow bounds what a whole
+// connection has on its way; a stream that is not read takes none of it.
+const (
+	window     = 256 << 10
+	connWindow = 16 * window
+)
+
 // MaxSpelled bounds the text of a token in a log-probability, in bytes. Each token of an
 // answer has up to 21 of them, and the longest tokens of real vocabularies some hundred bytes.
 const MaxSpelled = 1 << 10
@@ -285,6 +293,7 @@ func dial(path string, uid int, pid func() int, most int) (*grpc.ClientConn, err
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
 		grpc.WithMaxHeaderListSize(maxHeaderList),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(MaxMessageBytes), grpc.ForceCodecV2(newBounded())))
 	if err != nil {
 		return nil, fmt.Errorf("dial engine at %s: %w", path, err)
