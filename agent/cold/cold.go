@@ -251,10 +251,8 @@ func (l *Lease) Report(r blocks.Report) blocks.Lease {
 	if r.Epoch == a.epoch {
 		w.persisted(a, r.Persisted)
 		w.touched(a.namespace, r.Touched)
-		for _, k := range r.Damaged {
-			w.unlink(blocks.Entry{ID: blocks.ID{Namespace: a.namespace, Key: k}})
-		}
 		a.wanted, a.least = max(0, r.WantedBytes), max(0, r.LeastBytes)
+		w.damaged(a, r.Damaged)
 	}
 	w.grant(a, blocks.MaxUnlinks)
 	return l.current()
@@ -286,6 +284,26 @@ func (w *Owner) persisted(a *account, files []blocks.File) {
 	}
 	if a.persisted > a.granted {
 		w.problem("An engine wrote more to the cache than it was granted", fmt.Errorf("%d of %d bytes", a.persisted, a.granted))
+	}
+}
+
+// damagedAtOnce is how many damaged blocks are removed before others have their turn: the last report
+// of an engine may have a million.
+const damagedAtOnce = 1 << 10
+
+// damaged removes blocks that the engine cannot read. What is left when its epoch ends is found again
+// when it is read.
+func (w *Owner) damaged(a *account, keys []kv.Key) {
+	epoch := a.epoch
+	for i, k := range keys {
+		if i%damagedAtOnce == damagedAtOnce-1 {
+			w.unlock()
+			w.lock()
+		}
+		if a.epoch != epoch {
+			return
+		}
+		w.unlink(blocks.Entry{ID: blocks.ID{Namespace: a.namespace, Key: k}})
 	}
 }
 
