@@ -87,6 +87,9 @@ func (s *document) resolve(v value, at *spot) (place, error) {
 		return place{}, s.unsupported("$ref", at, "%q is not in this schema; put the referenced schema under $defs and refer to it as #/$defs/NAME", text)
 	}
 	if pointer, err := url.PathUnescape(pointer); err == nil && (pointer == "" || pointer[0] == '/') {
+		if !s.b.meter.hold(entryBytes + placeBytes*strings.Count(pointer, "/")) {
+			return place{}, s.b.meter.err
+		}
 		if to, found := s.find(pointer); found {
 			s.targets[text] = to
 			return to, nil

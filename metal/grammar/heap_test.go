@@ -33,6 +33,12 @@ func (w *weighs) Err() error {
 	return w.Context.Err()
 }
 
+// nestedCases is a schema of an empty list in lists, where each has cases of objects.
+func nestedCases(cases, objects, depth int) Spec {
+	r := `{"items":{"$ref":"#/$defs/r"},"allOf":[` + listed(`{"minItems":0}`, objects) + `,{"anyOf":[` + listed("{}", cases) + `]}]}`
+	return schema(`{"allOf":[{"$ref":"#/$defs/r"},{"const":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}],"$defs":{"r":` + r + `}}`)
+}
+
 // TestCompilingCountsTheMemoryThatItTakes: what a compilation counts is at least what it holds.
 func TestCompilingCountsTheMemoryThatItTakes(t *testing.T) {
 	const looks, slack = 6, 1 << 20
@@ -50,6 +56,7 @@ func TestCompilingCountsTheMemoryThatItTakes(t *testing.T) {
 		"classes of letters":  {Kind: Regex, Source: strings.Repeat(`\W`, 1000)},
 		"a long parameter":    taggedCall("f", strings.Repeat("\n<parameter=", 4000)),
 		"many functions":      manyFirst(1000),
+		"values in values":    nestedCases(255, 8, 120),
 	} {
 		_, work, _ := compiled(t.Context(), s)
 		w := &weighs{Context: t.Context(), each: 1 + int(work/sliceWork/looks), base: heap()}
@@ -90,6 +97,8 @@ func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
 		{"items of many schemas", schema(`{"allOf":[` + listed(`{"items":{}}`, 60) + `],"prefixItems":[` + listed("{}", 60_000) + `]}`), 384},
 		{"many classes of letters", Spec{Kind: Regex, Source: strings.Repeat(`\W`, 8000)}, 32},
 		{"classes of letters", Spec{Kind: Regex, Source: strings.Repeat(`\W{1000}`, 8)}, 96},
+		{"classes of letters that may be left out", Spec{Kind: Regex, Source: strings.Repeat(`(?:[\p{C}\p{Ll}\p{Mn}\p{Ps}\p{Po}\p{Sm}\p{Sk}\p{Nl}\p{Pf}]?){1000}`, 5)}, 64},
+		{"long numbers in lists", schema(`{"enum":[` + strings.Repeat("[", 100) + listed("1e399", 3000) + strings.Repeat("]", 100) + `]}`), 64},
 		{"references in a row", schema(references(10_900)), 32},
 	} {
 		t.Run(c.name, func(t *testing.T) {

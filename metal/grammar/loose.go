@@ -3,6 +3,7 @@ package grammar
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"regexp/syntax"
 	"slices"
 )
@@ -260,8 +261,8 @@ func (l *loose) determine(start int) (*regular, error) {
 		if len(sets) > maxRegular || ways > maxWays {
 			return nil, tooLarge("states of a regular expression", maxRegular)
 		}
-		for _, p := range l.parts(sets[s]) {
-			w := regularWay{p.runeRange, enter(p.to, false)}
+		for in, to := range l.parts(sets[s]) {
+			w := regularWay{in, enter(to, false)}
 			l.meter.hold(wayBytes)
 			r.states[s].add(w)
 			ways++
@@ -281,38 +282,41 @@ func (s *regularState) add(w regularWay) {
 	s.ways = append(s.ways, w)
 }
 
-type part struct {
-	runeRange
-	to []int
-}
-
-// parts cut the characters where nodes tell them apart.
-func (l *loose) parts(nodes []int) []part {
-	var cuts []rune
-	for _, n := range nodes {
-		for _, r := range l.nodes[n].set {
-			cuts = append(cuts, r.lo, r.hi+1)
-		}
-	}
-	if !l.meter.spend(len(nodes) + 4*len(cuts)) {
-		return nil
-	}
-	slices.Sort(cuts)
-	cuts = slices.Compact(cuts)
-	var out []part
-	for i := range max(0, len(cuts)-1) {
-		p := part{runeRange: runeRange{cuts[i], cuts[i+1] - 1}}
+// parts cut the characters where nodes tell them apart, and give for each part the nodes that it
+// leads to, in a list that the next part uses again. A set of a thousand classes of letters has
+// millions of bounds: they are counted before there is a list of them.
+func (l *loose) parts(nodes []int) iter.Seq2[runeRange, []int] {
+	return func(yield func(runeRange, []int) bool) {
+		bounds := 0
 		for _, n := range nodes {
-			if !l.meter.spend(1) {
-				return nil
-			}
-			if l.nodes[n].set.has(p.lo) {
-				p.to = append(p.to, l.nodes[n].to)
+			bounds += 2 * len(l.nodes[n].set)
+		}
+		defer l.meter.hold(-4 * bounds)
+		if !l.meter.hold(4*bounds) || !l.meter.spend(len(nodes)+4*bounds) {
+			return
+		}
+		cuts := make([]rune, 0, bounds)
+		for _, n := range nodes {
+			for _, r := range l.nodes[n].set {
+				cuts = append(cuts, r.lo, r.hi+1)
 			}
 		}
-		if len(p.to) > 0 {
-			out = append(out, p)
+		slices.Sort(cuts)
+		cuts = slices.Compact(cuts)
+		var to []int
+		for i := range max(0, len(cuts)-1) {
+			to = to[:0]
+			for _, n := range nodes {
+				if !l.meter.spend(1) {
+					return
+				}
+				if l.nodes[n].set.has(cuts[i]) {
+					to = append(to, l.nodes[n].to)
+				}
+			}
+			if len(to) > 0 && !yield(runeRange{cuts[i], cuts[i+1] - 1}, to) {
+				return
+			}
 		}
 	}
-	return out
 }

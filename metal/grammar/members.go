@@ -23,7 +23,8 @@ const (
 func (s *document) membersOf(c oneCase) (shapeOf, error) {
 	sh := shapeOf{required: map[string]bool{}}
 	var named []string
-	free := false
+	free, held := false, 0
+	defer func() { s.b.meter.hold(-held) }()
 	for _, o := range c {
 		properties, err := s.objectAt(o, "properties")
 		if err != nil {
@@ -37,7 +38,9 @@ func (s *document) membersOf(c oneCase) (shapeOf, error) {
 		if err != nil {
 			return sh, err
 		}
-		if !s.b.meter.spend(8*len(list) + nameWork(properties.names) + nameWork(patterns.names)) {
+		bytes := entryBytes * (len(list) + len(properties.names) + len(patterns.names))
+		held += bytes
+		if !s.b.meter.hold(bytes) || !s.b.meter.spend(8*len(list)+nameWork(properties.names)+nameWork(patterns.names)) {
 			return sh, s.b.meter.err
 		}
 		named = append(named, properties.names...)

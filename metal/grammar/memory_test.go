@@ -68,6 +68,32 @@ func manyFirst(n int) Spec {
 	return s
 }
 
+// TestAStepTakesTheMemoryOfItsItems: a byte that leads on in many ways from each of many items
+// takes no memory for those beyond what one state may have.
+func TestAStepTakesTheMemoryOfItsItems(t *testing.T) {
+	var root, class strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&root, `| c "%d" `, i)
+		class.WriteRune(rune(0x4000 + 2*i))
+	}
+	g, err := Compile(t.Context(), Spec{Kind: EBNF, Source: "root ::= " + strings.TrimPrefix(root.String(), "|") + "\nc ::= [" + class.String() + "]"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _ := vocabularyOf(100)
+	m := NewTable(g, v).Match(false)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = m.Follow(t.Context(), []byte("\xe4"))
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, ErrAmbiguous) {
+		t.Errorf("error %v, want %v", err, ErrAmbiguous)
+	}
+	if all := (after.TotalAlloc - before.TotalAlloc) >> 20; all > 4 {
+		t.Errorf("%d MiB are allocated for a state that has at most %d items", all, maxItems)
+	}
+}
+
 // TestAttackNamesInFreeText: text in which marks are looked for takes work and memory in proportion
 // to the names in its marks, also where each of them begins like the others.
 func TestAttackNamesInFreeText(t *testing.T) {

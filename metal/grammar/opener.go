@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"crypto/sha256"
 	"slices"
 	"strconv"
 )
@@ -8,14 +9,14 @@ import (
 // opener finds the cases of goals, and compares values and cases.
 type opener struct {
 	document
-	// enums are the canonical values of lists, by their first.
-	enums map[*value]map[string]bool
+	// enums are the values of lists, see digest, by the first of each list.
+	enums map[*value]map[[sha256.Size]byte]bool
 	// opened are the bytes of the cases that are being found.
 	opened int
 }
 
 func newOpener(b *builder, root value, how manner) opener {
-	return opener{document: newDocument(b, root, how), enums: map[*value]map[string]bool{}}
+	return opener{document: newDocument(b, root, how), enums: map[*value]map[[sha256.Size]byte]bool{}}
 }
 
 // opening is the schemas that are being opened, the last first.

@@ -85,7 +85,7 @@ func both(m *meter, a, b *regular) (*regular, error) {
 		if !m.hold(wayBytes*(len(x)+len(y))) || !m.spend(4*(1+len(x)+len(y))) {
 			return nil, m.err
 		}
-		for i, j := 0, 0; i < len(x) && j < len(y); {
+		for i, j := 0, 0; i < len(x) && j < len(y) && m.err == nil; {
 			if lo, hi := max(x[i].lo, y[j].lo), min(x[i].hi, y[j].hi); lo <= hi {
 				w := regularWay{runeRange{lo, hi}, enter([2]int{x[i].to, y[j].to})}
 				r.states[s].add(w)

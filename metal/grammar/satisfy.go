@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"slices"
 )
@@ -46,20 +47,19 @@ func (s *opener) lists(all []value, v value) bool {
 	}
 	known := s.enums[&all[0]]
 	if known == nil {
-		known = make(map[string]bool, len(all))
+		if !s.b.meter.hold(entryBytes * len(all)) {
+			return false
+		}
+		known = make(map[[sha256.Size]byte]bool, len(all))
 		for _, e := range all {
 			if !s.b.meter.spend(weight(e)) {
 				return false
 			}
-			text := canonical(e)
-			if !s.b.meter.hold(entryBytes + len(text)) {
-				return false
-			}
-			known[text] = true
+			known[digest(e)] = true
 		}
 		s.enums[&all[0]] = known
 	}
-	return known[canonical(v)]
+	return known[digest(v)]
 }
 
 func typeOfValue(v value) types {
@@ -84,6 +84,14 @@ func typeOfValue(v value) types {
 
 func (s *opener) satisfiesGoal(v value, g goal) (bool, error) {
 	cases, err := s.open(g)
+	held := 0 // while values within this one are looked at
+	for _, c := range cases {
+		held += 2 * caseBytes * (1 + len(c))
+	}
+	defer s.b.meter.hold(-held)
+	if !s.b.meter.hold(held) {
+		return false, s.b.meter.err
+	}
 	for _, c := range cases {
 		if ok, failed := s.satisfies(v, c); ok || failed != nil {
 			return ok, failed

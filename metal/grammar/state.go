@@ -171,7 +171,18 @@ func (t *Table) forget() {
 }
 
 // begin is the first state of a rule.
-func (t *Table) begin(rule int32) *state { return t.settle([]item{{node: t.g.rules[rule]}}) }
+func (t *Table) begin(rule int32) *state {
+	t.reset()
+	t.reach(item{node: t.g.rules[rule]})
+	return t.settle()
+}
+
+// reset forgets the items of the state before.
+func (t *Table) reset() {
+	if t.work = t.work[:0]; len(t.seen) > 0 {
+		clear(t.seen)
+	}
+}
 
 func (t *Table) push(ret int32, taken uint64, parent *cell) *cell {
 	k := cellKey{ret: ret, taken: taken}
@@ -189,22 +200,14 @@ func (t *Table) push(ret int32, taken uint64, parent *cell) *cell {
 	return c
 }
 
-// settle follows all edges that take no byte and returns the resulting state;
-// the dead state if there is none.
-func (t *Table) settle(from []item) *state {
-	clear(t.seen)
-	t.work = t.work[:0]
-	for _, it := range from {
-		t.reach(it)
-	}
+// settle follows all edges that take no byte, from what was reached, and returns the resulting
+// state; the dead state if there is none.
+func (t *Table) settle() *state {
 	var kept []item
 	accepting := false
 	for len(t.work) > 0 {
 		it := t.work[len(t.work)-1]
 		t.work = t.work[:len(t.work)-1]
-		if len(t.seen) > maxItems {
-			return t.fail(ErrAmbiguous)
-		}
 		n := &t.g.nodes[it.node]
 		edges := t.g.out(n)
 		if !t.meter.spend(2 + len(edges)) {
@@ -212,6 +215,9 @@ func (t *Table) settle(from []item) *state {
 		}
 		bytes := false
 		for _, e := range edges {
+			if t.failed != nil {
+				return t.dead
+			}
 			switch e.kind {
 			case edgeBytes:
 				bytes = true
@@ -232,6 +238,9 @@ func (t *Table) settle(from []item) *state {
 			t.reach(item{it.stack.ret, it.stack.taken, it.stack.parent})
 		}
 	}
+	if t.failed != nil {
+		return t.dead
+	}
 	return t.intern(kept, accepting)
 }
 
@@ -243,6 +252,10 @@ func (t *Table) reach(it item) {
 		depth = it.stack.depth
 	}
 	if t.seen[it] || depth+t.g.nodes[it.node].need > maxDepth {
+		return
+	}
+	if len(t.seen) >= maxItems { // before there is room for more
+		t.fail(ErrAmbiguous)
 		return
 	}
 	t.seen[it] = true
@@ -261,7 +274,7 @@ func (t *Table) call(e edge, from item) {
 	if from.stack != nil {
 		depth = from.stack.depth + 1
 	}
-	if depth-1+to.need > maxDepth { // reach looks at what is called
+	if max(depth-1+to.need, depth+t.g.nodes[first].need) > maxDepth { // before there is a cell for it
 		return
 	}
 	t.reach(item{node: first, stack: t.push(e.to, from.taken, from.stack)})
@@ -326,7 +339,7 @@ func (t *Table) step(s *state, class uint8) *state {
 		return to
 	}
 	b := t.g.sample[class]
-	var moved []item
+	t.reset()
 	for _, it := range s.items {
 		edges := t.g.out(&t.g.nodes[it.node])
 		if !t.meter.spend(1 + len(edges)) {
@@ -334,13 +347,13 @@ func (t *Table) step(s *state, class uint8) *state {
 		}
 		for _, e := range edges {
 			if e.kind == edgeBytes && e.lo <= b && b <= e.hi {
-				moved = append(moved, item{e.to, it.taken, it.stack})
+				t.reach(item{e.to, it.taken, it.stack})
 			}
 		}
 	}
 	to := t.dead
-	if len(moved) > 0 {
-		to = t.settle(moved)
+	if len(t.work) > 0 {
+		to = t.settle()
 	}
 	if t.failed == nil {
 		s.next[class] = to

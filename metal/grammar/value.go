@@ -1,6 +1,8 @@
 package grammar
 
 import (
+	"bufio"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -193,30 +195,45 @@ func weight(v value) int {
 	return n
 }
 
-// canonical is the same text for equal values, and another for others: numbers by value, objects
-// in any order of their members.
-func canonical(v value) string {
+// digest is the same for equal values, and another for others: numbers by value, objects in any
+// order of their members. It is of their text, which is never there at once: a number of 5 bytes
+// may have 400 digits.
+func digest(v value) (sum [sha256.Size]byte) {
+	hash := sha256.New()
+	w := bufio.NewWriterSize(hash, 64)
+	writeCanonical(w, v)
+	w.Flush()
+	hash.Sum(sum[:0])
+	return sum
+}
+
+func writeCanonical(w *bufio.Writer, v value) {
 	switch v := v.(type) {
 	case json.Number:
 		if r, ok := exact(v); ok {
-			return r.RatString()
+			w.WriteString(r.RatString())
+			return
 		}
-		return "~" + string(v)
+		w.WriteString("~" + string(v))
 	case []value:
-		parts := make([]string, len(v))
-		for i, e := range v {
-			parts[i] = canonical(e)
+		w.WriteByte('[')
+		for _, e := range v {
+			writeCanonical(w, e)
+			w.WriteByte(',')
 		}
-		return "[" + strings.Join(parts, ",") + "]"
+		w.WriteByte(']')
 	case *members:
-		parts := make([]string, len(v.names))
-		for i, n := range v.names {
-			parts[i] = quoted(n) + ":" + canonical(v.of[n])
+		w.WriteByte('{')
+		for _, name := range slices.Sorted(slices.Values(v.names)) {
+			w.WriteString(quoted(name))
+			w.WriteByte(':')
+			writeCanonical(w, v.of[name])
+			w.WriteByte(',')
 		}
-		slices.Sort(parts)
-		return "{" + strings.Join(parts, ",") + "}"
+		w.WriteByte('}')
+	default:
+		w.WriteString(written(v))
 	}
-	return written(v)
 }
 
 // equal compares as JSON Schema does: numbers by value, objects regardless of
