@@ -177,7 +177,7 @@ func joinable(a, b chat.Message) bool {
 // nearest effort that the template takes, or whether it is to think at all. What
 // a client sets itself among the arguments stays as it is.
 func (a abilities) withEffort(arguments json.RawMessage, effort string) (json.RawMessage, error) {
-	all := map[string]json.RawMessage{}
+	all := map[string]view{}
 	if len(arguments) > 0 {
 		if json.Unmarshal(arguments, &all) != nil {
 			return nil, fmt.Errorf("%w: the template arguments are not an object", chat.ErrMessages)
@@ -202,7 +202,7 @@ func (a abilities) withEffort(arguments json.RawMessage, effort string) (json.Ra
 			return nil, err
 		}
 	}
-	return sorted(all), nil
+	return write(sorted(values(all))), nil
 }
 
 // nearest returns the effort of the template that is nearest to the given one;

@@ -22,7 +22,7 @@ func shortIDs(messages []chat.Message) ([]chat.Message, error) {
 
 // rewriter changes the id of a result and the calls of a turn; nil changes nothing.
 type rewriter struct {
-	id, calls func(json.RawMessage) (json.RawMessage, error)
+	id, calls func(view) (value, error)
 }
 
 // rewritten are messages with calls of tools, and their results, as a template takes them.
@@ -33,61 +33,76 @@ func rewritten(messages []chat.Message, with rewriter) ([]chat.Message, error) {
 		if len(m.Extra) == 0 {
 			continue
 		}
-		var members map[string]json.RawMessage
+		var members map[string]view
 		if json.Unmarshal(m.Extra, &members) != nil {
 			return nil, fmt.Errorf("%w: the members of message %d are not an object", chat.ErrMessages, i)
 		}
-		for name, rewrite := range map[string]func(json.RawMessage) (json.RawMessage, error){"tool_call_id": with.id, "tool_calls": with.calls} {
+		all := values(members)
+		for name, rewrite := range map[string]func(view) (value, error){"tool_call_id": with.id, "tool_calls": with.calls} {
 			if raw, ok := members[name]; ok && rewrite != nil {
 				other, err := rewrite(raw)
 				if err != nil {
 					return nil, fmt.Errorf("%w: message %d, %s: %w", chat.ErrMessages, i, name, err)
 				}
-				members[name] = other
+				all[name] = other
 			}
 		}
-		out[i].Extra = sorted(members)
+		out[i].Extra = write(sorted(all))
 	}
 	return out, nil
 }
 
 // call is a call of a tool in a message.
 type call struct {
-	ID       json.RawMessage `json:"id"`
-	Type     string          `json:"type"`
-	Function json.RawMessage `json:"function"`
+	ID       view   `json:"id"`
+	Type     string `json:"type"`
+	Function view   `json:"function"`
+	// id and function are what is written.
+	id, function value
 }
 
-// argumentsAsText writes the arguments of calls as JSON text, which the templates of DeepSeek
-// join to other text.
-var argumentsAsText = rewriter{calls: func(raw json.RawMessage) (json.RawMessage, error) {
-	var calls []call
+var errCalls = errors.New("want a list of calls, each with an id and a function")
+
+// readCalls reads calls, each to be written as it stands.
+func readCalls(raw view) (calls []call, err error) {
 	if json.Unmarshal(raw, &calls) != nil {
 		return nil, errCalls
 	}
 	for i := range calls {
+		calls[i].id, calls[i].function = as(calls[i].ID), as(calls[i].Function)
+	}
+	return calls, nil
+}
+
+// argumentsAsText writes the arguments of calls as JSON text, which the templates of DeepSeek
+// join to other text.
+var argumentsAsText = rewriter{calls: func(raw view) (value, error) {
+	calls, err := readCalls(raw)
+	if err != nil {
+		return nil, err
+	}
+	for i := range calls {
 		var function struct {
-			Name      string          `json:"name"`
-			Arguments json.RawMessage `json:"arguments"`
+			Name      string `json:"name"`
+			Arguments view   `json:"arguments"`
 		}
 		if json.Unmarshal(calls[i].Function, &function) != nil {
 			return nil, errCalls
 		}
+		arguments := as(function.Arguments)
 		if len(function.Arguments) > 0 && function.Arguments[0] != '"' {
-			function.Arguments = quoted(string(function.Arguments))
+			arguments = quoted(function.Arguments)
 		}
-		calls[i].Function = object(member{"name", quoted(function.Name)}, member{"arguments", function.Arguments})
+		calls[i].function = object(member{"name", quoted(function.Name)}, member{"arguments", arguments})
 	}
 	return list(calls), nil
 }}
-
-var errCalls = errors.New("want a list of calls, each with an id and a function")
 
 // numberedIDs gives calls the ids that Kimi K2 writes, functions.NAME:N, since its template
 // shows ids in place of names. N counts the calls of a conversation.
 func numberedIDs(messages []chat.Message) ([]chat.Message, error) {
 	n, ids := 0, map[string]string{}
-	id := func(raw json.RawMessage) (json.RawMessage, error) {
+	id := func(raw view) (value, error) {
 		var old string
 		if json.Unmarshal(raw, &old) != nil {
 			return nil, errors.New("want a string as id")
@@ -97,10 +112,10 @@ func numberedIDs(messages []chat.Message) ([]chat.Message, error) {
 		}
 		return quoted(old), nil
 	}
-	return rewritten(messages, rewriter{id: id, calls: func(raw json.RawMessage) (json.RawMessage, error) {
-		var calls []call
-		if json.Unmarshal(raw, &calls) != nil {
-			return nil, errCalls
+	return rewritten(messages, rewriter{id: id, calls: func(raw view) (value, error) {
+		calls, err := readCalls(raw)
+		if err != nil {
+			return nil, err
 		}
 		for i, c := range calls {
 			var old string
@@ -112,8 +127,7 @@ func numberedIDs(messages []chat.Message) ([]chat.Message, error) {
 			}
 			ids[old] = fmt.Sprintf("functions.%s:%d", function.Name, n)
 			n++
-			var err error
-			if calls[i].ID, err = id(c.ID); err != nil {
+			if calls[i].id, err = id(c.ID); err != nil {
 				return nil, err
 			}
 		}
@@ -121,14 +135,13 @@ func numberedIDs(messages []chat.Message) ([]chat.Message, error) {
 	}})
 }
 
-func shortenCalls(raw json.RawMessage) (json.RawMessage, error) {
-	var calls []call
-	if json.Unmarshal(raw, &calls) != nil {
-		return nil, errors.New("want a list of calls, each with an id")
+func shortenCalls(raw view) (value, error) {
+	calls, err := readCalls(raw)
+	if err != nil {
+		return nil, err
 	}
 	for i := range calls {
-		var err error
-		if calls[i].ID, err = shortenID(calls[i].ID); err != nil {
+		if calls[i].id, err = shortenID(calls[i].ID); err != nil {
 			return nil, err
 		}
 	}
@@ -136,7 +149,7 @@ func shortenCalls(raw json.RawMessage) (json.RawMessage, error) {
 }
 
 // shortenID is the same for the same id.
-func shortenID(raw json.RawMessage) (json.RawMessage, error) {
+func shortenID(raw view) (value, error) {
 	var id string
 	if json.Unmarshal(raw, &id) != nil {
 		return nil, errors.New("want a string as id")

@@ -19,7 +19,8 @@ func TestIdsOfCallsAreThoseThatMistralsTemplatesTake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, _ := shortenID([]byte(`"` + long + `"`))
+	written, _ := shortenID(view(`"` + long + `"`))
+	short := write(written)
 	calls, result := string(out[1].Extra), string(out[2].Extra)
 	if len(short) != 11 || !shortID.Match(short[1:10]) || !strings.Contains(calls, `"id":`+string(short)) || result != `{"tool_call_id":`+string(short)+`}` {
 		t.Errorf("%s, %s, %s", short, calls, result)

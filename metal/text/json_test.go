@@ -56,17 +56,41 @@ func TestAttackSignsThatPackageJSONEscapes(t *testing.T) {
 	}
 }
 
+// TestCallsAreWrittenOnce: calls are read where they stand and written into one buffer, however
+// often they are written before a render.
+func TestCallsAreWrittenOnce(t *testing.T) {
+	const n = 1 << 20
+	extra := `{"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":{"a":"` + strings.Repeat(`\"`, n/2) + `"}}}]}`
+	messages := []chat.Message{{Role: "assistant", Extra: []byte(extra)}}
+	for name, rewrite := range map[string]func([]chat.Message) ([]chat.Message, error){
+		"arguments as text": func(m []chat.Message) ([]chat.Message, error) { return rewritten(m, argumentsAsText) },
+		"short ids":         shortIDs,
+		"numbered ids":      numberedIDs,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		out, err := rewrite(messages)
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, most := after.TotalAlloc-before.TotalAlloc, uint64(len(out[0].Extra)+n/4); all > most {
+			t.Errorf("%s: %d bytes are allocated for %d", name, all, len(out[0].Extra))
+		}
+	}
+}
+
 func TestJSONForTemplatesIsRead(t *testing.T) {
-	for _, text := range []string{"", "plain", "<>&", "\"quoted\" \\ and\n\t\r\x00\x1f\x7f", "\u2028 \u00e9 \U0001f600", "broken \xff utf-8"} {
+	for _, text := range []string{"", "plain", "<>&", "\"quoted\" \\ and\n\t\r\x00\x1f\x7f", "\u2028 \u00e9 \U0001f600", "broken \xff utf-8", "\xff\xfe\u00e9\xe2\x82", "\ufffd\xffa"} {
 		var got string
-		if err := json.Unmarshal(quoted(text), &got); err != nil || got != strings.ToValidUTF8(text, "\ufffd") {
+		if err := json.Unmarshal(write(quoted(text)), &got); err != nil || got != strings.ToValidUTF8(text, "\ufffd") {
 			t.Errorf("%q is read as %q: %v", text, got, err)
 		}
 	}
-	if got := string(object(member{"b", []byte("1")}, member{"a\"", nil}, member{"c", []byte(`{"x": [2]}`)})); got != `{"b":1,"a\"":null,"c":{"x": [2]}}` {
+	if got := string(write(object(member{"b", as(view("1"))}, member{"a\"", as(nil)}, member{"c", as(view(`{"x": [2]}`))}))); got != `{"b":1,"a\"":null,"c":{"x": [2]}}` {
 		t.Errorf("an object is written as %s", got)
 	}
-	if got := string(list(nil)); got != "[]" {
+	if got := string(write(list(nil))); got != "[]" {
 		t.Errorf("no calls are written as %s", got)
 	}
 }

@@ -1,51 +1,161 @@
 package jinja
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"math/big"
 	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // ParseJSON reads one JSON value; objects keep their order.
 func ParseJSON(raw []byte) (any, error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	v, err := readJSON(d, 0)
-	if err != nil {
+	var r jsonReader
+	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, fmt.Errorf("read JSON: %w", err)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("read JSON: more than one value")
+	v, err := r.value(0)
+	if err != nil {
+		return nil, fmt.Errorf("read JSON: %w", err)
 	}
 	return v, nil
 }
 
-func readJSON(d *json.Decoder, depth int) (any, error) {
+// jsonReader reads valid JSON where it stands: json.Decoder would copy it to a buffer that
+// doubles.
+type jsonReader struct {
+	text []byte
+	at   int
+}
+
+// UnmarshalJSON takes a text that json.Unmarshal found to be valid.
+func (r *jsonReader) UnmarshalJSON(text []byte) error {
+	r.text = text
+	return nil
+}
+
+// next is the next sign after blanks.
+func (r *jsonReader) next() byte {
+	for strings.IndexByte(" \t\r\n", r.text[r.at]) >= 0 {
+		r.at++
+	}
+	return r.text[r.at]
+}
+
+// skip passes a sign if it comes next.
+func (r *jsonReader) skip(sign byte) bool {
+	if r.next() != sign {
+		return false
+	}
+	r.at++
+	return true
+}
+
+func (r *jsonReader) value(depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested more than %d levels deep", maxDepth)
 	}
-	t, err := d.Token()
-	if err == io.EOF {
-		return nil, io.ErrUnexpectedEOF
+	switch r.next() {
+	case '{':
+		return r.object(depth)
+	case '[':
+		return r.array(depth)
+	case '"':
+		return r.string(), nil
 	}
-	if err != nil {
-		return nil, err
+	from := r.at
+	for r.at < len(r.text) && strings.IndexByte(" \t\r\n,]}", r.text[r.at]) < 0 {
+		r.at++
 	}
-	switch t := t.(type) {
-	case json.Number:
-		return readNumber(string(t))
-	case json.Delim:
-		if t == '[' {
-			return readArray(d, depth)
+	switch word := string(r.text[from:r.at]); word {
+	case "null":
+		return nil, nil
+	case "true", "false":
+		return word == "true", nil
+	default:
+		return readNumber(word)
+	}
+}
+
+func (r *jsonReader) string() string {
+	from, escapes := r.at+1, 0
+	for r.at++; r.text[r.at] != '"'; r.at++ {
+		if r.text[r.at] == '\\' {
+			escapes++
+			r.at++
 		}
-		return readObject(d, depth)
 	}
-	return t, nil // nil, bool or string
+	r.at++
+	text := r.text[from : r.at-1]
+	if escapes == 0 && utf8.Valid(text) {
+		return string(text)
+	}
+	var b strings.Builder
+	b.Grow(len(text) - escapes)
+	for len(text) > 0 {
+		c, n := utf8.DecodeRune(text)
+		if c == '\\' {
+			c, n = unescaped(text)
+		}
+		b.WriteRune(c)
+		text = text[n:]
+	}
+	return b.String()
+}
+
+// unescaped is the character of an escape, and how long that is. Half of a character, as UTF-16
+// has it, is none.
+func unescaped(text []byte) (c rune, n int) {
+	if text[1] != 'u' {
+		const signs, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
+		return rune(meant[strings.IndexByte(signs, text[1])]), 2
+	}
+	unit := func(at int) rune {
+		u, err := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
+		if err != nil {
+			return utf8.RuneError
+		}
+		return rune(u)
+	}
+	if c = unit(0); !utf16.IsSurrogate(c) {
+		return c, 6
+	}
+	if len(text) >= 12 && text[6] == '\\' && text[7] == 'u' {
+		if both := utf16.DecodeRune(c, unit(6)); both != utf8.RuneError {
+			return both, 12
+		}
+	}
+	return utf8.RuneError, 6
+}
+
+func (r *jsonReader) array(depth int) (any, error) {
+	l := NewList()
+	for r.at++; !r.skip(']'); r.skip(',') {
+		v, err := r.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		l.Items = append(l.Items, v)
+	}
+	return l, nil
+}
+
+func (r *jsonReader) object(depth int) (any, error) {
+	o := NewDict()
+	for r.at++; !r.skip('}'); r.skip(',') {
+		r.next()
+		key := r.string()
+		r.skip(':')
+		v, err := r.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		o.put(key, key, v)
+	}
+	return o, nil
 }
 
 func readNumber(s string) (any, error) {
@@ -68,36 +178,6 @@ func readNumber(s string) (any, error) {
 
 // maxDigits is how long an integer may be in JSON, as in Python.
 const maxDigits = 4300
-
-func readArray(d *json.Decoder, depth int) (any, error) {
-	l := NewList()
-	for d.More() {
-		v, err := readJSON(d, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		l.Items = append(l.Items, v)
-	}
-	_, err := d.Token()
-	return l, err
-}
-
-func readObject(d *json.Decoder, depth int) (any, error) {
-	o := NewDict()
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		v, err := readJSON(d, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		o.put(key, key, v)
-	}
-	_, err := d.Token()
-	return o, err
-}
 
 // jsonWriter writes as Python's json.dumps does.
 type jsonWriter struct {
