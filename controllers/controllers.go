@@ -154,7 +154,7 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 	}
 	repeated, specs := newParts(), newSpecRoom()
 	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: bare,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: here},
 			// The guard against uninstalling; there are few others.
@@ -175,6 +175,15 @@ func cacheOptions(namespace string, watched []string) cache.Options {
 			&certificatesv1.CertificateSigningRequest{}: {Field: fields.OneTermEqualSelector("spec.signerName", join.Signer)},
 		},
 	}
+}
+
+// bare drops the metadata of an object that nothing reads, and that may be as long as etcd stores.
+func bare(in any) (any, error) {
+	if o, ok := in.(client.Object); ok {
+		o.SetManagedFields(nil)
+		o.SetGenerateName("")
+	}
+	return in, nil
 }
 
 func having(label string) labels.Selector {

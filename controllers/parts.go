@@ -30,19 +30,17 @@ func newParts() *parts { return &parts{lru.New(maxParts), lru.New(maxParts)} }
 func (p *parts) share(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelReplica:
-		o.ManagedFields = nil
 		shared(p.models, &o.Spec.Model)
 		shared(p.placements, &o.Spec.Placement)
 		sharedTexts(&o.Spec.ChatTemplate, o.Spec.SharedPrefixes)
 	case *v1alpha1.MacAssignment:
-		o.ManagedFields = nil
 		for i := range o.Spec.Assignments {
 			a := &o.Spec.Assignments[i]
 			shared(p.models, &a.Model)
 			sharedTexts(&a.ChatTemplate, a.SharedPrefixes)
 		}
 	}
-	return in, nil
+	return bare(in)
 }
 
 // shared replaces a part by an equal one that is known, if there is one.

@@ -54,9 +54,9 @@ func (r *specRoom) slim(in any) (any, error) {
 	case *v1alpha1.ModelDeployment:
 		fleet.Compact(o, r.mark, func(bytes int) bool { return r.take(o, bytes) })
 	case *appsv1.ControllerRevision:
-		o.ManagedFields, o.Annotations = nil, nil
+		o.Annotations, o.Finalizers = nil, nil
 	}
-	return in, nil
+	return bare(in)
 }
 
 // take replaces what the last version of a deployment takes. It returns false if there is no

@@ -366,6 +366,7 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 	}
 	mine, made, foreign := deployment("mine", "hf://org/model", ""), revision("made", label), revision("foreign", "labels: {a: b}")
 	const names = `{"status":{"servedNames":["gpt-4o"]}}`
+	const owner = `{"apiVersion":"metalfleet.dev/v1alpha1","kind":"ModelDeployment","name":"mine","uid":"u","blockOwnerDeletion":false}`
 	w.play([]attempt{
 		{name: "a tenant serves a name by its status", who: mallory, object: mine, status: true, patch: names, refused: "only the operator may"},
 		{name: "an administrator does", who: root, object: mine, status: true, patch: names, refused: "only the operator may"},
@@ -388,6 +389,8 @@ func TestOnlyTheOperatorWritesWhatItReads(t *testing.T) {
 		{name: "a revision becomes a deployment's", who: mallory, object: foreign, patch: `{"metadata":{"labels":{"metalfleet.dev/deployment":"mine"}}}`, refused: refused},
 		{name: "an old revision becomes the newest", who: mallory, object: made, patch: `{"revision":9}`, refused: refused},
 		{name: "another owner", who: mallory, object: made, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"p","controller":true}]}}`, refused: refused},
+		{name: "a longer owner", who: mallory, object: made, patch: `{"metadata":{"ownerReferences":[` + strings.Replace(owner, "mine", strings.Repeat("x", 1<<20), 1) + `]}}`, refused: refused},
+		{name: "the garbage collector unblocks an owner", who: root, object: made, patch: `{"metadata":{"ownerReferences":[` + owner + `]}}`},
 		{name: "a revision leaves its deployment", who: mallory, object: made, patch: `{"metadata":{"labels":null}}`, refused: refused},
 		{name: "the garbage collector removes an owner", who: root, object: made, patch: `{"metadata":{"ownerReferences":null}}`},
 		{name: "a finalizer", who: root, object: made, patch: `{"metadata":{"finalizers":["foregroundDeletion"]}}`},

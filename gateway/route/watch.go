@@ -35,7 +35,7 @@ func Kinds(namespaces ...string) map[client.Object]cache.ByObject {
 func Slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
-		o.ManagedFields, o.Annotations, o.Labels, o.OwnerReferences, o.Finalizers = nil, nil, nil, nil, nil
+		o.ObjectMeta = identity(o.ObjectMeta)
 		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing, Suspend: o.Spec.Suspend, Context: v1alpha1.ContextSpec{MaxTokens: o.Spec.Context.MaxTokens}}
 		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames, Adapters: o.Status.Adapters}
 		if c := o.Status.Context; c != nil {
@@ -47,7 +47,7 @@ func Slim(in any) (any, error) {
 		o.Status = status
 	case *v1alpha1.ModelReplica:
 		retiring := o.Annotations[v1alpha1.AnnotationRetiring]
-		o.ManagedFields, o.Annotations, o.Labels, o.OwnerReferences, o.Finalizers = nil, nil, nil, nil, nil
+		o.ObjectMeta = identity(o.ObjectMeta)
 		if retiring != "" {
 			o.Annotations = map[string]string{v1alpha1.AnnotationRetiring: retiring}
 		}
@@ -55,11 +55,17 @@ func Slim(in any) (any, error) {
 			Context: v1alpha1.ContextLimits{MaxTokens: o.Spec.Context.MaxTokens, MaxConcurrentRequests: o.Spec.Context.MaxConcurrentRequests}, Model: slimModel(o.Spec)}
 		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}
 	case *v1alpha1.MacNode:
-		o.ManagedFields, o.Annotations, o.Labels, o.OwnerReferences, o.Finalizers = nil, nil, nil, nil, nil
+		o.ObjectMeta = identity(o.ObjectMeta)
 		o.Spec = v1alpha1.MacNodeSpec{}
 		o.Status = v1alpha1.MacNodeStatus{Address: o.Status.Address, Conditions: o.Status.Conditions}
 	}
 	return in, nil
+}
+
+// identity returns the metadata that the table reads. Of the rest one object may have as much as etcd stores.
+func identity(m metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp}
 }
 
 // slimModel keeps the facts that are shown to clients, and the names of adapters.

@@ -1,0 +1,45 @@
+package controllers
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// TestTheCacheKeepsNoUnboundedMetadata: of each kind that the operator reads. The API server or a policy bounds what is kept.
+func TestTheCacheKeepsNoUnboundedMetadata(t *testing.T) {
+	bounded := []string{"Name", "Namespace", "UID", "ResourceVersion", "Generation", "CreationTimestamp", "DeletionTimestamp", "DeletionGracePeriodSeconds",
+		"Labels", "Annotations", "OwnerReferences", "Finalizers",
+		"SelfLink"} // which the API server does not store
+	o := cacheOptions("s", nil)
+	kinds := []client.Object{&v1alpha1.MacNode{}, &v1alpha1.MacClass{}, &v1alpha1.ModelProfile{}, &v1alpha1.NamespaceRules{}}
+	for kind := range o.ByObject {
+		kinds = append(kinds, kind)
+	}
+	for _, kind := range kinds {
+		transform := o.ByObject[kind].Transform
+		if transform == nil {
+			transform = o.DefaultTransform
+		}
+		meta := reflect.ValueOf(kind).Elem().FieldByName("ObjectMeta")
+		meta.Set(reflect.ValueOf(metav1.ObjectMeta{Name: "n", GenerateName: "g", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}, Labels: map[string]string{"l": "v"}}))
+		for i := range meta.NumField() {
+			if f := meta.Field(i); f.Kind() == reflect.String {
+				f.SetString("x")
+			}
+		}
+		if _, err := transform(kind); err != nil {
+			t.Fatal(err)
+		}
+		for i := range meta.NumField() {
+			if name := meta.Type().Field(i).Name; !meta.Field(i).IsZero() && !slices.Contains(bounded, name) {
+				t.Errorf("the cache keeps %s of a %T", name, kind)
+			}
+		}
+	}
+}
