@@ -74,5 +74,7 @@ func TestNoGenerateNameIsLong(t *testing.T) {
 		{name: "one that is there", who: operator, object: mine, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
 		{name: "one that is there becomes shorter", who: mallory, object: mine, patch: generate(1 << 19)},
 		{name: "one that is there becomes longer", who: mallory, object: mine, patch: generate(1<<20 + 1), refused: refused},
+		{name: "a person on call, of a Mac", who: oncall, object: mac, patch: generate(1), refused: "needs the verb update on macnodes"},
+		{name: "a person on call, of a replica", who: oncall, object: replica, patch: generate(1), refused: "needs the verb update on modelreplicas"},
 	})
 }
