@@ -99,6 +99,7 @@ func TestAPersonMakesUpNoManagedFields(t *testing.T) {
 	const version = "metalfleet.dev/v1alpha1"
 	mac := "{apiVersion: " + version + ", kind: MacNode, metadata: {name: studio}}"
 	made := func(fields string) string { return `{"metadata":{"managedFields":[` + fields + `]}}` }
+	managers := repeated(strings.Replace(owned("m%d", version, `{"f:spec":{"f:unschedulable":{}}}`), "Update", "Apply", 1), 33) // each write may add some
 	annotations := made(owned("a", version, `{"f:metadata":{"f:annotations":`+many(1000, "{}")+`}}`))
 	w := newWorld(t)
 	o := object(t, replica)
@@ -112,6 +113,7 @@ func TestAPersonMakesUpNoManagedFields(t *testing.T) {
 	})
 	w.play([]attempt{
 		{name: "fields of a Mac", who: oncall, object: mac, patch: annotations, refused: "managedFields of a MacNode"},
+		{name: "many managers of a Mac", who: oncall, object: mac, patch: made(managers), refused: "at most 32 field managers"},
 		{name: "cordons", who: oncall, object: mac, patch: `{"spec":{"unschedulable":true}}`},
 		{name: "an administrator", who: fleet, object: mac, patch: annotations},
 		{name: "fields of a replica", who: oncall, object: replica, patch: annotations, refused: "managedFields of a ModelReplica"},

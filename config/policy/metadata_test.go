@@ -71,6 +71,7 @@ func TestNoGenerateNameIsLong(t *testing.T) {
 		{name: "a tenant with all that etcd stores", who: mallory, object: fresh, patch: generate(1400 << 10), refused: refused},
 		{name: "one as the API server creates", who: mallory, object: fresh, patch: generate(253)},
 		{name: "a replica", who: mallory, object: replica, patch: generate(254), refused: refused},
+		{name: "a Mac", who: fleet, object: mac, patch: generate(254), refused: refused},
 		{name: "one that is there", who: operator, object: mine, patch: `{"metadata":{"finalizers":["a.example/b"]}}`},
 		{name: "one that is there becomes shorter", who: mallory, object: mine, patch: generate(1 << 19)},
 		{name: "one that is there becomes longer", who: mallory, object: mine, patch: generate(1<<20 + 1), refused: refused},
