@@ -38,7 +38,7 @@ type Server struct {
 }
 
 // maxActive bounds the reports of an address that are read at the same time: a gateway sends one
-// after another, and each may take 20 MiB while it is read.
+// after another, and each may take 30 MiB while it is read.
 const maxActive = 4
 
 // begin counts a request of an address; false if it has too many.
