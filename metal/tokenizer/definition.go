@@ -104,6 +104,7 @@ func (r *definitionReader) field(key string) error {
 		}
 		return nil
 	case "added_tokens":
+		r.out.added = nil
 		return r.list(key, maxAdded, func() error {
 			var a addedDefinition
 			err := r.json.Decode(&a)

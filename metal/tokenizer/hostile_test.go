@@ -242,6 +242,20 @@ func TestALongVocabularyIsRefused(t *testing.T) {
 	}
 }
 
+// The bound of each list is of all that is kept of it.
+func TestAListThatComesAgainReplacesTheFirst(t *testing.T) {
+	const added, lists = `"added_tokens":[{"id":1,"content":"x"},{"id":2,"content":"y"}]`, `"vocab":{"a":0,"b":1},"merges":["a b"]`
+	for _, text := range []string{`{` + added + `,` + added + `,"model":{` + lists + `,` + lists + `}}`, `{"model":{` + lists + `},` + added + `,"model":{` + lists + `},` + added + `}`} {
+		d, err := readLimited(strings.NewReader(text), limits{bytes: 1000, tokens: 2, merges: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := d.model; len(d.added) != 2 || len(m.vocab) != 2 || len(m.merges) != 1 {
+			t.Errorf("%s: %d added tokens, %d tokens, %d merges are kept; want 2, 2, 1", text, len(d.added), len(m.vocab), len(m.merges))
+		}
+	}
+}
+
 func TestTokensThatBranchTooMuchAreRefused(t *testing.T) {
 	added := newAddedTokens()
 	var err error
