@@ -147,6 +147,9 @@ func (h *hubLook) folder(ctx context.Context, c hub.Choice, files []hub.Entry) (
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	known := map[string]model.File{}
 	if first, ok := c.Modules(); ok { // it lists the other files
+		if first.Bytes > weights.MaxModulesBytes {
+			return nil, found, failure(v1alpha1.ReasonInvalidModel, "%s has over %d bytes; choose another repository", first.Path, weights.MaxModulesBytes)
+		}
 		if err := h.copyTo(dir, c.Folder, first, known); err != nil {
 			return nil, found, err
 		}

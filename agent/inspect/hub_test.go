@@ -397,11 +397,12 @@ func TestModulesThatNoEngineRunsAreRefusedBeforeADownload(t *testing.T) {
 		change func(f map[string]hubtest.File)
 		reason string
 		says   string
+		unread string // a file that is not fetched
 	}{
 		"a dense layer": {change: func(f map[string]hubtest.File) {
 			f["modules.json"] = hubtest.File{Content: []byte(first + second + `,{"path":"2_Dense","type":"sentence_transformers.models.Dense"}]`)}
 			f["2_Dense/config.json"], f["2_Dense/model.safetensors"] = hubtest.File{Content: []byte("{}")}, dense
-		}, reason: v1alpha1.ReasonUnsupportedModel, says: `module "Dense" is not supported (supported: `},
+		}, reason: v1alpha1.ReasonUnsupportedModel, says: `module "Dense" is not supported (supported: `, unread: "2_Dense/model"},
 		"a folder outside": {change: func(f map[string]hubtest.File) {
 			f["modules.json"] = hubtest.File{Content: []byte(first + `{"path":"../../1_Pooling","type":"Pooling"}]`)}
 		}, reason: v1alpha1.ReasonInvalidModel, says: "not a direct subfolder"},
@@ -409,6 +410,9 @@ func TestModulesThatNoEngineRunsAreRefusedBeforeADownload(t *testing.T) {
 		"no modules":       {change: func(f map[string]hubtest.File) { delete(f, "modules.json") }, reason: v1alpha1.ReasonInvalidModel, says: "modules.json"},
 		"empty modules":    {change: func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte{}} }, reason: v1alpha1.ReasonInvalidModel, says: "modules.json"},
 		"no list":          {change: func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte("{}")} }, reason: v1alpha1.ReasonInvalidModel, says: "not a list"},
+		"a long list": {change: func(f map[string]hubtest.File) {
+			f["modules.json"] = hubtest.File{Content: bytes.Repeat([]byte(" "), weights.MaxModulesBytes+1)}
+		}, reason: v1alpha1.ReasonInvalidModel, says: "over 65536 bytes", unread: "modules.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
@@ -430,7 +434,7 @@ func TestModulesThatNoEngineRunsAreRefusedBeforeADownload(t *testing.T) {
 				}
 			}
 			for _, request := range stand.Requests() {
-				if strings.Contains(request, "2_Dense/model") {
+				if c.unread != "" && strings.Contains(request, c.unread) {
 					t.Errorf("it was fetched: %s", request)
 				}
 			}
