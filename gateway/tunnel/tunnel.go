@@ -67,6 +67,9 @@ type Options struct {
 	HTTP2 http.HTTP2Config
 	// Wrap, if set, wraps the TCP connection before TLS.
 	Wrap func(net.Conn) net.Conn
+	// Received, if set, is called when bytes come on a connection of a Mac that has
+	// authenticated. Its error closes the connection.
+	Received func(mac string, n int) error
 	// Changed, if set, is called when the tunnel of a Mac opened or closed.
 	Changed func(mac string)
 	Log     logr.Logger
@@ -105,6 +108,9 @@ func New(o Options) *Hub {
 	}
 	if o.Wrap == nil {
 		o.Wrap = func(c net.Conn) net.Conn { return c }
+	}
+	if o.Received == nil {
+		o.Received = func(string, int) error { return nil }
 	}
 	return &Hub{Options: o, id: strings.ToLower(rand.Text()), strangers: intake.Strangers{Max: maxStrangers, MaxPerAddress: maxStrangers / 2},
 		computing: intake.NewComputing(), tunnels: map[string]*macConn{}, proving: map[string]*macConn{}, old: map[*macConn]bool{}}
@@ -306,13 +312,15 @@ func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 	if err := limited.Compute(h.computing, end); err != nil {
 		return nil, err
 	}
-	l.secure = tls.Client(h.Wrap(&notifyingConn{Conn: limited, gone: func() { h.gone(l) }}), id.ClientTLS(mac, uid))
+	watched := &notifyingConn{Conn: limited, gone: func() { h.gone(l) }}
+	l.secure = tls.Client(h.Wrap(watched), id.ClientTLS(mac, uid))
 	if err := l.secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, l.secure.Close())
 	}
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("there is no MacNode %s", mac), l.secure.Close())
 	}
+	watched.received = func(n int) error { return h.Received(mac, n) }
 	limited.Lift()
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, errors.Join(err, l.secure.Close())
@@ -425,11 +433,23 @@ func (h *Hub) gone(l *macConn) {
 	}
 }
 
-// notifyingConn calls a function once when it is closed.
+// notifyingConn calls a function once when it is closed, and another one with what is read.
 type notifyingConn struct {
 	net.Conn
-	once sync.Once
-	gone func()
+	once     sync.Once
+	gone     func()
+	received func(n int) error // nil before the Mac has authenticated
+}
+
+// Read implements net.Conn.
+func (t *notifyingConn) Read(p []byte) (int, error) {
+	n, err := t.Conn.Read(p)
+	if n > 0 && t.received != nil {
+		if over := t.received(n); over != nil {
+			return 0, over
+		}
+	}
+	return n, err
 }
 
 // Close implements net.Conn.

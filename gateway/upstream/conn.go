@@ -87,6 +87,7 @@ type conn struct {
 	*http.Transport
 	// opened are the connections to the MacNode, also those of a conn that this one replaced.
 	opened *opened
+	excess *excess
 
 	failed atomic.Bool               // a connection failed, and no probe has succeeded since
 	probed atomic.Pointer[time.Time] // time of the last probe; nil before the first
@@ -98,8 +99,8 @@ type conn struct {
 // newConn returns a connection that opens with its first request, each time with the
 // current identity. silent is called when the Mac no longer answers pings. before is the
 // connection that it replaces; nil without one.
-func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func(), before *conn) *conn {
-	c := &conn{identity: id, uid: e.MacUID, address: e.Address, opened: newOpened()}
+func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func(), before *conn, sent *excess) *conn {
+	c := &conn{identity: id, uid: e.MacUID, address: e.Address, opened: newOpened(), excess: sent}
 	if before != nil && before.uid == c.uid {
 		c.opened = before.opened
 	}
@@ -124,6 +125,9 @@ func (c *conn) dial(ctx context.Context, network, address string, config func() 
 	if n, ok := ctx.Value(dialsKey{}).(*atomic.Int32); ok && n.Add(1) > maxDials {
 		return nil, errTurnedAway
 	}
+	if err := c.excess.received(0); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReached, err)
+	}
 	if err := c.opened.await(ctx); err != nil {
 		return nil, err
 	}
@@ -146,6 +150,7 @@ func (c *conn) dial(ctx context.Context, network, address string, config func() 
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotReached, errors.Join(err, secure.Close()))
 	}
+	watched.count = c.excess.received
 	return secure, nil
 }
 
@@ -270,7 +275,8 @@ func (t *trackedConn) Close() error {
 // reports that only to the requests that run on it.
 type watchedConn struct {
 	net.Conn
-	lost func()
+	lost  func()
+	count func(n int) error // of bytes that the Mac sent, once it has authenticated; its error ends the connection
 
 	last   atomic.Pointer[time.Time]
 	closed atomic.Bool
@@ -286,6 +292,11 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	if n > 0 {
 		w.received()
+		if w.count != nil {
+			if over := w.count(n); over != nil {
+				return 0, over
+			}
+		}
 	}
 	return n, err
 }

@@ -14,11 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
+
+// mostFlooded ends a flood that nothing stops.
+const mostFlooded = 64 << 20
 
 // hostile is a Mac that speaks HTTP/2 as it likes. It accepts connections at two addresses.
 type hostile struct {
@@ -29,6 +34,12 @@ type hostile struct {
 	stops bool
 	// answers makes it answer; else each request hangs.
 	answers chan struct{}
+	config  *tls.Config
+	// flood is sent again and again before an answer, up to mostFlooded, once polite requests were
+	// answered.
+	flood   []byte
+	polite  atomic.Int64
+	flooded atomic.Int64
 }
 
 func newHostile(t *testing.T, stops bool) *hostile {
@@ -38,8 +49,9 @@ func newHostile(t *testing.T, stops bool) *hostile {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hostile{pool: New(Options{Table: tableWith("a"), Identity: func() *identity.Identity { return id }}), stops: stops, answers: make(chan struct{})}
-	config := agentapi.ServerTLS(ca.Mac("a").Pair(t), ca.Roots())
+	h := &hostile{pool: New(Options{Table: tableWith("a"), Identity: func() *identity.Identity { return id },
+		TakesTunnels: true, Changed: func() {}, Registry: prometheus.NewRegistry()}), stops: stops, answers: make(chan struct{}),
+		config: agentapi.ServerTLS(ca.Mac("a").Pair(t), ca.Roots())}
 	var served sync.WaitGroup
 	for i := range h.addresses {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +69,7 @@ func newHostile(t *testing.T, stops bool) *hostile {
 				served.Go(func() {
 					h.open.Add(1)
 					defer h.open.Add(-1)
-					c := tls.Server(raw, config)
+					c := tls.Server(raw, h.config)
 					h.serve(c)
 					_ = c.Close()
 				})
@@ -88,10 +100,11 @@ func (h *hostile) serve(c net.Conn) {
 		return
 	}
 	var mu sync.Mutex
-	send := func(f []byte) {
+	send := func(f []byte) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		_, _ = c.Write(f)
+		_, err := c.Write(f)
+		return err == nil
 	}
 	send(frame(typeSettings, 0, 0))
 	for {
@@ -105,13 +118,18 @@ func (h *hostile) serve(c net.Conn) {
 		}
 		switch kind, flags := head[3], head[4]; {
 		case kind == typeSettings && flags&flagAck == 0:
-			send(frame(typeSettings, flagAck, 0))
+			go send(frame(typeSettings, flagAck, 0)) // it reads also while it floods
 		case kind == typePing && flags&flagAck == 0:
-			send(frame(typePing, flagAck, 0, payload...))
+			go send(frame(typePing, flagAck, 0, payload...))
 		case kind == typeHeaders:
 			stream := binary.BigEndian.Uint32(head[5:])
 			go func() {
 				<-h.answers
+				if h.flood != nil && h.polite.Add(-1) < 0 {
+					for h.flooded.Load() < mostFlooded && send(h.flood) {
+						h.flooded.Add(int64(len(h.flood)))
+					}
+				}
 				if h.stops { // SETTINGS_MAX_CONCURRENT_STREAMS is 0
 					send(frame(typeSettings, 0, 0, 0, 3, 0, 0, 0, 0))
 				}

@@ -6,7 +6,7 @@
 // part of it was sent, and chooses no Mac.
 //
 // Start reading at Pool.To; conn.go has a connection, write.go how its writes are combined,
-// close.go how responses are closed.
+// close.go how responses are closed, excess.go how much else a Mac may send.
 package upstream
 
 import (
@@ -70,16 +70,18 @@ type Pool struct {
 
 	tasks sync.WaitGroup // probes and closings, also of responses
 
-	mu    sync.Mutex // guards conns
+	mu    sync.Mutex // guards the fields after it
 	conns map[string]*conn
+	sent  map[string]*excess // by Mac
 }
 
 // New returns a pool without connections.
 func New(o Options) *Pool {
-	p := &Pool{identity: o.Identity, uid: o.Table.UID, lost: o.Lost, conns: map[string]*conn{}}
+	p := &Pool{identity: o.Identity, uid: o.Table.UID, lost: o.Lost, conns: map[string]*conn{}, sent: map[string]*excess{}}
 	if o.TakesTunnels {
 		p.tunnels = tunnel.New(tunnel.Options{UID: o.Table.UID, Identity: o.Identity, HTTP2: http2Config, Wrap: func(c net.Conn) net.Conn { return combineWrites(c) },
-			Changed: func(string) { o.Changed() }, Log: o.Log})
+			Received: func(mac string, n int) error { return p.excess(mac).received(n) },
+			Changed:  func(string) { o.Changed() }, Log: o.Log})
 		o.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "metalfleet_gateway_tunnels", Help: "Macs that have a tunnel to this gateway."},
 			func() float64 { return float64(p.tunnels.Len()) }))
 	}
@@ -101,7 +103,28 @@ func (p *Pool) To(e route.Endpoint) http.RoundTripper {
 	if p.identity() == nil {
 		return failing{errNoIdentity}
 	}
-	return prompt{p.to(e), &p.tasks}
+	return prompt{measured{p.to(e), p.excess(e.Mac)}, &p.tasks}
+}
+
+// excess counts what a Mac sends.
+func (p *Pool) excess(mac string) *excess {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.excessOf(mac)
+}
+
+// excessOf is excess. The lock is held.
+func (p *Pool) excessOf(mac string) *excess {
+	e := p.sent[mac]
+	if e == nil {
+		e = &excess{lost: func(cause error) {
+			if p.lost != nil {
+				p.lost(mac, cause)
+			}
+		}}
+		p.sent[mac] = e
+	}
+	return e
 }
 
 func (p *Pool) to(e route.Endpoint) http.RoundTripper {
@@ -183,7 +206,7 @@ func (p *Pool) current(e route.Endpoint) (c, before *conn, made bool) {
 		if p.lost != nil && p.tunnel(e.Mac) == nil { // a tunnel has its own pings
 			p.lost(e.Mac, errSilent)
 		}
-	}, before)
+	}, before, p.excessOf(e.Mac))
 	p.conns[e.Mac] = c
 	return c, before, true
 }
@@ -243,6 +266,7 @@ func (p *Pool) drop(mac string) {
 	p.mu.Lock()
 	c := p.conns[mac]
 	delete(p.conns, mac)
+	delete(p.sent, mac)
 	p.mu.Unlock()
 	p.tasks.Go(func() { // the table waits for this function, and closing connections calls others
 		if c != nil {

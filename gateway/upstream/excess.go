@@ -1,0 +1,175 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+)
+
+const (
+	// excessBurst and excessPerSecond bound what a Mac sends besides responses: net/http answers
+	// each of HTTP/2's control frames, without a limit. An honest Mac sends an answer to each ping,
+	// 80 bytes/s, and frames around responses, which are counted with them.
+	excessBurst, excessPerSecond = 1 << 20, 256 << 10
+	// frameBytes are the head of a frame and its TLS record.
+	frameBytes = 32
+	// answerBytes are all frames of a response but those of its body, without the header's text:
+	// header, trailer, two windows, the end of the stream and the answer to a ping.
+	answerBytes = 512
+	// eventShare of a response's body is what the frames of its events take, where several are read
+	// at once.
+	eventShare = 8
+	// uploadShare of a request's body is what a Mac sends at most to open its windows: two frames
+	// for each 4 KiB take 70 bytes.
+	uploadShare = 32
+	// maxAbandoned bounds what may still come of responses that were closed early.
+	maxAbandoned = 16 << 20
+)
+
+// errExcess is why the connections of a Mac were closed.
+var errExcess = errors.New("the Mac sends too much besides its responses; if it was not compromised, update it or this gateway")
+
+// excess counts what one Mac has sent, on all its connections, less the responses that were read
+// and less excessPerSecond.
+type excess struct {
+	lost func(cause error) // called when a Mac's connections are closed
+
+	mu    sync.Mutex // guards the fields after it
+	bytes float64    // negative: may still come of responses that were closed early
+	room  float64    // running requests may have as much that was not read yet
+	at    time.Time
+	over  bool
+}
+
+// add adds to the bytes; a negative number takes them no lower than least. It reports whether they
+// are over the bound, and whether they have just passed it.
+func (e *excess) add(n, least float64) (passed, over bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	decay := excessPerSecond * now.Sub(e.at).Seconds()
+	e.at = now
+	if e.bytes > 0 {
+		e.bytes = max(0, e.bytes-decay)
+	} else {
+		e.bytes = min(0, e.bytes+decay)
+	}
+	e.bytes = max(e.bytes+n, min(e.bytes, least))
+	before := e.over
+	e.over = e.bytes > excessBurst+e.room
+	return e.over && !before, e.over
+}
+
+// received counts bytes that came on a connection. An error means that it has to be closed.
+func (e *excess) received(n int) error {
+	passed, over := e.add(float64(n), 0)
+	if passed {
+		e.lost(errExcess)
+	}
+	if over {
+		return errExcess
+	}
+	return nil
+}
+
+// read counts a part of a response that was read.
+func (e *excess) read(n int) { e.add(-float64(n), 0) }
+
+// begin makes room for a request.
+func (e *excess) begin(room float64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.room += room
+}
+
+// end takes back the room of a request. abandoned bytes of its response may not have been read.
+func (e *excess) end(room, abandoned float64) {
+	e.add(-abandoned, -maxAbandoned)
+	e.begin(-room)
+}
+
+// measured counts the responses that it returns.
+type measured struct {
+	http.RoundTripper
+	of *excess
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m measured) RoundTrip(r *http.Request) (*http.Response, error) {
+	upload := max(0, r.ContentLength) / uploadShare
+	room := float64(streamWindow + agentapi.MaxAnswerHeaderBytes + answerBytes + upload)
+	m.of.begin(room)
+	resp, err := m.RoundTripper.RoundTrip(r)
+	b := &measuredBody{of: m.of, ctx: r.Context(), room: room}
+	if err != nil {
+		b.end(err)
+		return nil, err
+	}
+	m.of.read(answerBytes + int(upload) + textBytes(resp.Header))
+	if b.left.Store(resp.ContentLength); r.Method == http.MethodHead {
+		b.left.Store(0)
+	}
+	b.ReadCloser, resp.Body = resp.Body, b
+	return resp, nil
+}
+
+// textBytes is the size of a header.
+func textBytes(h http.Header) int {
+	n := 0
+	for name, values := range h {
+		for _, v := range values {
+			n += len(name) + len(v) + 4
+		}
+	}
+	return n
+}
+
+type measuredBody struct {
+	io.ReadCloser
+	of   *excess
+	ctx  context.Context
+	room float64
+	left atomic.Int64 // of the body; negative if unknown
+	once sync.Once
+}
+
+// Read implements io.Reader.
+func (b *measuredBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.of.read(n + n/eventShare + frameBytes)
+		b.left.Add(-int64(n))
+	}
+	if err != nil {
+		b.end(err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *measuredBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.end(nil)
+	return err
+}
+
+// end counts the end of a request: with the error of its response, without one if that was closed
+// before it was read to its end.
+func (b *measuredBody) end(err error) {
+	b.once.Do(func() {
+		abandoned := float64(streamWindow)
+		switch left := b.left.Load(); {
+		case err == io.EOF || err != nil && b.ctx.Err() == nil:
+			abandoned = 0
+		case err == nil && left >= 0:
+			abandoned = min(abandoned, float64(left))
+		}
+		b.of.end(b.room, abandoned)
+	})
+}
