@@ -225,6 +225,7 @@ func (j *judge) check() error {
 		j.checkBytes()
 	}
 	j.checkWaits()
+	j.checkLimits()
 	j.checkRoom()
 	return j.broken()
 }
@@ -342,6 +343,31 @@ func (j *judge) checkWaits() {
 			j.tally.fault("waits: %s waits for %v", r.id, waits)
 		case min(waits, stranded) > strandedWait && j.tally.living(r.replica) == nil:
 			j.tally.fault("waits: %s waits for %v for a load, and nothing is loaded on this Mac since %v", r.id, waits, stranded)
+		}
+	}
+}
+
+// longestOver, and a second for each GiB, is how long a process may hold more than its
+// limit: a minute by a pool that it returns and fills again, and then until its requests
+// and the process have ended.
+const longestOver = 2 * time.Minute
+
+// checkLimits: a process that holds more than its limit gives it back, or ends.
+func (j *judge) checkLimits() {
+	if !j.agent.running() {
+		return
+	}
+	for id, l := range j.tally.lives {
+		since := j.mac.overSince(l.pid)
+		if l.reclaimed || since.IsZero() || engineOf(j.twin, l.pid) == nil {
+			continue
+		}
+		if since.Before(j.tally.agent) {
+			since = j.tally.agent
+		}
+		allowed := longestOver + time.Duration(j.mac.peak(l.pid)/footprint.GiB)*time.Second
+		if over := time.Since(since); over > allowed {
+			j.tally.fault("limits: %s has held more than its limit of %s for %v, of %v that it may", id, v1alpha1.FormatBytes(l.limit), over, allowed)
 		}
 	}
 }

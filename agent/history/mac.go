@@ -22,12 +22,14 @@ type mac struct {
 	set      settings
 	hostErr  error
 	engineEr error
-	blind    map[string]bool // replicas whose engines cannot be measured
-	seen     map[int]int64   // processes, and what they held when last looked at
-	peaks    map[int]int64   // the most each process was seen to hold
-	pages    map[int]pages   // of each process
-	left     int64           // what ended processes left wired
-	leftAt   time.Time       // since when that is too much; zero: it is not
+	blind    map[string]bool   // replicas whose engines cannot be measured
+	seen     map[int]int64     // processes, and what they held when last looked at
+	peaks    map[int]int64     // the most each process was seen to hold
+	pages    map[int]pages     // of each process
+	limits   map[int]int64     // of each process
+	over     map[int]time.Time // since when each process holds more than its limit
+	left     int64             // what ended processes left wired
+	leftAt   time.Time         // since when that is too much; zero: it is not
 	boots    int
 	late     []late
 }
@@ -63,7 +65,8 @@ type late struct {
 }
 
 func newMac(s *probe.Scripted, t *enginetest.Twin) *mac {
-	m := &mac{Scripted: s, twin: t, blind: map[string]bool{}, seen: map[int]int64{}, peaks: map[int]int64{}, pages: map[int]pages{}, set: settings{wired: 1 << 30}}
+	m := &mac{Scripted: s, twin: t, blind: map[string]bool{}, seen: map[int]int64{}, peaks: map[int]int64{}, pages: map[int]pages{},
+		limits: map[int]int64{}, over: map[int]time.Time{}, set: settings{wired: 1 << 30}}
 	m.reboot()
 	return m
 }
@@ -92,6 +95,7 @@ func (m *mac) fail(host, engines error) {
 	m.mu.Lock()
 	m.hostErr, m.engineEr = host, engines
 	clear(m.blind)
+	clear(m.over)
 	m.mu.Unlock()
 }
 
@@ -159,6 +163,7 @@ func (m *mac) look() {
 		if n, err := m.Scripted.Footprint(e.PID()); err == nil {
 			living[e.PID()] = n
 			m.peaks[e.PID()] = max(m.peaks[e.PID()], n)
+			m.compare(e.PID(), n)
 		}
 	}
 	for pid, held := range m.seen {
@@ -178,11 +183,31 @@ func (m *mac) look() {
 	m.seen = living
 }
 
-// began notes the pages of a process.
-func (m *mac) began(pid int, p pages) {
+// compare notes since when a process holds more than its limit; the caller holds mu.
+func (m *mac) compare(pid int, held int64) {
+	if held <= m.limits[pid] {
+		delete(m.over, pid)
+	} else if m.over[pid].IsZero() {
+		m.over[pid] = time.Now()
+	}
+}
+
+// overSince is since when a process holds more than its limit, as far as the agent
+// can have seen it; zero: it does not.
+func (m *mac) overSince(pid int) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.pages[pid] = p
+	if m.hostErr != nil || m.engineEr != nil || len(m.blind) > 0 {
+		return time.Time{}
+	}
+	return m.over[pid]
+}
+
+// began notes the pages and the limit of a process.
+func (m *mac) began(pid int, p pages, limit int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pages[pid], m.limits[pid] = p, limit
 }
 
 // strandedSince is since when ended engines have left too much wired, as far as

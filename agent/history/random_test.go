@@ -154,7 +154,7 @@ func script(lines []string) string {
 // generate returns a random history: a Mac, models, assignments, and then random
 // events.
 func generate(r *rand.Rand, n int) []string {
-	g := &generator{Rand: r, clear: r.IntN(2) == 0, quiet: r.IntN(3) == 0}
+	g := &generator{Rand: r, clear: r.IntN(2) == 0, quiet: r.IntN(3) == 0, slow: r.IntN(4) == 0}
 	lines := []string{g.mac()}
 	for _, name := range names {
 		lines = append(lines, g.model(name), g.order(name))
@@ -175,6 +175,8 @@ type generator struct {
 	clear bool
 	// quiet: little happens but requests, so that waits last.
 	quiet bool
+	// slow: drains last, and engines grow slowly while they do.
+	slow bool
 }
 
 func pick[T any](g *generator, of ...T) T { return of[g.IntN(len(of))] }
@@ -193,8 +195,8 @@ func (g *generator) model(name string) string {
 		in   int
 		text string
 	}{
-		{4, " kv=700MiB"}, {6, " pools-kv"}, {6, " pooled=3GiB"}, {12, " leak=300MiB"}, {10, " headroom=5GiB"}, {10, " shutdown=3100ms"},
-		{25 - 19*g.clearness(), " strands=6GiB"}, {25, " fails=UnsupportedModel"}, {20, " dies=3"}, {20, " hangs"}, {30, " deaf"}, {12, " ignores=(shutdown)"},
+		{4, " kv=700MiB"}, {6, " pools-kv"}, {6, " pooled=3GiB"}, {12 - 9*one(g.slow), " leak=" + g.leak()}, {10, " headroom=5GiB"}, {10, " shutdown=3100ms"},
+		{25 - 19*one(g.clear), " strands=6GiB"}, {25, " fails=UnsupportedModel"}, {20, " dies=3"}, {20, " hangs"}, {30, " deaf"}, {12, " ignores=(shutdown)"},
 		{6, " prefixes=3GiB"}, {10, " compressed=4GiB"}, {10, " acks=2300ms"}, {g.unclear(12), " wired=2GiB"},
 		{25, " ignores=(shutdown, term)"}, {15, " ignores=(trim, abort)"}, {15, " ignores=(limits)"}, {12, " download=fails"}, {25, " download=hangs"}, {25, " download=refused"},
 	} {
@@ -205,12 +207,20 @@ func (g *generator) model(name string) string {
 	return s
 }
 
-// clearness is 1 in a history that is clear: more engines leave memory there.
-func (g *generator) clearness() int {
-	if g.clear {
+// one is 1 for true.
+func one(yes bool) int {
+	if yes {
 		return 1
 	}
 	return 0
+}
+
+// leak of each second: one of less than 64 MiB is slow.
+func (g *generator) leak() string {
+	if g.slow {
+		return pick(g, "10MiB", "40MiB", "60MiB")
+	}
+	return "300MiB"
 }
 
 // unclear is n, or 0 in a history that is clear.
@@ -223,7 +233,7 @@ func (g *generator) unclear(n int) int {
 
 func (g *generator) order(name string) string {
 	return fmt.Sprintf("order %s %s reserve=%dGiB drain=%ds idle=%ds priority=%d namespace=%s", name, pick(g, "always", "on-demand", "on-demand", "on-demand"),
-		2+g.IntN(28), g.IntN(40), pick(g, 0, 0, 7, 60), g.IntN(3), pick(g, "team", "other"))
+		2+g.IntN(28), g.IntN(40)+86400*one(g.slow), pick(g, 0, 0, 7, 60), g.IntN(3), pick(g, "team", "other"))
 }
 
 func (g *generator) fresh() string {
@@ -237,6 +247,8 @@ func (g *generator) old() string { return fmt.Sprintf("r%d", max(1, g.requests-g
 func (g *generator) step() string {
 	name := pick(g, names...)
 	switch k := g.IntN(100); {
+	case k >= 60 && g.slow && g.IntN(8) > 0:
+		return pick(g, "hold "+name+" "+g.fresh(), "order "+name+pick(g, " drained", " running"), fmt.Sprintf("wait %dms", g.IntN(90000)))
 	case k >= 74 && g.quiet && g.IntN(8) > 0:
 		return pick(g, "hold "+name+" "+g.fresh(), fmt.Sprintf("wait %dms", g.IntN(90000)))
 	case k < 28:

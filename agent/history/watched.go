@@ -62,7 +62,7 @@ func (p *watched) began(c wire.Config, pid int, socket string) {
 	if !described {
 		b.pages.wired = -1
 	}
-	p.mac.began(pid, b.pages)
+	p.mac.began(pid, b.pages, c.LimitBytes)
 	p.diary.write(c.ReplicaUID, "started, load %d", load)
 }
 

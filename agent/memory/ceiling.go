@@ -64,11 +64,11 @@ func ceilingOf(r Reading, active int64) Ceiling {
 }
 
 // settled is the engine's gauge without its pooled bytes: soft and hard pressure
-// use it while the engine may still return its pool. An engine that loads or ends
-// is not asked for its pool, so all of its gauge counts. The pool is the engine's own figure:
+// use it while the engine may still return its pool. Of one that is not asked for
+// its pool all of the gauge counts. The pool is the engine's own figure:
 // no more than half of its limit is believed, many times what an engine may keep.
 func (e EngineReading) settled() int64 {
-	if e.Loading || e.Stopping {
+	if !e.returnsPool() {
 		return e.Gauge()
 	}
 	pooled := max(0, e.Pooled)

@@ -37,6 +37,9 @@ const (
 	// runawayStep is by how much an engine that is over its own limit grows from
 	// poll to poll if it obeys nothing any more: no request to end ends it soon.
 	runawayStep = 64 * footprint.MiB
+	// stopPolls, and one for each GiB of its footprint, is how long an engine that is to end may
+	// be over its own limit: longer than a hurried stop takes, but not as long as a drain may.
+	stopPolls = 30
 	// stuckPolls of pressure in which no engine can release memory: pausing does not
 	// help. After softPolls prompts are let through in any case: an engine whose
 	// requests only wait is not idle either, and an answer may take hours. That is of
@@ -45,6 +48,9 @@ const (
 	// beyondPolls is how many polls an engine may be over its own limit by its pool: one that was
 	// taken over returns a byte of it each time that it is asked, and has another one.
 	beyondPolls = 60
+	// offence is the weight of a poll over its own limit against one that is not: an engine that
+	// is over it in more than a quarter of its polls does not comply.
+	offence = 3
 	// maxVain is how often an engine is asked for its cache without an answer before that is no
 	// reason any more to spare others.
 	maxVain = 3
@@ -83,6 +89,8 @@ type engineState struct {
 	vain      int       // requests before that, in a row, that were not answered
 	aborted   int64     // its requests were aborted, since it or the Mac is over its limit
 	over      int       // consecutive polls over its own limit
+	stopping  bool      // it was to end at the last poll
+	offences  int       // offence for each poll over its own limit, less 1 for each other; 0 once it is asked to end
 	beyond    int       // polls over its own limit with its pool, less those that were not
 	gauge     int64     // at the last counted poll
 	grows     bool      // by runawayStep or more since the counted poll before
@@ -91,6 +99,15 @@ type engineState struct {
 // refilled reports whether an engine returned its pool when asked and has another
 // one now: it is asked again before its pool counts as used.
 func (m *engineState) refilled(g EngineReading) bool { return m.returned && g.Pooled > 0 }
+
+// offend counts a poll over the engine's own limit, or one that is not.
+func (m *engineState) offend(over bool) {
+	if over {
+		m.offences += offence
+	} else {
+		m.offences = max(0, m.offences-1)
+	}
+}
 
 // unanswered reports whether an engine has not answered the last request for its prompt cache.
 func (m *engineState) unanswered(g EngineReading) bool {
@@ -183,6 +200,9 @@ func (e *Enforcer) remember(engines []EngineReading) {
 		if !e.extra {
 			m.grows = ok && g.Gauge()-m.gauge >= runawayStep
 			m.gauge = g.Gauge()
+			if m.stopping != g.Stopping {
+				m.stopping, m.offences = g.Stopping, 0
+			}
 			if g.overLimit() {
 				m.beyond = min(m.beyond+1, 2*beyondPolls)
 			} else {

@@ -44,10 +44,9 @@ func anyReading(random *rand.Rand, now time.Time) Reading {
 		engines = append(engines, with(engine(uid, float64(random.IntN(40)), random.IntN(60)), func(e *EngineReading) {
 			e.Active, e.Accounted = e.Footprint*int64(random.IntN(5))/4, e.Footprint*int64(random.IntN(5))/4
 			e.Pooled, e.Cached = int64(random.IntN(3))*gib, int64(random.IntN(3))*gib
-			e.Stuck = e.Stopping && random.IntN(4) == 0
 			e.Limit += int64(random.IntN(5)-3) * gib
 			e.OnDemand, e.BusyKnown, e.Loading, e.Stopping = random.IntN(2) == 0, random.IntN(8) > 0, random.IntN(8) == 0, random.IntN(8) == 0
-			e.Lasting = e.Stopping && random.IntN(2) == 0
+			e.Lasting, e.Stuck = e.Stopping && random.IntN(2) == 0, e.Stopping && random.IntN(4) == 0
 			e.Holds, e.Requests = int64(random.IntN(3)/2), int64(random.IntN(3)/2)
 			e.FootprintKnown = random.IntN(60) > 0
 			e.HeadroomWanted = int64(random.IntN(6)/5) * 20 * gib
@@ -130,8 +129,8 @@ func checkAction(e EngineReading, a Action, d Decision, now time.Time) error {
 		return fmt.Errorf("%s is killed, and within its limit, stuck, or not to end", e.Key.UID)
 	case a.Step == StepCancelLoad && !e.Loading, a.Step == StepUnload && (e.Loading || e.Stopping):
 		return fmt.Errorf("%s is not in the state for step %d", e.Key.UID, a.Step)
-	case a.Step == StepAbort && e.Stopping && d.Level != v1alpha1.PressureEmergency:
-		return fmt.Errorf("%s drains and is aborted without an emergency", e.Key.UID)
+	case a.Step == StepAbort && e.Stopping && d.Level != v1alpha1.PressureEmergency && e.Gauge() <= e.Limit:
+		return fmt.Errorf("%s drains within its limit and is aborted without an emergency", e.Key.UID)
 	case (a.Step == StepAbort || a.Step == StepUnload) && rank(d.Level) < rank(v1alpha1.PressureHard) && e.Gauge() <= e.Limit:
 		return fmt.Errorf("%s is within its limit, and the Mac is at ease", e.Key.UID)
 	}

@@ -52,9 +52,9 @@ func (d *actions) all() []Action {
 }
 
 // kill ends an engine at once, whether or not it is ending.
-func (d *actions) kill(g EngineReading, reason v1alpha1.ReclaimReason) {
+func (d *actions) kill(g EngineReading, because string) {
 	freed := d.freed
-	d.add(g, StepKill, reason, fmt.Sprintf("the engine holds %s, more than its own limit of %s, and grows although it is to end", formatBytes(g.Gauge()), formatBytes(g.Limit)))
+	d.add(g, StepKill, v1alpha1.ReclaimOverLimit, because)
 	if g.Stopping {
 		d.freed = freed // its bytes are expected already
 	}
@@ -102,7 +102,7 @@ func (e *Enforcer) trim(s observation, d *actions) {
 			continue
 		}
 		due := m.askedLast == 0 || e.poll-m.askedLast >= trimPolls || m.refilled(g)
-		if due && g.Pooled > 0 && !g.Loading && !g.Stopping && !unsettled(g, s.Now) {
+		if due && g.Pooled > 0 && g.returnsPool() && !unsettled(g, s.Now) {
 			if m.refilled(g) {
 				m.asked = 0 // this pool was not asked for yet
 			}
@@ -164,31 +164,31 @@ func wanted(engines []EngineReading) (n int64) {
 }
 
 // ownLimits handles engines over their own limit, each alone: it asks for the
-// pool, aborts the requests, and ends the engine, one step per poll. One that
-// grows while it ends is killed; in an emergency as soon as an abort did not stop it.
+// pool, aborts the requests, and ends the engine, one step per poll. One that is over
+// it while it ends is ended sooner; one that grows in an emergency is killed as soon as
+// an abort did not stop it.
 func (e *Enforcer) ownLimits(s observation, d *actions) {
 	for _, g := range s.Engines {
 		m := e.engines[g.Key]
 		if unsettled(g, s.Now) {
 			continue
 		}
-		if g.Stopping {
-			if m.grows && !g.Stuck && g.Limit > 0 && e.compared(g) > g.Limit {
-				d.kill(g, v1alpha1.ReclaimOverLimit)
-			}
-			continue
+		over := g.Limit > 0 && e.compared(g) > g.Limit
+		if m.over = e.inARow(m.over, over); !e.extra {
+			m.offend(over)
 		}
-		if g.Limit <= 0 || e.compared(g) <= g.Limit {
-			if m.over = 0; s.raw <= s.c.Fixed {
+		if !over {
+			if !g.Stopping && s.raw <= s.c.Fixed {
 				m.aborted = 0
 			}
 			continue
 		}
-		m.over = e.inARow(m.over, true)
 		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", formatBytes(e.compared(g)), formatBytes(g.Limit))
 		switch {
+		case g.Stopping:
+			e.endSooner(g, d, because)
 		case e.level == v1alpha1.PressureEmergency && m.grows && m.aborted > 0 && e.poll > m.aborted:
-			d.kill(g, v1alpha1.ReclaimOverLimit)
+			d.kill(g, because+", and grows although it is to end")
 		case m.over < overPolls:
 		case g.Loading:
 			d.add(g, StepCancelLoad, v1alpha1.ReclaimOverLimit, because)
@@ -197,6 +197,20 @@ func (e *Enforcer) ownLimits(s observation, d *actions) {
 		case e.fresh(g):
 			d.add(g, StepUnload, v1alpha1.ReclaimOverLimit, because+", and aborting its requests did not help")
 		}
+	}
+}
+
+// endSooner handles an engine that is to end and over its own limit: its requests are aborted,
+// and it is killed as soon as it grows, or after stopPolls.
+func (e *Enforcer) endSooner(g EngineReading, d *actions, because string) {
+	switch m := e.engines[g.Key]; {
+	case g.Stuck:
+	case m.grows:
+		d.kill(g, because+", and grows although it is to end")
+	case m.offences >= offence*(stopPolls+int(g.Footprint/footprint.GiB)):
+		d.kill(g, because+", and does not end")
+	case m.offences >= offence*overPolls && m.aborted == 0 && !g.idle():
+		e.abort(g, d, because)
 	}
 }
 

@@ -50,8 +50,8 @@
 //	           others are untouched, unless one does not end when killed
 //
 // An engine over its own limit is handled alone, at every level: its pool, its
-// requests, the engine, one step per poll, and SIGKILL if it grows while it is to
-// end. No other is evicted for what it holds over its limit. Prompts no longer wait after 10 polls
+// requests, the engine, one step per poll, and SIGKILL if it grows, or stays over it, while
+// it is to end, however long its drain may take. No other is evicted for what it holds over its limit. Prompts no longer wait after 10 polls
 // of soft pressure if no engine runs or can be evicted that would end it, and after 60 in any case.
 //
 // System signals: critical memory pressure is at least soft pressure and delays

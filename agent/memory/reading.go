@@ -79,6 +79,10 @@ func (e EngineReading) overLimit() bool { return e.Limit > 0 && e.Gauge() > e.Li
 // Idle reports whether nothing uses the engine; unknown counts as in use.
 func (e EngineReading) Idle() bool { return !e.Loading && !e.Stopping && e.idle() }
 
+// returnsPool reports whether the engine can be asked for its pool: one that loads or ends
+// soon cannot.
+func (e EngineReading) returnsPool() bool { return !e.Loading && (!e.Stopping || e.Lasting) }
+
 func (e EngineReading) idle() bool { return e.Holds == 0 && e.BusyKnown && e.Requests == 0 }
 
 // Decision is the result of a poll.
@@ -122,7 +126,7 @@ const (
 	StepCancelLoad
 	// StepUnload ends an engine regardless of what it does.
 	StepUnload
-	// StepKill ends it with SIGKILL, at once: it grows while it is to end.
+	// StepKill ends it with SIGKILL, at once: it grows, or stays over its limit, while it is to end.
 	StepKill
 )
 

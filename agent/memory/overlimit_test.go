@@ -1,0 +1,87 @@
+package memory
+
+import (
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// overLimit is an engine with a limit of 10 GiB that holds held GiB and counts one request.
+func overLimit(held float64) EngineReading {
+	return with(engine("over", held, 0), func(e *EngineReading) { always(e); busy(e); e.Limit = 10 * gib })
+}
+
+// around is slightly more than the limit of overLimit, or slightly less.
+func around(more bool) int64 {
+	if more {
+		return 10*gib + runawayStep/4
+	}
+	return 10*gib - runawayStep/4
+}
+
+// TestAnEngineOverItsLimitEndsAlthoughItsDrainLasts: its owner may give the drain a day.
+func TestAnEngineOverItsLimitEndsAlthoughItsDrainLasts(t *testing.T) {
+	for name, change := range map[string]func(poll int64, e *EngineReading){
+		"it stays":                   func(int64, *EngineReading) {},
+		"it grows slowly":            func(n int64, e *EngineReading) { e.Footprint += n * (runawayStep - 1) },
+		"only its own figures do":    func(n int64, e *EngineReading) { e.Footprint, e.Accounted = 8*gib, 11*gib+n*(runawayStep-1) },
+		"in two of three polls":      func(n int64, e *EngineReading) { e.Footprint = around(n%3 < 2) },
+		"in every other poll":        func(n int64, e *EngineReading) { e.Footprint = around(n%2 == 0) },
+		"it ends within a minute":    func(_ int64, e *EngineReading) { e.Lasting = false },
+		"it keeps its pool":          func(_ int64, e *EngineReading) { e.Pooled = 2 * gib },
+		"and its requests have gone": func(_ int64, e *EngineReading) { e.Holds, e.Requests = 0, 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPolls()
+			aborted, killed := false, false
+			for n := int64(0); n < 5*stopPolls && !killed; n++ {
+				e := with(overLimit(12), func(e *EngineReading) {
+					e.Stopping, e.Lasting, e.Active, e.Accounted = true, true, 8*gib, 8*gib
+					change(n, e)
+				})
+				for _, a := range p.see(0, e, pinned(10)).Actions {
+					aborted = aborted || a.Step == StepAbort
+					if killed = a.Step == StepKill; killed && (n < stopPolls || !aborted && e.Requests > 0 || a.Reason != v1alpha1.ReclaimOverLimit) {
+						t.Errorf("poll %d: %+v", n, a)
+					}
+				}
+			}
+			if !killed {
+				t.Errorf("it was not ended; its requests were: %v", aborted)
+			}
+		})
+	}
+}
+
+// TestADrainLastsIfTheEngineGivesBackWhatItIsAskedFor, be that its pool or its requests.
+func TestADrainLastsIfTheEngineGivesBackWhatItIsAskedFor(t *testing.T) {
+	for name, change := range map[string]func(poll int64, e *EngineReading){
+		"its pool": func(n int64, e *EngineReading) {
+			e.Pooled = n % 2 * 3 * gib
+			e.Footprint += e.Pooled
+		},
+		"its requests": func(n int64, e *EngineReading) {
+			if n < 4 {
+				e.Footprint, e.Active, e.Accounted = 12*gib, 12*gib, 12*gib
+			}
+		},
+		"now and then": func(n int64, e *EngineReading) {
+			e.Footprint = around(n%8 < 2)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPolls()
+			for n := range int64(8 * stopPolls) {
+				e := with(overLimit(8), func(e *EngineReading) {
+					e.Stopping, e.Lasting = true, true
+					change(n, e)
+				})
+				for _, a := range p.see(0, e, pinned(10)).Actions {
+					if a.Step == StepKill {
+						t.Fatalf("poll %d: %+v", n, a)
+					}
+				}
+			}
+		})
+	}
+}
