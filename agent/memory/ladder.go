@@ -361,8 +361,8 @@ func (e *Enforcer) emergency(s observation, d *actions) {
 		return
 	}
 	g, ok := worst(s.Engines, d)
-	if !ok {
-		return
+	if !ok || d.has(g.Key) {
+		return // its requests are aborted already: look again before another engine's are
 	}
 	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, formatBytes(g.Gauge()))
 	switch {
@@ -379,7 +379,7 @@ func (e *Enforcer) emergency(s observation, d *actions) {
 // before Always, lower priorities before higher, then the largest.
 func worst(engines []EngineReading, d *actions) (best EngineReading, ok bool) {
 	for _, g := range engines {
-		if g.Stopping || d.has(g.Key) {
+		if g.Stopping || slices.Contains(d.ending, g.Key) {
 			continue
 		}
 		if !ok || worse(g, best) {

@@ -85,3 +85,12 @@ func TestADrainLastsIfTheEngineGivesBackWhatItIsAskedFor(t *testing.T) {
 		})
 	}
 }
+
+// TestAnEmergencyAbortsTheRequestsOfOneEngineAtATime, also if the worst offender was over its
+// own limit before it began.
+func TestAnEmergencyAbortsTheRequestsOfOneEngineAtATime(t *testing.T) {
+	p := newPolls()
+	wantShort(t, "over its limit", p.see(0, overLimit(12), pinned(50)), v1alpha1.PressureNormal, "")
+	wantShort(t, "an emergency", p.see(0, overLimit(55), pinned(50)), v1alpha1.PressureEmergency, "abort over")
+	wantShort(t, "it did not help", p.see(0, with(overLimit(55), func(e *EngineReading) { e.Requests = 0 }), pinned(50)), v1alpha1.PressureEmergency, "unload over")
+}
