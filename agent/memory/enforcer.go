@@ -51,6 +51,9 @@ const (
 	// offence is the weight of a poll over its own limit against one that is not: an engine that
 	// is over it in more than a quarter of its polls does not comply.
 	offence = 3
+	// servePolls is how many of them in a row, or as many offences, end one that serves, even if
+	// it was within its limit in between.
+	servePolls = 20
 	// maxVain is how often an engine is asked for its cache without an answer before that is no
 	// reason any more to spare others.
 	maxVain = 3
@@ -108,6 +111,10 @@ func (m *engineState) offend(over bool) {
 		m.offences = max(0, m.offences-1)
 	}
 }
+
+// alternates reports whether the engine is over its own limit so often that it does not count
+// any more that it was within it in between.
+func (m *engineState) alternates() bool { return m.offences >= offence*servePolls }
 
 // unanswered reports whether an engine has not answered the last request for its prompt cache.
 func (m *engineState) unanswered(g EngineReading) bool {

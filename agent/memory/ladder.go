@@ -178,7 +178,7 @@ func (e *Enforcer) ownLimits(s observation, d *actions) {
 			m.offend(over)
 		}
 		if !over {
-			if !g.Stopping && s.raw <= s.c.Fixed {
+			if !g.Stopping && s.raw <= s.c.Fixed && !m.alternates() {
 				m.aborted = 0
 			}
 			continue
@@ -189,7 +189,7 @@ func (e *Enforcer) ownLimits(s observation, d *actions) {
 			e.endSooner(g, d, because)
 		case e.level == v1alpha1.PressureEmergency && m.grows && m.aborted > 0 && e.poll > m.aborted:
 			d.kill(g, because+", and grows although it is to end")
-		case m.over < overPolls:
+		case m.over < overPolls && !m.alternates():
 		case g.Loading:
 			d.add(g, StepCancelLoad, v1alpha1.ReclaimOverLimit, because)
 		case m.aborted == 0:

@@ -50,9 +50,11 @@
 //	           others are untouched, unless one does not end when killed
 //
 // An engine over its own limit is handled alone, at every level: its pool, its
-// requests, the engine, one step per poll, and SIGKILL if it grows, or stays over it, while
-// it is to end, however long its drain may take. No other is evicted for what it holds over its limit. Prompts no longer wait after 10 polls
-// of soft pressure if no engine runs or can be evicted that would end it, and after 60 in any case.
+// requests, the engine, one step per poll, and SIGKILL if it grows, or stays over it,
+// while it is to end, however long its drain may take. One that is over it in more than
+// a quarter of its polls is ended too. No other is evicted for what it holds over its
+// limit. Prompts no longer wait after 10 polls of soft pressure if no engine runs or can
+// be evicted that would end it, and after 60 in any case.
 //
 // System signals: critical memory pressure is at least soft pressure and delays
 // loads; if no figure shows how much is missing, one step is taken every 10 s. A

@@ -86,6 +86,70 @@ func TestADrainLastsIfTheEngineGivesBackWhatItIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestAnEngineThatIsOverItsLimitAgainAndAgainIsEnded: it knows when it is measured, and is within its
+// limit in between. The others' prompts wait in each poll in which the Mac is short for it.
+func TestAnEngineThatIsOverItsLimitAgainAndAgainIsEnded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		held         float64
+		over, period int
+	}{
+		"in every other poll":                  {held: 11, over: 1, period: 2},
+		"in two of three":                      {held: 11, over: 2, period: 3},
+		"in one of three":                      {held: 11, over: 1, period: 3},
+		"in three of four":                     {held: 11, over: 3, period: 4},
+		"in every other, under hard pressure":  {held: 86, over: 1, period: 2},
+		"in two of three, in an emergency":     {held: 96, over: 2, period: 3},
+		"in every other poll, in an emergency": {held: 96, over: 1, period: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, aborted := newPolls(), false
+			for n := range 200 {
+				held := 8.0
+				if n%tc.period < tc.over {
+					held = tc.held
+				}
+				for _, a := range p.see(0, overLimit(held), pinned(10)).Actions {
+					if a.Key.UID != "over" {
+						t.Fatalf("poll %d: %+v", n, a)
+					}
+					if aborted = aborted || a.Step == StepAbort; a.Step == StepUnload || a.Step == StepKill {
+						if !aborted {
+							t.Errorf("poll %d: its requests were not aborted before: %+v", n, a)
+						}
+						return
+					}
+				}
+			}
+			t.Error("it was not ended")
+		})
+	}
+}
+
+// TestAnEngineThatAbortsBringBelowItsLimitStays, if that is seldom needed.
+func TestAnEngineThatAbortsBringBelowItsLimitStays(t *testing.T) {
+	for name, over := range map[string]func(poll int) bool{
+		"two polls of ten":                 func(n int) bool { return n%10 < 2 },
+		"a poll of five":                   func(n int) bool { return n%5 == 0 },
+		"twenty seconds, every other poll": func(n int) bool { return n < servePolls && n%2 == 0 },
+		"two of three for twenty seconds":  func(n int) bool { return n%120 < servePolls && n%3 < 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPolls()
+			for n := range 1200 {
+				held := 8.0
+				if over(n) {
+					held = 11
+				}
+				for _, a := range p.see(0, overLimit(held), pinned(10)).Actions {
+					if a.Step != StepAbort {
+						t.Fatalf("poll %d: %+v", n, a)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestAnEmergencyAbortsTheRequestsOfOneEngineAtATime, also if the worst offender was over its
 // own limit before it began.
 func TestAnEmergencyAbortsTheRequestsOfOneEngineAtATime(t *testing.T) {
