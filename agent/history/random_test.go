@@ -66,7 +66,7 @@ func TestRandomHistories(t *testing.T) {
 // random plays one random history, and shrinks it if it breaks an invariant.
 func random(t *testing.T, seed uint64) {
 	t.Helper()
-	lines := generate(rand.New(rand.NewPCG(seed, 0)), length)
+	lines := generate(rand.New(rand.NewPCG(seed, 0)), seed%4 == 0, length)
 	if err := run(t, lines); err != nil {
 		t.Errorf("go test ./agent/history -run Random -steps %d -seed %d: %v\nshrunk, as a file of testdata:\n\n%s", length, seed, err, script(shrink(t, lines, kind(err))))
 	}
@@ -153,8 +153,8 @@ func script(lines []string) string {
 
 // generate returns a random history: a Mac, models, assignments, and then random
 // events.
-func generate(r *rand.Rand, n int) []string {
-	g := &generator{Rand: r, clear: r.IntN(2) == 0, quiet: r.IntN(3) == 0, slow: r.IntN(4) == 0}
+func generate(r *rand.Rand, slow bool, n int) []string {
+	g := &generator{Rand: r, clear: r.IntN(2) == 0, quiet: r.IntN(3) == 0, slow: slow}
 	lines := []string{g.mac()}
 	for _, name := range names {
 		lines = append(lines, g.model(name), g.order(name))
