@@ -154,7 +154,7 @@ func script(lines []string) string {
 // generate returns a random history: a Mac, models, assignments, and then random
 // events.
 func generate(r *rand.Rand, slow bool, n int) []string {
-	g := &generator{Rand: r, clear: r.IntN(2) == 0, quiet: r.IntN(3) == 0, slow: slow}
+	g := &generator{Rand: r, clear: r.IntN(2) == 0, quiet: r.IntN(3) == 0, slow: slow, namespaces: map[string]string{}}
 	lines := []string{g.mac()}
 	for _, name := range names {
 		lines = append(lines, g.model(name), g.order(name))
@@ -177,6 +177,8 @@ type generator struct {
 	quiet bool
 	// slow: drains last, and engines grow slowly while they do.
 	slow bool
+	// namespaces of models: those of a replica never change.
+	namespaces map[string]string
 }
 
 func pick[T any](g *generator, of ...T) T { return of[g.IntN(len(of))] }
@@ -232,8 +234,13 @@ func (g *generator) unclear(n int) int {
 }
 
 func (g *generator) order(name string) string {
-	return fmt.Sprintf("order %s %s reserve=%dGiB drain=%ds idle=%ds priority=%d namespace=%s", name, pick(g, "always", "on-demand", "on-demand", "on-demand"),
-		2+g.IntN(28), g.IntN(40)+86400*one(g.slow), pick(g, 0, 0, 7, 60), g.IntN(3), pick(g, "team", "other"))
+	line := fmt.Sprintf("order %s %s reserve=%dGiB drain=%ds idle=%ds priority=%d", name, pick(g, "always", "on-demand", "on-demand", "on-demand"),
+		2+g.IntN(28), g.IntN(40)+86400*one(g.slow), pick(g, 0, 0, 7, 60), g.IntN(3))
+	namespace := pick(g, "team", "other")
+	if g.namespaces[name] == "" {
+		g.namespaces[name] = namespace
+	}
+	return line + " namespace=" + g.namespaces[name]
 }
 
 func (g *generator) fresh() string {
