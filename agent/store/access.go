@@ -45,6 +45,9 @@ type origin struct {
 type granted struct {
 	origin
 	Namespace string `json:"namespace,omitempty"`
+	// Borrowed: the credential also reads other weights on this Mac, and some of these were linked
+	// from there. The place did not prove to have them.
+	Borrowed bool `json:"borrowed,omitempty"`
 }
 
 // maxOrigins bounds how many origins a record keeps.
@@ -83,9 +86,9 @@ func (e entry) entitles(o origin) bool {
 	})
 }
 
-// from reports whether weights came from a place.
+// from reports whether all of the weights came from a place.
 func (e entry) from(place string) bool {
-	return slices.ContainsFunc(e.origins(), func(have granted) bool { return have.Place == place })
+	return slices.ContainsFunc(e.origins(), func(have granted) bool { return have.Place == place && !have.Borrowed })
 }
 
 // unknownRef stands for the credential of weights that were stored before
@@ -141,7 +144,7 @@ func (s *Store) mayUse(ctx context.Context, w want) (bool, error) {
 			return false, s.sources.explain(w, err)
 		}
 	}
-	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(granted{o, s.opt.namespace(w)}) }); err != nil {
+	if err := s.objects.update(w.Digest, func(e entry) entry { return e.with(granted{origin: o, Namespace: s.opt.namespace(w)}) }); err != nil {
 		return false, download.DiskError(err, "write")
 	}
 	s.opt.Log.Info("The source let another credential read weights that are here", "digest", w.Digest, "source", w.Source)

@@ -137,17 +137,24 @@ func claimWeightsDuringTheirDownload(t *testing.T) {
 func claimOneFile(t *testing.T) {
 	x := newTenants(t)
 	x.brought(t)
-	config := hubtest.File{Content: []byte(`{"mine":1}`)}
-	repo := hubtest.Of(map[string]hubtest.File{"config.json": config})
+	if path, err := x.Ensure(t.Context(), x.claim(), "b", nil); err == nil {
+		t.Errorf("it is given %s", path)
+	}
+}
+
+const claimedConfig = `{"mine":1}`
+
+// claim is a repository of tenant b that names a file of the private weights, and has other bytes.
+func (x *tenants) claim() model.Record {
+	config := hubtest.File{Content: []byte(claimedConfig)}
+	repo := hubtest.Of(map[string]hubtest.File{"config.json": config, "model.safetensors": {Content: make([]byte, x.private.Files[1].Bytes)}})
 	x.stand.Put("b/claims", repo)
 	rec := model.Record{Source: "hf://b/claims", Commit: repo.Refs["main"], Format: model.FormatSafetensors, Files: []model.File{
 		{Path: "config.json", Bytes: int64(len(config.Content)), SHA256: digest(config.Content)},
 		{Path: "model.safetensors", Bytes: x.private.Files[1].Bytes, SHA256: x.private.Files[1].SHA256},
 	}}
 	rec.Digest = model.DigestOf(rec.Files)
-	if path, err := x.Ensure(t.Context(), rec, "b", nil); err == nil {
-		t.Errorf("it is given %s", path)
-	}
+	return rec
 }
 
 // TestAnotherCredentialIsCheckedAtTheSource before it may use stored weights; it
@@ -199,7 +206,9 @@ func TestWeightsWithoutNotesOfTheirCredential(t *testing.T) {
 // with more credentials than are remembered.
 func TestAttackManyCredentialsForWeightsOfOthers(t *testing.T) {
 	_, rec := repository()
-	source := func(namespace, ref string) granted { return granted{origin{placeOf(rec.Source), ref}, namespace} }
+	source := func(namespace, ref string) granted {
+		return granted{origin: origin{placeOf(rec.Source), ref}, Namespace: namespace}
+	}
 	e := entry{Record: rec, Origins: []granted{source("a", "a")}}
 	e = e.with(source("b", "b1")).with(source("b", "b2"))
 	last := ""

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/api/model"
 )
 
@@ -170,6 +171,16 @@ func (s *objectStore) share(f model.File, name string, may func(entry) bool) boo
 	}
 	_ = s.root.Remove(name) // it has changed: stage handles a file that stays
 	return false
+}
+
+// borrow is share for a file that came from another place than the download's, and notes that in
+// dir, the folder of the download. With the note, other credentials have to download the model
+// themselves, and peers cannot copy it, so small files are not borrowed.
+func (s *objectStore) borrow(f model.File, dir, name string, may func(entry) bool) bool {
+	if from, _ := s.donor(f, may); from == "" || !hub.IsWeights(f.Path) {
+		return false
+	}
+	return s.root.WriteFile(path.Join(dir, borrowedName), nil, 0o600) == nil && s.share(f, name, may)
 }
 
 // shared reports whether a partial file is a link to other weights' file.

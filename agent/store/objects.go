@@ -28,6 +28,9 @@ const (
 	trashDir   = "trash"
 	filesDir   = "files"
 	recordName = "record.json"
+	// borrowedName is an empty file in the folder of a download: see borrow. It has to outlive the
+	// other link of the file, which then looks like a downloaded one.
+	borrowedName = "borrowed"
 )
 
 // objectStore is the folder of downloaded weights.
@@ -327,7 +330,8 @@ func (s *objectStore) write(dir string, e entry) error {
 // its bytes exist already. A file of other weights that o may use is complete
 // already.
 func (s *objectStore) stage(rec model.Record, f model.File, url string, o origin) (download.Target, int64, error) {
-	name := path.Join(partialDir, partial(rec.Digest, o), filesDir, f.Path)
+	dir := path.Join(partialDir, partial(rec.Digest, o))
+	name := path.Join(dir, filesDir, f.Path)
 	t := download.Target{URL: url, Bytes: f.Bytes, SHA256: f.SHA256, Root: s.root, Name: name}
 	if err := s.root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return t, 0, err
@@ -341,7 +345,8 @@ func (s *objectStore) stage(rec model.Record, f model.File, url string, o origin
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if s.share(f, name, func(e entry) bool { return e.Record.Digest != rec.Digest && e.entitles(o) }) {
+		may := func(e entry) bool { return e.Record.Digest != rec.Digest && e.entitles(o) }
+		if s.share(f, name, func(e entry) bool { return may(e) && e.from(o.Place) }) || s.borrow(f, dir, name, may) {
 			s.reached(pointShared)
 			return t, f.Bytes, nil
 		}
@@ -359,8 +364,10 @@ func (s *objectStore) place(rec model.Record, o origin, namespace string) (strin
 	s.placing.Lock()
 	defer s.placing.Unlock()
 	dir := path.Join(partialDir, partial(rec.Digest, o))
+	_, err := s.root.Lstat(path.Join(dir, borrowedName))
+	by := granted{o, namespace, !errors.Is(err, fs.ErrNotExist)}
 	if have, ok := s.entry(rec.Digest); ok && s.unchanged(have) {
-		have = have.with(granted{o, namespace})
+		have = have.with(by)
 		have.used, have.changed = time.Now(), false
 		if err := s.write(folder(rec.Digest), have); err != nil {
 			return "", err
@@ -373,7 +380,7 @@ func (s *objectStore) place(rec model.Record, o origin, namespace string) (strin
 	} else if _, err := s.destroy(gone); err != nil {
 		return "", err
 	}
-	e := entry{Record: rec, Stamps: map[string]stamp{}, Origins: []granted{{o, namespace}}, used: time.Now()}
+	e := entry{Record: rec, Stamps: map[string]stamp{}, Origins: []granted{by}, used: time.Now()}
 	for _, f := range rec.Files {
 		name := path.Join(dir, filesDir, f.Path)
 		if err := s.shareDownloaded(f, dir, name); err != nil {

@@ -20,7 +20,7 @@ func small(namespace string, i, files int, used int64) entry {
 		rec.Files = append(rec.Files, model.File{Path: fmt.Sprintf("model-%03d.safetensors", f), Bytes: 1, SHA256: digest([]byte{byte(f)})})
 	}
 	rec.Digest = model.DigestOf(append([]model.File{{Path: rec.Source}}, rec.Files...))
-	return entry{Record: rec, Stamps: map[string]stamp{}, Origins: []granted{{origin{placeOf(rec.Source), ""}, namespace}}, used: time.Unix(used, 0)}
+	return entry{Record: rec, Stamps: map[string]stamp{}, Origins: []granted{{origin: origin{placeOf(rec.Source), ""}, Namespace: namespace}}, used: time.Unix(used, 0)}
 }
 
 // putSmall stores weights whose files are links to one file.
