@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/family"
 )
@@ -147,6 +148,31 @@ func TestLayersThatAreListedTwiceAreListedOnce(t *testing.T) {
 		c["mlp_only_layers"] = list
 		if _, err := family.NewConfig(c).Dimensions(); !errors.Is(err, family.ErrInvalid) {
 			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// TestNamesOfScaledLayersAreReadOnce: the list is not read again for each layer, which no
+// context would end.
+func TestNamesOfScaledLayersAreReadOnce(t *testing.T) {
+	c := configOf(t, "step3p5")
+	c["num_hidden_layers"], c["rope_theta"] = whole(1<<12), whole(10000)
+	for _, key := range []string{"partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared"} {
+		delete(c, key)
+	}
+	kinds := []any{"full_attention", "sliding_attention"}
+	c["layer_types"] = repeated(1<<12, func(i int) any { return kinds[i%2] })
+	names := repeated(200_000, func(int) any { return strings.Clone("full_attentioX") })
+	for _, last := range []string{"full_attention", "full_attentioX"} {
+		c["yarn_only_types"] = append(names, last)
+		began := time.Now()
+		d, err := family.NewConfig(c).Dimensions()
+		if took := time.Since(began); err != nil || took > 2*time.Second {
+			t.Errorf("it took %v, error %v", took, err)
+			continue
+		}
+		if scaled := len(d.Ropes[0].Factors) > 0; scaled != (last == "full_attention") || len(d.Ropes[1].Factors) > 0 {
+			t.Errorf("%s: layers with all tokens are scaled: %v, those with a window: %v", last, scaled, len(d.Ropes[1].Factors) > 0)
 		}
 	}
 }

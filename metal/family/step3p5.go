@@ -147,6 +147,10 @@ func stepRotations(c *Config, d *Dimensions, kinds []string) {
 		c.fail(Invalidf("%srope_theta has %d numbers, want %d", c.inside, len(thetas), d.Layers))
 		return
 	}
+	scaled := map[any]bool{}
+	for _, kind := range []any{"full_attention", "sliding_attention"} {
+		scaled[kind] = len(only) == 0 || slices.Contains(only, kind)
+	}
 	f, _ := ofType(c.kind)
 	all := map[stepRotation]Rope{}
 	for i, kind := range kinds {
@@ -157,7 +161,7 @@ func stepRotations(c *Config, d *Dimensions, kinds []string) {
 		if i < len(parts) {
 			text["partial_rotary_factor"] = parts[i]
 		}
-		if len(only) > 0 && !slices.Contains(only, any(kind)) {
+		if !scaled[kind] {
 			delete(text, "rope_scaling")
 		}
 		of := stepRotation{written(text["rope_theta"]), written(text["partial_rotary_factor"]), text["rope_scaling"] != nil}
