@@ -4,6 +4,8 @@ package chat
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,5 +47,17 @@ func TestTemplatesAndSpecialTokensOfGGUF(t *testing.T) {
 	c, err := ReadGGUF(map[string]any{keyTokens: []string{"a"}, keyBOS: uint64(1), keyEOS: "a"})
 	if err != nil || len(c.Special) != 0 {
 		t.Errorf("tokens that do not exist give %q (%v)", c.Special, err)
+	}
+}
+
+// TestAnErrorNamesFewTemplates of a header that has thousands, with long names.
+func TestAnErrorNamesFewTemplates(t *testing.T) {
+	header := map[string]any{}
+	for i := range 1000 {
+		header[fmt.Sprintf("%s.%03d%s", keyTemplate, i, strings.Repeat("x", 1000))] = ""
+	}
+	_, err := ReadGGUF(header)
+	if !errors.Is(err, ErrTemplate) || !strings.Contains(err.Error(), "only: 000xxx") || len(err.Error()) > 1000 {
+		t.Errorf("an error of %d bytes: %.200v", len(fmt.Sprint(err)), err)
 	}
 }

@@ -38,8 +38,18 @@ func NewTemplates(sources map[string]string) (*Templates, error) {
 	return out, nil
 }
 
+// mostShown is how many names of templates an error contains, each cut.
+const mostShown = 8
+
 func (t *Templates) none() error {
-	return fmt.Errorf("%w: there is no template named %q, only: %s", ErrTemplate, defaultTemplate, strings.Join(t.names, ", "))
+	var shown []string
+	for _, name := range t.names[:min(len(t.names), mostShown)] {
+		shown = append(shown, fmt.Sprintf("%.64s", name))
+	}
+	if len(t.names) > mostShown {
+		shown = append(shown, "...")
+	}
+	return fmt.Errorf("%w: there is no template named %q, only: %s", ErrTemplate, defaultTemplate, strings.Join(shown, ", "))
 }
 
 // Names lists the names of all templates, sorted.
