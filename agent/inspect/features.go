@@ -40,6 +40,10 @@ func (r *Resolver) folderFeatures(ctx context.Context, f *folder.Folder) ([]mode
 // perNamespace of them at most, which leaves time within remoteTime.
 const probeTime = 30 * time.Second
 
+// probeSteps bounds each render of a probe, for which the models of other namespaces wait. The
+// templates of real models take less than 20,000 steps for the short conversations of a probe.
+const probeSteps = 1_000_000
+
 // features returns the features of templates while there is memory for them, those of one
 // model at a time.
 func (r *Resolver) features(ctx context.Context, bytes int64, read func() (chat.Configuration, error)) ([]model.Feature, error) {
@@ -64,9 +68,11 @@ func (r *Resolver) features(ctx context.Context, bytes int64, read func() (chat.
 	return featuresOf(ctx, c), context.Cause(ctx)
 }
 
-// featuresOf decides as the engine does when it loads the model; not after the end of ctx.
+// featuresOf decides as the engine does when it loads the model, but with fewer steps; not after the
+// end of ctx.
 func featuresOf(ctx context.Context, c chat.Configuration) []model.Feature {
 	o := chat.Options{AddGenerationPrompt: true, Special: c.Special, Now: time.Now()}
+	o.Limits.Steps = probeSteps
 	if _, err := c.Templates.Pick(false); err != nil {
 		return nil // it has templates for other uses
 	}

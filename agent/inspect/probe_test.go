@@ -1,10 +1,13 @@
 package inspect
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/chat"
 )
@@ -39,4 +42,20 @@ func TestTemplatesThatTakeLongLeaveTimeForThoseOfOthers(t *testing.T) {
 			wantReason(t, <-slow, v1alpha1.ReasonInvalidModel)
 		}
 	})
+}
+
+// TestATemplateOfManyStepsHasNoFeatures: the models of other namespaces wait for a probe.
+func TestATemplateOfManyStepsHasNoFeatures(t *testing.T) {
+	for name, c := range map[string]struct {
+		loops int
+		want  []model.Feature
+	}{"more than real templates take": {5_000, []model.Feature{model.Chat}}, "seconds of computing": {100_000, nil}} {
+		templates, err := chat.NewTemplates(map[string]string{"default": fmt.Sprintf("{%% for i in range(%d) %%}{%% set x = 1e308 %% 3e-308 %%}{%% endfor %%}{{ messages[0].content }}", c.loops)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := featuresOf(t.Context(), chat.Configuration{Templates: templates}); !slices.Equal(got, c.want) {
+			t.Errorf("%s: features %q, want %q", name, got, c.want)
+		}
+	}
 }
