@@ -56,11 +56,11 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 }
 
 // readTools reads the tools of a request. Those of a long one wait for its turn among long
-// texts: while they are read they take many times their bytes.
+// texts: while they are read they take many times their bytes. Others need a place like short texts.
 func (p *inputProcessor) readTools(ctx context.Context, r Request) (toolcall.Tools, *Refusal) {
-	turn := &longTurn{turns: p.long, tenant: r.owner()}
-	defer turn.give()
-	if r.bytes() > longBytes && turn.take(ctx) != nil {
+	turns := p.textTurns(r.owner())
+	defer turns.give()
+	if turns.take(ctx, r.bytes() > longBytes) != nil {
 		return nil, cancelled()
 	}
 	tools, err := toolcall.ReadTools(r.Chat.Tools)

@@ -34,6 +34,8 @@ type imageProcessor struct {
 	// decoding has one place, because only the memory for one image is reserved. Tenants
 	// take turns at it with each image.
 	decoding *share.Turns
+	// measuring has one place too: the codes of a lossless WebP may take long to read.
+	measuring *share.Turns
 	// encoded are the images of requests until they are decoded, as they were sent, and scaled
 	// those after that.
 	encoded *share.Bytes
@@ -43,7 +45,7 @@ type imageProcessor struct {
 func newImageProcessor(p vision.Processor, tower family.Tower) *imageProcessor {
 	limits := vision.DefaultLimits()
 	limits.Pixels = footprint.MaxImagePixels
-	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: share.NewTurns(1),
+	return &imageProcessor{processor: p, tower: tower, limits: limits, decoding: share.NewTurns(1), measuring: share.NewTurns(1),
 		encoded: share.NewBytes(footprint.EncodedImages), scaled: newScaledImages(footprint.HeldImages)}
 }
 
@@ -73,8 +75,8 @@ func (p *imageProcessor) receive(tenant string, images [][]byte) (release func()
 	return func() { p.encoded.Give(tenant, n) }, nil
 }
 
-// measured are the images of a request before they are decoded.
-func (p *imageProcessor) measured(images [][]byte) ([]*promptImage, *Refusal) {
+// measured are the images of a request before they are decoded. It ends with the context.
+func (p *imageProcessor) measured(ctx context.Context, tenant string, images [][]byte) ([]*promptImage, *Refusal) {
 	switch {
 	case len(images) == 0:
 		return nil, nil
@@ -85,20 +87,35 @@ func (p *imageProcessor) measured(images [][]byte) ([]*promptImage, *Refusal) {
 	}
 	var out []*promptImage
 	for i, data := range images {
-		width, height, err := vision.Size(data, p.limits)
-		rows, columns := 0, 0
-		if err == nil {
-			rows, columns, err = p.processor.Grid(width, height)
+		m, err := p.measureOne(ctx, tenant, data)
+		if ctx.Err() != nil {
+			return nil, cancelled()
 		}
 		if err != nil {
 			return nil, unusable(i, err)
 		}
-		out = append(out, &promptImage{
-			digest: sha256.Sum256(data), width: columns * p.processor.Patch, height: rows * p.processor.Patch,
-			span: vision.Span{Rows: rows / p.processor.Merge, Columns: columns / p.processor.Merge},
-		})
+		out = append(out, m)
 	}
 	return out, nil
+}
+
+func (p *imageProcessor) measureOne(ctx context.Context, tenant string, data []byte) (*promptImage, error) {
+	if err := p.measuring.Take(ctx, tenant); err != nil {
+		return nil, err
+	}
+	defer p.measuring.Give(tenant)
+	width, height, err := vision.Size(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	rows, columns, err := p.processor.Grid(width, height)
+	if err != nil {
+		return nil, err
+	}
+	return &promptImage{
+		digest: sha256.Sum256(data), width: columns * p.processor.Patch, height: rows * p.processor.Patch,
+		span: vision.Span{Rows: rows / p.processor.Merge, Columns: columns / p.processor.Merge},
+	}, nil
 }
 
 // unusable is the refusal of the image of an index.

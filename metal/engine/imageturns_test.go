@@ -45,7 +45,7 @@ func TestAttackImagesOfOneTenantAreDecodedFirst(t *testing.T) {
 		ended := make(chan string, requests+1)
 		ask := func(tenant string) {
 			encoded := [][]byte{data}
-			list, refusal := p.measured(encoded)
+			list, refusal := p.measured(t.Context(), tenant, encoded)
 			if refusal != nil {
 				t.Fatal(refusal)
 			}
@@ -81,7 +81,7 @@ func TestTheSameImageIsDecodedOnceForATenant(t *testing.T) {
 	p, data := sixteen(t)
 	ask := func(tenant string, images int) *promptImages {
 		encoded := slices.Repeat([][]byte{data}, images)
-		list, refusal := p.measured(encoded)
+		list, refusal := p.measured(t.Context(), tenant, encoded)
 		if refusal == nil {
 			refusal = p.decode(t.Context(), tenant, list, encoded)
 		}
@@ -117,13 +117,51 @@ func TestTheSameImageIsDecodedOnceForATenant(t *testing.T) {
 func TestADamagedImageLeavesNoneHeld(t *testing.T) {
 	p, data := sixteen(t)
 	encoded := [][]byte{data, data[:len(data)-20]}
-	list, refusal := p.measured(encoded)
+	list, refusal := p.measured(t.Context(), "a", encoded)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
 	if refusal := p.decode(t.Context(), "a", list, encoded); refusal == nil || p.bytes() != 0 || len(p.scaled.of) != 0 {
 		t.Errorf("%v; %d bytes are held of %d images", refusal, p.bytes(), len(p.scaled.of))
 	}
+}
+
+// Images are measured one after another, by tenant, and not for a client that has left.
+func TestImagesAreMeasuredInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, data := sixteen(t)
+		if err := p.measuring.Take(t.Context(), "hog"); err != nil { // for an image that takes long
+			t.Fatal(err)
+		}
+		left, leave := context.WithCancel(t.Context())
+		ended := make(chan string, 4)
+		ask := func(ctx context.Context, name, tenant string) {
+			go func() {
+				if _, refusal := p.measured(ctx, tenant, [][]byte{data, data}); (refusal != nil) != (name == "left") || refusal != nil && refusal.Kind != Cancelled {
+					t.Errorf("%s: %v", name, refusal)
+				}
+				ended <- name
+			}()
+			synctest.Wait()
+		}
+		ask(t.Context(), "hog", "hog")
+		ask(left, "left", "hog")
+		ask(t.Context(), "victim", "victim")
+		if len(ended) > 0 {
+			t.Errorf("an image of %s is measured at the time of another", <-ended)
+		}
+		leave()
+		synctest.Wait()
+		if len(ended) != 1 || <-ended != "left" {
+			t.Error("a client that has left still waits")
+		}
+		p.measuring.Give("hog")
+		<-ended
+		<-ended
+		if ask(left, "left", "hog"); p.measuring.Free() != 1 {
+			t.Error("the place to measure an image is not given back")
+		}
+	})
 }
 
 // seeingInput reads the requests of a tiny model with image input.

@@ -112,7 +112,7 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 		return nil, refusal
 	}
 	defer releaseImages()
-	images, refusal := p.images.measured(r.Images)
+	images, refusal := p.images.measured(ctx, r.owner(), r.Images)
 	if refusal != nil {
 		return nil, refusal
 	}

@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/text"
 )
 
@@ -60,6 +62,37 @@ func TestLongRequestsRenderWithTheirOwnTurn(t *testing.T) {
 		}
 		if p.long.Free() != 1 {
 			t.Error("the turn is not given back")
+		}
+	})
+}
+
+// Tools of a usual size are read in a place for short texts, which ends with the request.
+func TestToolsAreReadInAPlace(t *testing.T) {
+	p := tinyInput(t)
+	synctest.Test(t, func(t *testing.T) {
+		p.renders = share.NewTurns(1)
+		if err := p.renders.Take(t.Context(), "other"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		ended := make(chan *Refusal, 2)
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			go func() {
+				_, refusal := p.readTools(ctx, Request{Tenant: "a", Chat: &text.Chat{Tools: []byte("[]")}})
+				ended <- refusal
+			}()
+			synctest.Wait()
+		}
+		if len(ended) > 0 {
+			t.Error("tools are read without a place")
+		}
+		leave()
+		if refusal := <-ended; refusal == nil || refusal.Kind != Cancelled {
+			t.Error("a client that has left still waits")
+		}
+		p.renders.Give("other")
+		if <-ended != nil || p.renders.Free() != 1 {
+			t.Error("the place to read tools is not given back")
 		}
 	})
 }

@@ -31,8 +31,11 @@ type waiter struct {
 // NewTurns returns places, all of them free.
 func NewTurns(places int) *Turns { return &Turns{free: places, taken: map[string]int{}} }
 
-// Take waits for a place. The error is that of ctx.
+// Take waits for a place. The error is that of ctx, also if a place is free when ctx has ended.
 func (t *Turns) Take(ctx context.Context, tenant string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	if t.free > 0 {
 		t.free--

@@ -42,3 +42,13 @@ func TestTurnsPassToTheTenantWithTheFewestPlaces(t *testing.T) {
 		}
 	})
 }
+
+// A request whose client has left gets no place, though one is free.
+func TestAnEndedRequestGetsNoPlace(t *testing.T) {
+	turns := NewTurns(1)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if err := turns.Take(gone, "a"); err != context.Canceled || turns.Free() != 1 {
+		t.Errorf("%v; %d places are free", err, turns.Free())
+	}
+}

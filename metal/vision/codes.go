@@ -169,6 +169,7 @@ func (r *lossless) image(width, height int) (largest int, err error) {
 		}
 	}
 	for pixels > 0 {
+		before := r.at
 		green := of[0].next(r)
 		n := 1
 		switch {
@@ -183,6 +184,9 @@ func (r *lossless) image(width, height int) (largest int, err error) {
 		}
 		if pixels -= n; pixels < 0 || r.ended() {
 			return 0, errCodes
+		}
+		if r.at == before { // all others are the same
+			pixels %= n
 		}
 	}
 	return largest, nil

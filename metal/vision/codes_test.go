@@ -156,3 +156,38 @@ func TestAttackManyPlanesOfAWebP(t *testing.T) {
 		}
 	}
 }
+
+// Pixels that take no bits take no time either: a file of 60 bytes may have half a million of them
+// in the image of a transform, and a request as many files as it likes.
+func TestTheSizeOfATinyWebPTakesNoTime(t *testing.T) {
+	for name, green := range map[string]uint64{"of one color": 0, "that repeat others": 1} {
+		w := &bitWriter{}
+		w.write(0x2f, 8)
+		w.write(4096-1|(2040-1)<<14, 28)
+		w.write(0, 4)
+		w.write(1, 6) // a transform by tiles of 4 x 4 pixels
+		w.write(0, 1) // no cache of colors
+		if green == 0 {
+			w.write(1, 4)
+		} else {
+			w.code(11, 0, 256) // of one symbol as well, the first that is no color
+			w.write(1, 24)
+		}
+		for range 4 {
+			w.write(1, 4) // of one symbol each
+		}
+		w.write(0, 64) // no other transform, no cache of colors and one group of codes
+		data := append(w.out, make([]byte, len(w.out)%2)...)
+		out := binary.LittleEndian.AppendUint32([]byte("RIFF"), uint32(12+len(data)))
+		out = append(binary.LittleEndian.AppendUint32(append(out, "WEBPVP8L"...), uint32(len(data))), data...)
+		began := time.Now()
+		for range 200 {
+			if width, height, err := vision.Size(out, vision.DefaultLimits()); err != nil || width != 4096 || height != 2040 {
+				t.Fatalf("%d x %d: %v", width, height, err)
+			}
+		}
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("200 sizes of %d bytes with pixels %s took %v", len(out), name, took)
+		}
+	}
+}
