@@ -29,6 +29,9 @@ const (
 	tokenizerFile = "tokenizer_config.json"
 	// maxTokenizerBytes bounds tokenizer_config.json, in which templates stand.
 	maxTokenizerBytes = 4 << 20
+	// comparedContexts is how many contexts of a query are compared with a document to find the
+	// longer one, if both are truncated: of longer ones one token may be cut from the other.
+	comparedContexts = 8
 )
 
 // Conventions describe the input format of an embedding model or reranker.
@@ -223,12 +226,14 @@ func (c *Conventions) Repeated(query string, o Options) int {
 	return len(prompt)
 }
 
-// encoding returns the options for a text of which limit tokens are read.
-func (o Options) encoding(ctx context.Context, limit int) tokenizer.EncodeOptions {
-	if !o.Truncate {
-		return tokenizer.EncodeOptions{Stop: ctx.Err}
+// encode returns the tokens of a text of which limit are read, and one more if there are others, so
+// that it is known to be too long. What is much longer is truncated, or ErrTooLong.
+func (o Options) encode(ctx context.Context, tok *tokenizer.Tokenizer, text string, limit int) ([]int32, error) {
+	ids, err := tok.Encode(text, tokenizer.EncodeOptions{Stop: ctx.Err, Limit: limit + 1, Cut: o.Truncate})
+	if errors.Is(err, tokenizer.ErrTooMany) {
+		return nil, fmt.Errorf("%w: a text has more than %d tokens, but the model supports %d including its own", ErrTooLong, limit+1, limit)
 	}
-	return tokenizer.EncodeOptions{Stop: ctx.Err, Limit: limit + 1, Cut: true} // one more, so that it is known to be truncated
+	return ids, err
 }
 
 // Text writes a text to embed. Errors are ErrEmpty, ErrTooLong, ErrPrompt, that of ctx and
@@ -238,7 +243,7 @@ func (c *Conventions) Text(ctx context.Context, tok *tokenizer.Tokenizer, text s
 	if err != nil {
 		return Tokenized{}, err
 	}
-	ids, err := tok.Encode(prompt+text, o.encoding(ctx, c.limit(o)))
+	ids, err := o.encode(ctx, tok, prompt+text, c.limit(o))
 	if err != nil {
 		return Tokenized{}, err
 	}
@@ -269,7 +274,11 @@ func (c *Conventions) Pairs(ctx context.Context, tok *tokenizer.Tokenizer, query
 	if o.Instruction != "" {
 		return nil, fmt.Errorf("%w: this model does not support an instruction", ErrPrompt)
 	}
-	first, err := tok.Encode(query, tokenizer.EncodeOptions{Stop: ctx.Err})
+	most := c.limit(o)
+	if o.Truncate {
+		most = comparedContexts * c.Limit
+	}
+	first, err := o.encode(ctx, tok, query, most)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +286,7 @@ func (c *Conventions) Pairs(ctx context.Context, tok *tokenizer.Tokenizer, query
 	// Both are truncated by which of them is longer.
 	limit := max(c.limit(o), len(first))
 	return func(document string) (Tokenized, error) {
-		second, err := tok.Encode(document, o.encoding(ctx, limit))
+		second, err := o.encode(ctx, tok, document, limit)
 		if err != nil {
 			return Tokenized{}, err
 		}

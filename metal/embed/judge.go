@@ -98,7 +98,7 @@ func (c *Conventions) judged(ctx context.Context, tok *tokenizer.Tokenizer, quer
 	if room < 1 {
 		return Tokenized{}, fmt.Errorf("%w: the query and the template have %d tokens, but the limit is %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.limit(o))
 	}
-	ids, err := tok.Encode(question(query, document, o), o.encoding(ctx, room))
+	ids, err := o.encode(ctx, tok, question(query, document, o), room)
 	if err != nil {
 		return Tokenized{}, err
 	}

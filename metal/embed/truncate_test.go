@@ -2,6 +2,7 @@ package embed_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -103,6 +104,41 @@ func TestAttackATextThatIsTruncated(t *testing.T) {
 		}
 		if got, short := looks(t.Context(), long), looks(t.Context(), "a"); got > short+20 {
 			t.Errorf("%s: %d looks for the end of the request in a long text, %d in a short one", c.Name, got, short)
+		}
+	}
+}
+
+// A text that is too long is tokenized up to the limit only, also if it may not be truncated, and a
+// query like the texts.
+func TestATextThatIsTooLongIsReadUpToTheLimit(t *testing.T) {
+	long := strings.Repeat("a man, ", 100_000)
+	for _, c := range tinymodel.Readers() {
+		r := openReader(t, write(t, c), ref.New(ref.Options{}))
+		for _, truncate := range []bool{false, true} {
+			looks := func(query, text string) (int64, error) {
+				n := counted{t.Context(), new(atomic.Int64)}
+				o := embed.Options{Truncate: truncate}
+				var err error
+				if c.Rerank {
+					_, err = r.Pair(n, r.tok, query, text, o)
+				} else {
+					_, err = r.Text(n, r.tok, text, o)
+				}
+				return n.looks.Load(), err
+			}
+			short, err := looks("a", "a")
+			if err != nil {
+				t.Fatal(c.Name, err)
+			}
+			for _, texts := range [][2]string{{"a", long}, {long, "a"}} {
+				if !c.Rerank && texts[1] != long {
+					continue
+				}
+				got, err := looks(texts[0], texts[1])
+				if got > short+20 || errors.Is(err, embed.ErrTooLong) == truncate {
+					t.Errorf("%s, truncated %t: %d looks for the end of the request with a long text, %d with short ones: %v", c.Name, truncate, got, short, err)
+				}
+			}
 		}
 	}
 }
