@@ -11,6 +11,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
+// poolWait is how long a load waits for engines to return their pools before others are ended
+// for it: an engine that was taken over returns a byte again and again.
+const poolWait = 10 * settleTime
+
 // Want asks for memory to load a model.
 type Want struct {
 	Key Key
@@ -172,7 +176,7 @@ func (l *Ledger) checkAvailable(w Want, r Reading) error {
 	short.Available, short.Ceiling = max(0, left), c.Bytes
 	if w.Bytes > left {
 		short.findRoom(w, r, w.Bytes-left, EngineReading.Gauge)
-		if slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return unsettled(e, r.Now) }) {
+		if w.Waits < poolWait && slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return unsettled(e, r.Now) }) {
 			short.Pending, short.Victims, short.Busy = true, nil, nil
 		}
 		return short

@@ -17,6 +17,9 @@ const (
 	// settleTime is how long the footprint of an engine still falls after it
 	// acknowledged a trim.
 	settleTime = 500 * time.Millisecond
+	// maxSpared is for how many polls, more than there are others, that is a reason to wait for
+	// the next one: an engine that was taken over returns a byte before each poll.
+	maxSpared = 2
 	// hysteresisPermille of the ceiling under its mark a level ends at once, and
 	// victims are taken down to there; after relaxPolls it ends anywhere under
 	// the mark.
@@ -74,6 +77,7 @@ type Enforcer struct {
 	// Consecutive polls: under the mark of the level; over the fixed ceiling;
 	// hard by the dynamic term alone; lenient although no engine can release memory; lenient.
 	below, over, dip, stuck, soft int
+	settling                      int       // polls in which footprints still fell, less the others
 	gracePoll                     int64     // the poll of grace of this emergency; 0: none yet
 	criticalStep                  time.Time // the last step against pressure that only the system reports
 	engines                       map[Key]*engineState
@@ -95,6 +99,8 @@ type engineState struct {
 	stopping  bool      // it was to end at the last poll
 	offences  int       // offence for each poll over its own limit, less 1 for each other; 0 once it is asked to end
 	beyond    int       // polls over its own limit with its pool, less those that were not
+	excused   bool      // it was over its own limit while its footprint still fell, since the last counted poll
+	spared    int       // counted polls of that, less the others
 	gauge     int64     // at the last counted poll
 	grows     bool      // by runawayStep or more since the counted poll before
 }
@@ -115,6 +121,24 @@ func (m *engineState) offend(over bool) {
 // alternates reports whether the engine is over its own limit so often that it does not count
 // any more that it was within it in between.
 func (m *engineState) alternates() bool { return m.offences >= offence*servePolls }
+
+// spare notes whether the engine is over its own limit while its footprint still falls, and
+// reports whether this poll passes over it for that.
+func (m *engineState) spare(excused, extra bool) bool {
+	m.excused = m.excused || excused
+	if !extra {
+		m.spared, m.excused = tally(m.spared, m.excused, maxSpared), false
+	}
+	return excused && m.spared <= maxSpared
+}
+
+// tally adds a poll to n, up to twice the bound, or takes one off.
+func tally(n int, again bool, bound int) int {
+	if again {
+		return min(n+1, 2*bound)
+	}
+	return max(0, n-1)
+}
 
 // unanswered reports whether an engine has not answered the last request for its prompt cache.
 func (m *engineState) unanswered(g EngineReading) bool {
@@ -210,11 +234,7 @@ func (e *Enforcer) remember(engines []EngineReading) {
 			if m.stopping != g.Stopping {
 				m.stopping, m.offences = g.Stopping, 0
 			}
-			if g.overLimit() {
-				m.beyond = min(m.beyond+1, 2*beyondPolls)
-			} else {
-				m.beyond = max(0, m.beyond-1)
-			}
+			m.beyond = tally(m.beyond, g.overLimit(), beyondPolls)
 		}
 		next[g.Key] = m
 	}
@@ -340,6 +360,9 @@ func (e *Enforcer) count(s observation) {
 	e.dip = e.inARow(e.dip, s.use > s.c.Hard && s.use <= footprint.HardMark(s.c.Fixed))
 	if s.raw <= s.c.Fixed {
 		e.gracePoll = 0
+	}
+	if !e.extra {
+		e.settling = tally(e.settling, s.unsettled, maxSpared)
 	}
 }
 

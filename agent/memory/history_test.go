@@ -17,10 +17,15 @@ func TestRandomHistoriesKeepTheInvariants(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 5))
 		p, asked, aborted := newPolls(), map[Key]request{}, map[Key]bool{}
+		spares := spares{engines: map[Key]int{}}
 		for poll := range 100 {
 			p.now = p.now.Add(time.Second)
 			r := anyReading(random, p.now)
 			d := p.Poll(r)
+			spares.count(r)
+			if err := spares.check(r, d); err != nil {
+				t.Fatalf("seed %d, poll %d: %v\n%+v\n%+v", seed, poll, err, d, r)
+			}
 			if err := checkInvariants(r, d, poll, asked, aborted); err != nil {
 				t.Fatalf("seed %d, poll %d: %v\n%+v\n%+v", seed, poll, err, d, r)
 			}
@@ -85,7 +90,7 @@ func checkInvariants(r Reading, d Decision, poll int, asked map[Key]request, abo
 	}
 	for _, a := range d.Actions {
 		e := r.Engines[slices.IndexFunc(r.Engines, func(e EngineReading) bool { return e.Key == a.Key })]
-		if err := checkAction(e, a, d, r.Now); err != nil {
+		if err := checkAction(e, a, d); err != nil {
 			return err
 		}
 		if a.Step == StepTrim {
@@ -117,12 +122,45 @@ func checkInvariants(r Reading, d Decision, poll int, asked map[Key]request, abo
 	return nil
 }
 
-func checkAction(e EngineReading, a Action, d Decision, now time.Time) error {
+// spares counts, for each engine and for the Mac, the polls in which a pool was returned just now,
+// less the others.
+type spares struct {
+	engines map[Key]int
+	mac     int
+}
+
+func (s *spares) count(r Reading) {
+	if blind(r) != "" {
+		return
+	}
+	next, any := map[Key]int{}, false
+	for _, e := range r.Engines {
+		just := unsettled(e, r.Now)
+		next[e.Key], any = tally(s.engines[e.Key], just, maxSpared), any || just
+	}
+	s.engines, s.mac = next, tally(s.mac, any, maxSpared)
+}
+
+// check wants only trims for an engine that returned its pool just now, unless it has for more
+// than maxSpared polls; for steps that are not for its own limit one of all engines must have.
+func (s *spares) check(r Reading, d Decision) error {
+	for _, a := range d.Actions {
+		e := r.Engines[slices.IndexFunc(r.Engines, func(e EngineReading) bool { return e.Key == a.Key })]
+		spared := s.mac
+		if a.Step == StepAbort && rank(d.Level) < rank(v1alpha1.PressureHard) || a.Reason == v1alpha1.ReclaimOverLimit {
+			spared = s.engines[a.Key]
+		}
+		if a.Step != StepTrim && unsettled(e, r.Now) && spared <= maxSpared {
+			return fmt.Errorf("%s returned its pool just now", e.Key.UID)
+		}
+	}
+	return nil
+}
+
+func checkAction(e EngineReading, a Action, d Decision) error {
 	switch {
 	case a.Because == "":
 		return fmt.Errorf("no reason is given for %s", e.Key.UID)
-	case a.Step != StepTrim && unsettled(e, now):
-		return fmt.Errorf("%s returned its pool just now", e.Key.UID)
 	case a.Step == StepEvict && (!e.Idle() || !e.OnDemand):
 		return fmt.Errorf("%s is evicted and is not idle, or pinned", e.Key.UID)
 	case a.Step == StepKill && (e.Gauge() <= e.Limit || e.Stuck || !e.Stopping && d.Level != v1alpha1.PressureEmergency):

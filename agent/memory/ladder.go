@@ -70,7 +70,7 @@ func (e *Enforcer) act(s observation) []Action {
 	}
 	e.trim(s, d)
 	e.ownLimits(s, d)
-	if s.unsettled {
+	if s.unsettled && e.settling <= maxSpared {
 		return d.all() // footprints still fall: look again
 	}
 	switch e.level {
@@ -170,10 +170,10 @@ func wanted(engines []EngineReading) (n int64) {
 func (e *Enforcer) ownLimits(s observation, d *actions) {
 	for _, g := range s.Engines {
 		m := e.engines[g.Key]
-		if unsettled(g, s.Now) {
+		over := g.Limit > 0 && e.compared(g) > g.Limit
+		if m.spare(over && unsettled(g, s.Now), e.extra) {
 			continue
 		}
-		over := g.Limit > 0 && e.compared(g) > g.Limit
 		if m.over = e.inARow(m.over, over); !e.extra {
 			m.offend(over)
 		}
