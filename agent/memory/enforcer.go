@@ -95,7 +95,8 @@ type engineState struct {
 	cacheAt   time.Time // and when
 	vain      int       // requests before that, in a row, that were not answered
 	aborted   int64     // its requests were aborted, since it or the Mac is over its limit
-	over      int       // consecutive polls over its own limit
+	over      int       // consecutive counted polls over its own limit
+	peak      int64     // the most that it held in a poll over its own limit since the last counted one
 	stopping  bool      // it was to end at the last poll
 	offences  int       // offence for each poll over its own limit, less 1 for each other; 0 once it is asked to end
 	beyond    int       // polls over its own limit with its pool, less those that were not
@@ -108,6 +109,22 @@ type engineState struct {
 // refilled reports whether an engine returned its pool when asked and has another
 // one now: it is asked again before its pool counts as used.
 func (m *engineState) refilled(g EngineReading) bool { return m.returned && g.Pooled > 0 }
+
+// note counts a poll over the engine's own limit, or one that is not. An extra one counts with the
+// next that is not extra: the engine knows of each poll, and could be over its limit in extra ones alone.
+func (m *engineState) note(held int64, over, extra bool) {
+	if extra {
+		if over {
+			m.peak = max(m.peak, held)
+		}
+		return
+	}
+	m.peak = 0
+	m.offend(over)
+	if m.over++; !over {
+		m.over = 0
+	}
+}
 
 // offend counts a poll over the engine's own limit, or one that is not.
 func (m *engineState) offend(over bool) {

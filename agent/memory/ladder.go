@@ -170,20 +170,22 @@ func wanted(engines []EngineReading) (n int64) {
 func (e *Enforcer) ownLimits(s observation, d *actions) {
 	for _, g := range s.Engines {
 		m := e.engines[g.Key]
-		over := g.Limit > 0 && e.compared(g) > g.Limit
+		held := e.compared(g)
+		if !e.extra {
+			held = max(held, m.peak)
+		}
+		over := g.Limit > 0 && held > g.Limit
 		if m.spare(over && unsettled(g, s.Now), e.extra) {
 			continue
 		}
-		if m.over = e.inARow(m.over, over); !e.extra {
-			m.offend(over)
-		}
+		m.note(held, over, e.extra)
 		if !over {
-			if !g.Stopping && s.raw <= s.c.Fixed && !m.alternates() {
+			if !e.extra && !g.Stopping && s.raw <= s.c.Fixed && !m.alternates() {
 				m.aborted = 0
 			}
 			continue
 		}
-		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", formatBytes(e.compared(g)), formatBytes(g.Limit))
+		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", formatBytes(held), formatBytes(g.Limit))
 		switch {
 		case g.Stopping:
 			e.endSooner(g, d, because)

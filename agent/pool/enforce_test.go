@@ -421,7 +421,7 @@ func TestHostIsPolledUntilItsMemoryReturns(t *testing.T) {
 // The freed bytes are the engine's own figure, never negative.
 func TestOnePollIsEnoughWhilePeersServe(t *testing.T) {
 	play(t, func(s *stage) {
-		s.follow(s.model("other", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 1000}), s.model("a", enginetest.Script{HoldBytes: 20 * gib}, onDemand(0)))
+		s.follow(s.model("other", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 1000}, reserves(31*gib)), s.model("a", enginetest.Script{HoldBytes: 20 * gib}, onDemand(0)))
 		s.after(2 * time.Second)
 		for i := int64(1); i <= 3; i++ {
 			s.used("a")
