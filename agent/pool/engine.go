@@ -207,14 +207,19 @@ func (g *engine) wanted() int64 {
 }
 
 // asks returns the bytes that the guard's newest request asks for, at most those that the
-// engine's own limit leaves: for more no other engine has to end. The caller holds registry.mu.
+// engine's own limit leaves: for more no other engine has to end. What counts as its use, by its
+// own figures too, is not asked for again. The caller holds registry.mu.
 func (g *engine) asks() int64 {
 	bytes, limit := g.status.GetGuard().GetHeadroomBytes(), g.config.LimitBytes
 	if limit <= 0 {
 		return bytes
 	}
-	pooled := min(g.status.GetMemory().GetPooledBytes(), g.footprint) // is used first
-	return min(bytes, max(0, limit-g.footprint+pooled))
+	m := g.status.GetMemory()
+	pooled := min(m.GetPooledBytes(), limit/2) // is used first
+	if g.state == Loading {
+		pooled = 0
+	}
+	return min(bytes, max(0, limit-max(g.footprint-pooled, m.GetActiveBytes(), accounted(m))))
 }
 
 // use records a use: the idle time begins again. The caller holds registry.mu.
