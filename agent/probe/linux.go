@@ -37,14 +37,15 @@ func meminfo() []string {
 	return []string{"MemTotal", "MemFree", "MemAvailable", "AnonPages", "Shmem", "SwapTotal", "SwapFree", "Active(file)", "Inactive(file)"}
 }
 
-// hostOf parses the lines of /proc/meminfo, in bytes. Inactive and Active count
+// hostOf parses the lines of /proc/meminfo, in bytes. Inactive counts
 // file pages only: anonymous ones are in the footprints of their processes, our
 // engines included, and would count twice; without swap the kernel cannot reclaim
-// them at all. Wired and pressure have no counterpart.
+// them at all. The file pages that it calls active were read twice, by an engine perhaps,
+// and it gives them up as soon as the others. Wired and pressure have no counterpart.
 func hostOf(m map[string]int64, own int64) Host {
 	swap := max(0, m["SwapTotal"]-m["SwapFree"])
 	return Host{
-		Total: m["MemTotal"], Free: m["MemFree"], Inactive: m["Inactive(file)"], Active: m["Active(file)"], SwapUsed: swap,
+		Total: m["MemTotal"], Free: m["MemFree"], Inactive: m["Inactive(file)"] + m["Active(file)"], SwapUsed: swap,
 		Used:    min(m["MemTotal"]+m["SwapTotal"], m["AnonPages"]+m["Shmem"]+swap),
 		Foreign: max(0, m["MemTotal"]-m["MemAvailable"]-own),
 	}
