@@ -57,8 +57,8 @@ const (
 	// servePolls is how many of them in a row, or as many offences, end one that serves, even if
 	// it was within its limit in between.
 	servePolls = 20
-	// maxVain is how often an engine is asked for its cache without an answer before that is no
-	// reason any more to spare others.
+	// maxVain is how often an engine is asked for its cache in vain before that is no
+	// reason any more to spare others. An answer alone proves nothing.
 	maxVain = 3
 )
 
@@ -93,7 +93,9 @@ type engineState struct {
 	returned  bool      // fewer bytes were pooled at a later poll
 	cache     int64     // last asked for its prompt cache
 	cacheAt   time.Time // and when
-	vain      int       // requests before that, in a row, that were not answered
+	keeps     int64     // bytes that it holds at most once half of that is dropped
+	dropped   bool      // it held no more at a later poll
+	vain      int       // requests before that, in a row, after which it was not dropped
 	aborted   int64     // its requests were aborted, since it or the Mac is over its limit
 	over      int       // consecutive counted polls over its own limit
 	peak      int64     // the most that it held in a poll over its own limit since the last counted one
@@ -244,6 +246,7 @@ func (e *Enforcer) remember(engines []EngineReading) {
 		if !ok {
 			m = &engineState{}
 		}
+		m.dropped = m.dropped || m.cache > 0 && g.settled() <= m.keeps
 		m.returned = m.returned || m.askedLast > 0 && g.Pooled < m.pooled
 		if !e.extra {
 			m.grows = ok && g.Gauge()-m.gauge >= runawayStep

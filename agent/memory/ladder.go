@@ -117,7 +117,7 @@ func (e *Enforcer) trim(s observation, d *actions) {
 
 // shrinkCaches asks for prompt caches, the largest first, until they cover the
 // deficit, and returns the rest of it. A request of the last polls counts until
-// the engine has answered; in an emergency for one poll. One that never answers is
+// the engine has answered; in an emergency for one poll. One that never drops it is
 // asked, and not counted on: it may have been taken over.
 func (e *Enforcer) shrinkCaches(s observation, d *actions, deficit int64) int64 {
 	patience := int64(trimPolls)
@@ -142,10 +142,10 @@ func (e *Enforcer) shrinkCaches(s observation, d *actions, deficit int64) int64 
 			break
 		}
 		m := e.engines[g.Key]
-		if m.vain++; !m.unanswered(g) {
+		if m.vain++; m.cache == 0 || m.dropped {
 			m.vain = 0
 		}
-		m.cache, m.cacheAt = e.poll, s.Now
+		m.cache, m.cacheAt, m.keeps, m.dropped = e.poll, s.Now, g.settled()-g.Cached/2, false
 		if d.askCache(g); m.vain >= maxVain {
 			d.cached -= g.Cached
 		} else {
