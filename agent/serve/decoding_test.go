@@ -38,10 +38,12 @@ func TestLargeBodiesAreDecodedInTurns(t *testing.T) {
 	if _, err := of(gone, "b", large[:smallBody]); err != nil {
 		t.Errorf("a small one: %v", err)
 	}
-	medium, err := of(gone, "b", large[:mediumBody])
+	going, leave := context.WithCancel(t.Context())
+	medium, err := of(going, "b", large[:mediumBody])
 	if err != nil || h.decodingMedium.Free() != 0 {
-		t.Errorf("one of a usual size: %v", err)
+		t.Fatalf("one of a usual size: %v", err)
 	}
+	leave()
 	if err := medium.takeLarge(); !errors.Is(err, front.ErrClientGone) || h.decodingMedium.Free() != 1 {
 		t.Errorf("one of a usual size that makes the agent read a large text: %v", err)
 	}

@@ -58,7 +58,7 @@ func TestPromptsComeAndGoWithoutABreakOfTheStepsAhead(t *testing.T) {
 			fromHost.Add(1)
 		}
 		if op == "Embed" { // or a busy machine makes pieces small, and steps many
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
 		}
 		return nil
 	})
