@@ -336,7 +336,7 @@ func TestAnotherTemplateMayHaveNoTools(t *testing.T) {
 
 // TestAttackMetadataInTheGatewaysMemory: a tenant may write as much as etcd stores.
 func TestAttackMetadataInTheGatewaysMemory(t *testing.T) {
-	meta := metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "u", GenerateName: "g", SelfLink: "s", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{"a": "b"},
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "u", GenerateName: "g", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{"a": "b"},
 		Finalizers: []string{"f"}, OwnerReferences: []metav1.OwnerReference{{Name: "o"}}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}
 	for _, o := range []client.Object{&v1alpha1.ModelDeployment{ObjectMeta: meta}, &v1alpha1.ModelReplica{ObjectMeta: meta}, &v1alpha1.MacNode{ObjectMeta: meta}} {
 		kept, err := route.Slim(o)
