@@ -66,7 +66,7 @@ func (h *handler) responseRequest(place *place, r *responses.Request) (req *requ
 			return nil, nil, err
 		}
 	}
-	talk, forget, err := h.conversation(r, place.tenant)
+	talk, forget, err := h.conversation(r, place)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -116,10 +116,10 @@ const turnBytes = 1 << 10
 // their items, which may take as much as a request body: each is short, and may stand for a
 // long text again and again. The memory that all stored items take until an engine has
 // admitted the request counts before it is used, until forget is called.
-func (h *handler) conversation(r *responses.Request, tenant string) (talk []responses.Item, forget func(), err error) {
+func (h *handler) conversation(r *responses.Request, place *place) (talk []responses.Item, forget func(), err error) {
 	var before []responses.Item
 	if r.Previous != "" {
-		e, ok := h.cache.Get(r.Previous, tenant)
+		e, ok := h.cache.Get(r.Previous, place.tenant)
 		if !ok {
 			return nil, nil, responses.PreviousNotFound(r.Previous)
 		}
@@ -139,7 +139,7 @@ func (h *handler) conversation(r *responses.Request, tenant string) (talk []resp
 		if r.Input[i].Type != responses.ItemReference {
 			continue
 		}
-		item, ok := h.cache.Item(r.Input[i].ID, tenant)
+		item, ok := h.cache.Item(r.Input[i].ID, place.tenant)
 		if !ok {
 			return nil, nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
 		}
@@ -155,7 +155,7 @@ func (h *handler) conversation(r *responses.Request, tenant string) (talk []resp
 	if stored > h.bodies.Max/2 {
 		return nil, nil, openai.Invalid("previous_response_id", "The conversation takes more memory than there is for one. Begin a new one, with a summary of this one.")
 	}
-	if forget, err = h.bodies.Hold(tenant, stored); err != nil {
+	if forget, err = h.bodies.Hold(place.owner, stored); err != nil {
 		return nil, nil, err
 	}
 	return slices.Concat(before, r.Input), forget, nil

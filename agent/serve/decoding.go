@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/metal/share"
 )
 
@@ -21,13 +22,14 @@ type place struct {
 	turns  *share.Turns    // by the size of the body
 	large  *share.Turns    // for large ones
 	ctx    context.Context // of the request
-	tenant string
+	tenant string          // whose stored responses the body may name
+	owner  string          // whose turn it takes
 	taken  bool
 }
 
 // placeFor waits for a place to decode a body; a small one needs none.
 func (h *handler) placeFor(r *http.Request, body []byte) (*place, error) {
-	p := h.largePlace(r.Context(), ownerOf(r.Header))
+	p := h.largePlace(r.Context(), r.Header)
 	switch n := len(body); {
 	case n <= smallBody:
 		return p, nil
@@ -38,8 +40,8 @@ func (h *handler) placeFor(r *http.Request, body []byte) (*place, error) {
 }
 
 // largePlace is one for large bodies, which is not taken yet.
-func (h *handler) largePlace(ctx context.Context, tenant string) *place {
-	return &place{turns: h.decoding, large: h.decoding, ctx: ctx, tenant: tenant}
+func (h *handler) largePlace(ctx context.Context, head http.Header) *place {
+	return &place{turns: h.decoding, large: h.decoding, ctx: ctx, tenant: head.Get(agentapi.HeaderTenant), owner: ownerOf(head)}
 }
 
 // takeLarge waits for a place for large bodies. What a body makes the agent read, such as stored
@@ -57,7 +59,7 @@ func (p *place) take() error {
 	if p.taken {
 		return nil
 	}
-	if err := p.turns.Take(p.ctx, p.tenant); err != nil {
+	if err := p.turns.Take(p.ctx, p.owner); err != nil {
 		return ended(p.ctx, err)
 	}
 	p.taken = true
@@ -68,7 +70,7 @@ func (p *place) take() error {
 func (p *place) give() {
 	if p.taken {
 		p.taken = false
-		p.turns.Give(p.tenant)
+		p.turns.Give(p.owner)
 	}
 }
 

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -108,7 +109,7 @@ func TestStoredItemsAreReadInTurns(t *testing.T) {
 
 // TestFetchedImagesAreDecodedInTurns: a small body may name a large image.
 func TestFetchedImagesAreDecodedInTurns(t *testing.T) {
-	p := (&handler{decoding: share.NewTurns(1)}).largePlace(t.Context(), "a")
+	p := (&handler{decoding: share.NewTurns(1)}).largePlace(t.Context(), http.Header{agentapi.HeaderTenant: {"a"}})
 	fetched, err := p.without(func(string) ([]byte, error) { return []byte("image"), nil })("https://example.com")
 	if err != nil || string(fetched) != "image" || p.turns.Taken("a") != 1 {
 		t.Errorf("%q, %v, and %d places after that", fetched, err, p.turns.Taken("a"))

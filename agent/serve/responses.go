@@ -207,7 +207,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	}
 	defer kept.Release()
 	defer front.BreakAfter(ctx, w)()
-	p := h.largePlace(ctx, tenant)
+	p := h.largePlace(ctx, r.Header)
 	if what == "cancel" {
 		return h.cancel(w, p, id)
 	}

@@ -141,6 +141,23 @@ func TestResponsesOfAnotherOwnerAreNotFound(t *testing.T) {
 	p.kept("GET", mine.ID, 200, agentapi.HeaderTenant, "team-a")
 }
 
+// TestStoredResponsesWithoutKeysAreEverybodys: clients without API keys differ in turns and memory
+// alone.
+func TestStoredResponsesWithoutKeysAreEverybodys(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	first := p.respond("", agentapi.HeaderClient, "a")
+	p.kept("GET", first.ID, 200)
+	p.kept("GET", first.ID+"/input_items", 200, agentapi.HeaderClient, "b")
+	p.kept("POST", first.ID+"/cancel", 400)
+	second := p.respond(`,"previous_response_id":"`+first.ID+`"`, agentapi.HeaderClient, "b")
+	reference := `,"input":[{"type":"item_reference","id":"` + second.Output[0].ID + `"}]`
+	if resp := p.do("POST", dialect.PathResponses, `{"model":"m"`+reference+`}`, agentapi.HeaderClient, "c"); resp.StatusCode != 200 {
+		t.Errorf("an item of another client: %s", resp.Status)
+	}
+	p.kept("DELETE", first.ID, 200)
+	p.kept("HEAD", second.ID, 200)
+}
+
 func TestResponseWithStoreFalseIsNotStored(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	p.kept("GET", p.respond(`,"store":false`).ID, 404)
