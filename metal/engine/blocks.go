@@ -35,6 +35,8 @@ type blocks struct {
 	wanted []wantedImage
 	// roomless are the images without memory to be encoded. Their prompts are held.
 	roomless []wantedImage
+	// unfit are the prompts without memory to begin, which are held while others have KV.
+	unfit []*sequence
 }
 
 // keepRoomless keeps those of images that have waited for room.
@@ -47,11 +49,14 @@ func (b *blocks) keepRoomless(images ...wantedImage) {
 }
 
 // held returns the prompts that others pass: those that are restored later, those without room for
-// an image, and more.
+// an image or to begin, and more.
 func (b *blocks) held(more ...batch.ID) []batch.ID {
 	more = append(more, b.later...)
 	for _, w := range b.roomless {
 		more = append(more, w.sequence.id)
+	}
+	for _, s := range b.unfit {
+		more = append(more, s.id)
 	}
 	return more
 }
@@ -61,6 +66,7 @@ func (b *blocks) leave(s *sequence) {
 	b.pending = slices.DeleteFunc(b.pending, func(id batch.ID) bool { return id == s.id })
 	b.later = slices.DeleteFunc(b.later, func(id batch.ID) bool { return id == s.id })
 	b.roomless = slices.DeleteFunc(b.roomless, func(w wantedImage) bool { return w.sequence == s })
+	b.unfit = slices.DeleteFunc(b.unfit, func(u *sequence) bool { return u == s })
 	s.images.forget(s.prompt)
 }
 

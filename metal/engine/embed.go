@@ -78,7 +78,7 @@ func (e *Engine) admitEmbedding(ctx context.Context, r *embedding, param string)
 	defer cancel()
 	defer context.AfterFunc(e.hard, cancel)()
 	pass := passTokens(r.inputs, embed.PassTokens(e.opts.Backend))
-	if _, exceeded := e.guard.Check(ctx, footprint.Prefill{New: int64(pass), Chunk: int64(e.opts.Backend.Chunk())}); exceeded != nil {
+	if _, exceeded := e.guard.Check(ctx, footprint.Prefill{New: int64(pass), Chunk: int64(e.opts.Backend.Chunk())}, false); exceeded != nil {
 		refusal := outOfMemory(exceeded)
 		refusal.Param = param
 		return refusal

@@ -367,7 +367,7 @@ func (e *Engine) admit(ctx context.Context, s *sequence) *Refusal {
 	asked, exceeded := e.guard.Check(ctx, footprint.Prefill{
 		New: int64(s.prompt - cached), Cached: int64(cached), Restored: int64(cached),
 		Chunk: int64(s.maxChunk(e.opts.Backend.Chunk())), AllLogits: s.wantsPromptLogprobs(),
-	})
+	}, true)
 	s.asked = asked
 	if exceeded != nil {
 		return outOfMemory(exceeded)

@@ -252,11 +252,11 @@ func (l *loop) preemptAll(ids []batch.ID) {
 }
 
 // wait waits for something to do. Requests that wait look again whether one whose mask is late
-// gives way, and images whether there is room.
+// gives way, and images and prompts whether there is room.
 func (l *loop) wait() {
 	l.blocks.prepare()
 	l.runner.shrink()
-	if len(l.parked) > 0 && l.sched.Waiting() > 0 || len(l.blocks.roomless) > 0 {
+	if len(l.parked) > 0 && l.sched.Waiting() > 0 || len(l.blocks.roomless)+len(l.blocks.unfit) > 0 {
 		again := time.AfterFunc(parkedToken, l.admission.notify)
 		defer again.Stop()
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
@@ -49,6 +50,11 @@ func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 		chunks, needed = p.others()
 		return chunks, needed, nil
 	}
+	return p.choose()
+}
+
+// choose returns the chunks of the prompts that fit.
+func (p *planner) choose() (chunks []batch.Row, needed int64, _ *refused) {
 	chunks = p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.blocks.held()...))
 	if len(chunks) == 0 {
 		return nil, 0, nil
@@ -57,6 +63,9 @@ func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 	v, exceeded := p.fitFirst(first, chunks[0])
 	if exceeded != nil {
 		return nil, 0, &refused{first, exceeded}
+	}
+	if slices.Contains(p.blocks.unfit, first) {
+		return p.choose()
 	}
 	if v.Tokens == 0 {
 		if p.awaitsHeadroom() {
@@ -95,6 +104,34 @@ func (p *planner) admit() {
 		}
 	}
 	p.blocks.restore(admitted)
+	p.blocks.unfit = slices.DeleteFunc(p.blocks.unfit, func(s *sequence) bool {
+		return p.byID[s.id] != s || !p.mayWait(s) || p.mayBegin(s)
+	})
+}
+
+// mayWait reports whether a prompt without memory to begin may wait: others have KV, and it has not
+// waited for long.
+func (p *planner) mayWait(s *sequence) bool {
+	if !s.unfitSince.IsZero() && time.Since(s.unfitSince) >= roomWait {
+		return false
+	}
+	for _, o := range p.byID {
+		if o != s && o.weighed && p.sched.InKV(o.id) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// mayBegin reports whether a prompt that waits for memory may fit now: there is more than when it was
+// weighed, after all that can be evicted was.
+func (p *planner) mayBegin(s *sequence) bool {
+	start := p.sched.InKV(s.id)
+	needed, r, exceeded := p.guard.Weigh(footprint.Prefill{
+		New: int64(len(s.tokens) - start), Cached: int64(start), Room: int64(p.kv.Room(tensor.RequestID(s.id))),
+		Chunk: int64(s.maxChunk(p.chunk)), AllLogits: s.wantsPromptLogprobs(),
+	})
+	return exceeded != nil || r.Limit == 0 || r.Limit-r.Held > s.unfitRoom && r.Fits(needed-r.Cached)
 }
 
 // budget is how many prompt tokens the next step may take.
@@ -140,7 +177,7 @@ func (p *planner) fitMore(chunks []batch.Row, taken int64) ([]batch.Row, int64) 
 		if err != nil || v.Tokens < c.Full {
 			return chunks[:i], taken
 		}
-		s.weighed = true
+		s.weighed, s.unfitSince = true, time.Time{}
 		taken += v.Needed
 	}
 	return chunks, taken
@@ -173,13 +210,20 @@ func (p *planner) fitFirst(s *sequence, row batch.Row) (guard.Verdict, *guard.Ex
 				id: s.id, request: p.guard.Ask(v.Ask), deadline: time.Now().Add(guard.HeadroomPatience), timer: time.AfterFunc(guard.HeadroomPatience, p.notify),
 			}
 			return guard.Verdict{}, nil
+		case v.Over && c.First && r.FitsAlone(v.Needed) && p.mayWait(s):
+			if s.unfitSince.IsZero() {
+				s.unfitSince = time.Now()
+			}
+			s.unfitRoom = r.Limit - r.Held
+			p.blocks.unfit = append(p.blocks.unfit, s)
+			return guard.Verdict{}, nil
 		case v.Over && c.First:
 			return guard.Verdict{}, p.guard.Refuse(int64(s.prompt), v.Needed, r)
 		case v.Over:
 			p.log.Warn("prompt was refused at the memory limit", "computed", c.Start, "rest", c.Rest, "used", r.Held, "needed", v.Needed, "limit", r.Limit)
 			return guard.Verdict{}, p.guard.Abort(v.Needed, r)
 		default:
-			s.weighed = true
+			s.weighed, s.unfitSince = true, time.Time{}
 			if v.Tokens < c.Full {
 				p.guard.Throttled()
 			}

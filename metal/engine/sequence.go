@@ -50,8 +50,12 @@ type sequence struct {
 	// asked is true if the agent was asked for room, weighed if the guard let the prompt
 	// begin.
 	asked, weighed bool
-	prefix         prefixState
-	draft          draftState
+	// unfitSince is when there was no memory for it to begin; zero if it did not wait. unfitRoom is the
+	// memory that there was when it was weighed last.
+	unfitSince time.Time
+	unfitRoom  int64
+	prefix     prefixState
+	draft      draftState
 	// images of the prompt; nil if there are none.
 	images *promptImages
 	// tools are the bytes of its schemas, nil if there are none, and held those of its prompt.
@@ -120,7 +124,7 @@ func (s *sequences) forget(id batch.ID) {
 
 // preempt drops the KV of a sequence that the scheduler took back to the queue.
 func (s *sequences) preempt(id batch.ID) {
-	s.byID[id].weighed, s.byID[id].parked = false, nil
+	s.byID[id].weighed, s.byID[id].parked, s.byID[id].unfitSince = false, nil, time.Time{}
 	s.kv.Drop(tensor.RequestID(id))
 }
 

@@ -22,9 +22,9 @@ type Estimator interface {
 
 // Room is the memory that the process holds now and may hold, in bytes.
 type Room struct {
-	// Held by the process without its pool; Cached of it are the prefix cache, and
-	// Pooled are in the back end's pool.
-	Held, Cached, Pooled int64
+	// Held by the process without its pool; Cached of it are the prefix cache, KV that
+	// of requests, and Pooled are in the back end's pool.
+	Held, Cached, KV, Pooled int64
 	// Own is the process's own limit, Limit the minimum of it and of what the
 	// Mac can give; 0 means none.
 	Own, Limit int64
@@ -34,6 +34,10 @@ type Room struct {
 
 // Fits reports whether this many more bytes stay under the limit.
 func (r Room) Fits(needed int64) bool { return r.Limit == 0 || needed <= r.Limit-r.Held }
+
+// FitsAlone reports whether this many more bytes fit without the prefix cache and the KV of
+// other requests.
+func (r Room) FitsAlone(needed int64) bool { return r.Fits(needed - r.Cached - r.KV) }
 
 // safe is how many more bytes may be taken without coming near the limit.
 func (r Room) safe() int64 { return r.Limit/1000*safePermille - r.Held }

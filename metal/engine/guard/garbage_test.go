@@ -45,7 +45,10 @@ func TestGarbageGivesWayToPrompts(t *testing.T) {
 			published++
 			g.SetLimits(Limits{Memory: c.limit, Footprint: c.footprint, Sequence: published})
 			garbage := weak.Make(new([1 << 20]byte))
-			refuse := func() *Exceeded { _, exceeded := g.Check(t.Context(), footprint.Prefill{New: 1}); return exceeded }
+			refuse := func() *Exceeded {
+				_, exceeded := g.Check(t.Context(), footprint.Prefill{New: 1}, false)
+				return exceeded
+			}
 			if c.abort {
 				refuse = func() *Exceeded { return g.Abort(50, g.Room()) }
 			}

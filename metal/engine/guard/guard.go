@@ -221,7 +221,7 @@ func (g *Guard) Room() Room {
 	p, m := g.limits.now(), g.opts.Backend.Memory()
 	cached := g.opts.Cached()
 	r := Room{
-		Held: held(m, cached+g.opts.Unread(), g.model.Load(), p.beyond), Cached: cached, Pooled: m.Pooled,
+		Held: held(m, cached+g.opts.Unread(), g.model.Load(), p.beyond), Cached: cached, KV: m.KV, Pooled: m.Pooled,
 		Own: g.ownLimit(p), CanAsk: p.CanMakeRoom,
 	}
 	r.Limit = r.Own
@@ -317,8 +317,9 @@ func (g *Guard) awaitHeadroom(ctx context.Context, bytes int64) {
 // Check refuses a prompt whose prefill would not fit under the limit in addition to what
 // is held now, before the request is admitted. Restored tokens are not computed, but take
 // KV all the same. The cached prefixes of other prompts are evicted when it is computed.
-// If the agent could make room it is asked once: asked is then true.
-func (g *Guard) Check(ctx context.Context, p footprint.Prefill) (asked bool, exceeded *Exceeded) {
+// If the agent could make room it is asked once: asked is then true. If waits is true, a
+// prompt that fits once other requests have ended or given way is not refused.
+func (g *Guard) Check(ctx context.Context, p footprint.Prefill, waits bool) (asked bool, exceeded *Exceeded) {
 	needed, r, exceeded := g.Weigh(p)
 	if exceeded != nil {
 		return false, exceeded
@@ -331,7 +332,7 @@ func (g *Guard) Check(ctx context.Context, p footprint.Prefill) (asked bool, exc
 		g.awaitHeadroom(ctx, needed)
 		r = g.Room()
 	}
-	if r.Fits(needed - r.Cached) {
+	if r.Fits(needed-r.Cached) || waits && r.FitsAlone(needed) {
 		return asked, nil
 	}
 	return asked, g.Refuse(p.New+p.Cached, needed, r)
@@ -390,8 +391,7 @@ func (g *Guard) Refuse(tokens, needed int64, r Room) *Exceeded {
 	if r.Own > 0 {
 		limit = r.Own
 	}
-	garbage, kv := g.collect(needed, r), g.opts.Backend.Memory().KV
-	if garbage || needed <= limit-(r.Held-kv) {
+	if g.collect(needed, r) || needed <= limit-(r.Held-r.KV) {
 		e.RetryAfter = retryAfter
 	}
 	return e
