@@ -99,10 +99,15 @@ type delivery struct {
 	forwarder *forwarder
 }
 
+// memory is for what is held back of the response.
+func (d delivery) memory(ctx context.Context) *held {
+	return d.forwarder.held.hold(source{d.mac, scopeOf(ctx).share})
+}
+
 // whole delivers a non-streaming response. What is held back of it is sent as soon
 // as there is no room for more.
 func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
-	memory := d.forwarder.held.hold(source{d.mac, tenantOf(ctx)})
+	memory := d.memory(ctx)
 	defer memory.free()
 	first, complete, err := readFirst(d.resp.Body, memory)
 	if err != nil {
@@ -151,7 +156,7 @@ func readFirst(from io.Reader, memory *held) (first []byte, complete bool, err e
 // another Mac takes over instead.
 func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	w, resp := d.w, d.resp
-	events := newBlocks(resp.Body, w.dialect, d.forwarder.held.hold(source{d.mac, tenantOf(ctx)}))
+	events := newBlocks(resp.Body, w.dialect, d.memory(ctx))
 	defer events.free()
 	resp.Header.Del("Content-Length")
 	begun, follow := false, w.keepAlives.follower()

@@ -21,13 +21,14 @@ var (
 // buffers are reused between responses.
 var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
 
-// source is the origin of a response: the Mac, and the tenant whose request it answers.
-type source struct{ mac, tenant string }
+// source is the origin of a response: the Mac, and the owner of the memory of the request that
+// it answers, see scope.
+type source struct{ mac, share string }
 
 // room bounds the memory for buffered parts of responses. Any number of responses may run,
 // because requests for stored ones need no slot of a replica. A Mac gets no more of it than
-// stays free for the others, and a tenant no more of a Mac's part than stays free for other
-// tenants: its clients may read slowly.
+// stays free for the others, and a tenant, or an address without one, no more of a Mac's part than
+// stays free for others: its clients may read slowly.
 type room struct {
 	most int64
 
@@ -46,7 +47,7 @@ func (r *room) take(of source, n int64) bool {
 	defer r.mu.Unlock()
 	mac, own := r.macs[of.mac], r.sources[of]
 	part := (r.most - (r.all - mac)) / 2
-	if mac+n > part || of.tenant != "" && own+n > (part-(mac-own))/2 {
+	if mac+n > part || of.share != "" && own+n > (part-(mac-own))/2 {
 		return false
 	}
 	r.all += n

@@ -106,6 +106,25 @@ func TestAttackResponsesThatATenantReadsSlowly(t *testing.T) {
 	}
 }
 
+// Without keys, an address has the share of a tenant.
+func TestResponsesThatAnAddressReadsSlowlyLeaveMemory(t *testing.T) {
+	f := &forwarder{held: newRoom(heldBytes)}
+	memory := func(address string) *held {
+		return delivery{mac: "mac-a", forwarder: f}.memory((&scope{share: address}).in(t.Context()))
+	}
+	text := bytes.Repeat([]byte("x"), 2*wholeBytes)
+	for range 400 {
+		if _, complete, err := readFirst(bytes.NewReader(text), memory("192.0.2.1")); err != nil || complete {
+			t.Fatalf("complete %t: %v", complete, err)
+		}
+	}
+	event := "data: " + strings.Repeat("x", eventBytes/4) + "\n\n"
+	b := newBlocks(strings.NewReader(event), dialect.OpenAI, memory("192.0.2.2"))
+	if got, err := b.next(); string(got) != event {
+		t.Errorf("another address gets %d bytes of an event of %d: %v", len(got), len(event), err)
+	}
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
