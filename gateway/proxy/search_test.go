@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -44,5 +45,41 @@ func TestMacsThatDoNotAnswerHideNoResponse(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestASlowMacDoesNotKeepSearchesFromOthers: it takes part of the time of each search, and no place of others.
+func TestASlowMacDoesNotKeepSearchesFromOthers(t *testing.T) {
+	w := newWorld(t)
+	kept := responses.NewAnywhere()
+	proof := kept.Proof()
+	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set(agentapi.HeaderResponseProof, proof)
+		say("stored")(rw, r)
+	})
+	var mu sync.Mutex
+	asked, most := 0, 0
+	w.addMac("slow", func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked++
+		most = max(most, asked)
+		mu.Unlock()
+		untilGone(r)
+		mu.Lock()
+		asked--
+		mu.Unlock()
+		rw.WriteHeader(http.StatusNotFound)
+	})
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			if resp := w.do("GET", dialect.PathResponses+"/"+kept.ID(), ""); resp.StatusCode != http.StatusOK {
+				t.Errorf("status %d", resp.StatusCode)
+			}
+		})
+	}
+	all.Wait()
+	if most < 4 {
+		t.Errorf("%d searches waited for the slow Mac at once", most)
 	}
 }

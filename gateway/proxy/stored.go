@@ -288,17 +288,20 @@ func (s *stored) find(ctx context.Context, c caller, id string) (mac string, fou
 	case err != nil:
 		return "", false, dispatch.Ended(ctx)
 	}
+	end = sync.OnceFunc(end)
 	defer end()
 	macs := s.table.Macs()
-	mac, err = s.search(ctx, macs, id)
+	mac, err = s.search(ctx, macs, id, end)
 	s.searched.add(c.share(), mac != "", len(macs), time.Now())
 	return mac, mac != "", err
 }
 
-// search is find without its limits. mac is empty if none stores the response.
-func (s *stored) search(ctx context.Context, macs []route.Mac, id string) (mac string, err error) {
+// search is find without its limits. mac is empty if none stores the response. It calls asked once it only
+// waits for Macs that answer late: other searches do not wait for these.
+func (s *stored) search(ctx context.Context, macs []route.Mac, id string, asked func()) (mac string, err error) {
 	asking, stop := context.WithTimeout(ctx, searchTime)
 	defer stop()
+	defer time.AfterFunc(disputeTime, asked).Stop()
 	var all errgroup.Group
 	all.SetLimit(searchAtOnce)
 	claims := make(chan claim, len(macs))
@@ -317,6 +320,7 @@ func (s *stored) search(ctx context.Context, macs []route.Mac, id string) (mac s
 			if sent > 0 {
 				claims <- claim{m.Name, sent}
 				time.AfterFunc(disputeTime, stop)
+				asked()
 			}
 			return err
 		})
