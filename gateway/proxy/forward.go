@@ -175,6 +175,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	}
 	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
 		defer time.AfterFunc(refusalTime, func() { cancel(errTry) }).Stop()
+		w.meter.refusedWith(resp.Header)
 		return refusal(ctx, running, resp)
 	}
 	d := delivery{w: w, req: req, resp: resp, mac: lease.Mac, forwarder: f}

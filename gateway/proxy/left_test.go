@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -76,5 +77,38 @@ func TestTokensBeforeARefusalAreCounted(t *testing.T) {
 	l.idle()
 	if got := l.counter("api_key_tokens_total"); got != 600 {
 		t.Errorf("%v tokens were counted, want 600", got)
+	}
+}
+
+// TestTokensBeforeAnotherMacTakesOverAreCounted: a Mac scores pairs, and then has no place for the last one.
+func TestTokensBeforeAnotherMacTakesOverAreCounted(t *testing.T) {
+	for name, last := range map[string]http.HandlerFunc{
+		"another answers": func(rw http.ResponseWriter, r *http.Request) {
+			agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 700, 0)
+			say("scores")(rw, r)
+		},
+		"another refuses": refuse(notReady),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocked(t)
+			var tries atomic.Int64
+			for _, mac := range []string{"a", "b"} {
+				l.addMac(mac, func(rw http.ResponseWriter, r *http.Request) {
+					if tries.Add(1) > 1 {
+						last(rw, r)
+						return
+					}
+					agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 600, 0)
+					refuse(notReady)(rw, r)
+				})
+			}
+			token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 5000})
+			read(t, l.with(token, "POST", dialect.PathScore, `{"model":"m","text_1":["q","r"],"text_2":["a","b"]}`))
+			l.idle()
+			want := map[string]float64{"another answers": 1300, "another refuses": 600}[name]
+			if got := l.counter("api_key_tokens_total"); got != want {
+				t.Errorf("%v tokens were counted, want %v", got, want)
+			}
+		})
 	}
 }

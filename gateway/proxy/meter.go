@@ -21,6 +21,7 @@ type meter struct {
 	key     *keys.Key
 	counted int64 // against the key so far
 	total   int64 // as the agent reported it; 0 if unknown
+	refused int64 // as agents reported it that refused the request; another one may answer it
 	// soFar is what the agent reported of a response that has not begun: it is used if the
 	// client leaves before the end.
 	soFar atomic.Int64
@@ -83,6 +84,16 @@ func (m *meter) reported(n int64) {
 	}
 }
 
+// refusedWith counts what an agent computed before it refused the request.
+func (m *meter) refusedWith(h http.Header) {
+	if m == nil {
+		return
+	}
+	if n, ok := agentapi.Tokens(h); ok {
+		m.refused = min(m.allowed, m.refused+min(m.allowed, n.Sum()))
+	}
+}
+
 func (m *meter) add(n int64) {
 	if n != 0 {
 		m.key.AddTokens(n, m.keys.Now())
@@ -90,7 +101,8 @@ func (m *meter) add(n int64) {
 	}
 }
 
-// settle corrects the count at the end, to the agent's total if there is one. Without it, a
+// settle corrects the count at the end, to the agent's total if there is one, with what those computed
+// that refused the request. Without it, a
 // refused or failed request used what the agent reported so far, for example nothing, and a
 // request whose connection was closed, or whose time was over, used the larger of what was counted
 // and reported.
@@ -99,11 +111,11 @@ func (m *meter) settle(status int) {
 	case m == nil:
 		return
 	case m.total > 0:
-		m.add(m.total - m.counted)
+		m.add(min(m.total+m.refused, m.allowed) - m.counted)
 	case status >= http.StatusBadRequest && status != http.StatusGatewayTimeout:
-		m.add(min(m.soFar.Load(), m.allowed) - m.counted)
+		m.add(min(m.soFar.Load()+m.refused, m.allowed) - m.counted)
 	default:
-		m.add(max(0, min(m.soFar.Load(), m.allowed)-m.counted))
+		m.add(max(0, min(m.soFar.Load()+m.refused, m.allowed)-m.counted))
 	}
 	m.keys.CountTokens(m.key, m.counted)
 }
