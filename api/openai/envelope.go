@@ -29,6 +29,9 @@ type Envelope struct {
 	MaxTokens int64
 	// Inputs is how many texts are to be embedded or scored; 0 means one.
 	Inputs int
+	// Common is the length of the JSON of what is read with each of them: a query, or an
+	// instruction.
+	Common int
 	// CacheKey names the conversation; it may be empty.
 	CacheKey string
 	// CacheSalt separates cached prompts within a tenant; it may be empty.
@@ -108,6 +111,12 @@ func (e *Envelope) read(name []byte, value json.RawMessage) {
 		e.Inputs += count(value, maxInputs)
 	case "documents", "texts", "text_2":
 		e.Inputs += count(value, maxInputs)
+	case "query", "instruction":
+		e.Common += len(value)
+	case "text_1", "queries":
+		if count(value, 2) < 2 { // else each is read with one document
+			e.Common += len(value)
+		}
 	case "max_tokens", "max_completion_tokens", "max_output_tokens":
 		most, _ := strconv.ParseInt(string(value), 10, 64) // the backend rejects anything but a number
 		e.MaxTokens = max(e.MaxTokens, most)

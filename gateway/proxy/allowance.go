@@ -47,9 +47,10 @@ func allowanceOf(path string, e outline, body []byte, candidates []*route.Model)
 }
 
 // estimateOf estimates the tokens of a request's prompt: that of an image is at most what an image
-// has, however many bytes it has.
+// has, however many bytes it has, and a query is read with each document.
 func estimateOf(e outline, body []byte) int64 {
-	return 1 + (int64(len(body))-e.beyond)/bytesPerToken
+	again := int64(e.Common) * int64(max(0, e.Inputs-1))
+	return 1 + (int64(len(body))-e.beyond+again)/bytesPerToken
 }
 
 // imagesIn counts the images of a conversation: one at a URL takes few bytes and many tokens.

@@ -73,3 +73,31 @@ func TestAttackTokensOfImagesAreCharged(t *testing.T) {
 		}
 	}
 }
+
+// What is read with each text counts for each.
+func TestAQueryCountsForEachDocument(t *testing.T) {
+	long := strings.Repeat("q", 998) // 1,000 bytes with quotes
+	for name, tc := range map[string]struct {
+		path, body string
+		times      int
+	}{
+		"a query":          {dialect.PathRerank, `{"model":"m","query":"` + long + `","documents":["a","b","c"]}`, 3},
+		"of version 2":     {dialect.PathRerankV2, `{"model":"m","query":"` + long + `","documents":["a","b"]}`, 2},
+		"with texts":       {dialect.PathRerank, `{"model":"m","query":"` + long + `","texts":["a","b","c"]}`, 3},
+		"an instruction":   {dialect.PathRerank, `{"model":"m","instruction":"` + long + `","documents":["a","b","c"]}`, 3},
+		"one text":         {dialect.PathScore, `{"model":"m","text_1":"` + long + `","text_2":["a","b","c"]}`, 3},
+		"in a list":        {dialect.PathScore, `{"model":"m","queries":["` + long[2:] + `"],"documents":["a","b","c"]}`, 3},
+		"pairs":            {dialect.PathScore, `{"model":"m","text_1":["` + long + `","r"],"text_2":["a","b"]}`, 1},
+		"before texts":     {dialect.PathEmbeddings, `{"model":"m","instruction":"` + long + `","input":["a","b","c"]}`, 3},
+		"before one text":  {dialect.PathEmbeddings, `{"model":"m","instruction":"` + long + `","input":"a"}`, 1},
+		"not of the route": {dialect.PathEmbeddings, `{"model":"m","query":"` + long + `","input":["a","b","c"]}`, 1},
+	} {
+		e, err := outlineOf(tc.path, []byte(tc.body), "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := estimateOf(e, []byte(tc.body)), 1+int64(len(tc.body)+1000*(tc.times-1))/bytesPerToken; got != want {
+			t.Errorf("%s: %d tokens, want %d", name, got, want)
+		}
+	}
+}

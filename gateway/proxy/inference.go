@@ -77,10 +77,10 @@ var membersOf = map[string][]string{
 	dialect.PathCountTokens: {"messages", "system", "tools"},
 	dialect.PathResponses:   {"input", "instructions", "tools", "previous_response_id", "background", "max_output_tokens"},
 	dialect.PathInputTokens: {"input", "instructions", "tools", "previous_response_id", "background", "max_output_tokens"},
-	dialect.PathEmbeddings:  {"input"},
-	dialect.PathRerank:      {"documents", "texts"},
-	dialect.PathRerankV2:    {"documents"},
-	dialect.PathScore:       {"text_2", "documents"},
+	dialect.PathEmbeddings:  {"input", "instruction"},
+	dialect.PathRerank:      {"query", "documents", "texts", "instruction"},
+	dialect.PathRerankV2:    {"query", "documents", "instruction"},
+	dialect.PathScore:       {"text_1", "queries", "text_2", "documents", "instruction"},
 }
 
 // envelopeOf decodes the envelope of a request.

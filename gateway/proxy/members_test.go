@@ -29,7 +29,7 @@ func TestMembersAreThoseThatTheAgentReads(t *testing.T) {
 	}
 	texts := func(d *openai.Decoder, body []byte) error { _, err := rerank.DecodeTexts(d, body); return err }
 	for _, path := range forwarded {
-		for _, name := range []string{"messages", "prompt", "input", "system", "instructions", "tools", "n", "documents", "texts", "text_2",
+		for _, name := range []string{"messages", "prompt", "input", "system", "instructions", "tools", "n", "documents", "texts", "text_1", "text_2", "query", "queries", "instruction",
 			"max_tokens", "max_completion_tokens", "max_output_tokens", "previous_response_id", "background"} {
 			decode := agent[path]
 			if path == dialect.PathRerank && name == "texts" {
