@@ -182,6 +182,19 @@ func wantNothingOf(w *world, mac string) {
 	}
 }
 
+// TestDeleteADeploymentWhoseReplicasAreOrphaned: the garbage collector removes the owner of each
+// replica, which this test does in its place, and the replicas are released all the same.
+func TestDeleteADeploymentWhoseReplicasAreOrphaned(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	d := w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	r := w.replicas("small")[0]
+	w.must(w.c.Patch(w.ctx, &r, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`))))
+	w.must(w.c.Delete(w.ctx, d))
+	w.endsInTime(d)
+}
+
 // TestDeleteIsNotOverWhenAnotherEpochWasReleased: a Mac that returns first reports its old
 // state. A report on a replica or an epoch that was not assigned to it releases nothing,
 // and makes nothing ready.

@@ -29,10 +29,9 @@ import (
 
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
-	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.ModelDeployment{}, handler.OnlyControllerOwner())
 	return ctrl.NewControllerManagedBy(mgr).Named("modeldeployment").WithOptions(o).
 		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.ModelReplica{}, onNews{owner}).
+		Watches(&v1alpha1.ModelReplica{}, onNews{handler.EnqueueRequestsFromMapFunc(ofReplica)}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&v1alpha1.ModelDeployment{}, fairqueue.InTurns(r.onClaims())).
 		Watches(&v1alpha1.ModelDeployment{}, fairqueue.InTurns(handler.EnqueueRequestsFromMapFunc(r.routers)), builder.WithPredicates(comesOrGoes())).
@@ -41,6 +40,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Watches(&v1alpha1.ModelProfile{}, handler.EnqueueRequestsFromMapFunc(r.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.underRules), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
+}
+
+// ofReplica returns the deployment of a replica by its spec: the garbage collector may have removed
+// the owner.
+func ofReplica(_ context.Context, o client.Object) []reconcile.Request {
+	key := client.ObjectKey{Namespace: o.GetNamespace(), Name: o.(*v1alpha1.ModelReplica).Spec.DeploymentRef.Name}
+	return []reconcile.Request{{NamespacedName: key}}
 }
 
 // specChanged drops our own status writes, and passes decisions of the autoscaler, and a spec that
