@@ -75,13 +75,15 @@ type Enforcer struct {
 	level   v1alpha1.PressureLevel
 	last    Decision // of the last poll that was complete
 	// Consecutive polls: under the mark of the level; over the fixed ceiling;
-	// hard by the dynamic term alone; lenient although no engine can release memory; lenient.
-	below, over, dip, stuck, soft int
-	settling                      int       // polls in which footprints still fell, less the others
-	gracePoll                     int64     // the poll of grace of this emergency; 0: none yet
-	criticalStep                  time.Time // the last step against pressure that only the system reports
-	engines                       map[Key]*engineState
-	unmeasured                    map[Key]time.Time // since when an engine could not be measured
+	// hard by the dynamic term alone; lenient although no engine can release memory.
+	below, over, dip, stuck int
+	soft                    int       // polls of lenient pressure, less the others
+	between                 bool      // lenient pressure in an extra poll since the last counted one
+	settling                int       // polls in which footprints still fell, less the others
+	gracePoll               int64     // the poll of grace of this emergency; 0: none yet
+	criticalStep            time.Time // the last step against pressure that only the system reports
+	engines                 map[Key]*engineState
+	unmeasured              map[Key]time.Time // since when an engine could not be measured
 }
 
 // engineState is what the Enforcer remembers of one engine between polls, as
@@ -419,17 +421,22 @@ func (e *Enforcer) lenient(s observation) bool {
 }
 
 // pause reports whether new prompts wait: under any pressure, unless lenient pressure
-// lasts, for less long if no engine can release memory; they would wait forever. The
+// lasts, for less long if no engine can release memory; they would wait forever. An engine
+// within its limit may end it for a poll, or cause it between polls, as often as it likes. The
 // guard of an engine still runs none for which the Mac has no room.
 func (e *Enforcer) pause(s observation) bool {
-	if !e.lenient(s) {
-		e.stuck, e.soft = 0, 0
+	lenient := e.lenient(s)
+	e.between = e.between || lenient
+	if !e.extra {
+		e.soft, e.between = tally(e.soft, e.between, softPolls), false
+	}
+	switch {
+	case !lenient:
+		e.stuck = 0
 		return e.level != v1alpha1.PressureNormal
+	case e.stuck < stuckPolls: // else until it is no longer lenient
+		e.stuck = e.inARow(e.stuck, !e.canFall(s))
 	}
-	if e.stuck >= stuckPolls || e.soft >= softPolls {
-		return false // until it is no longer lenient
-	}
-	e.stuck, e.soft = e.inARow(e.stuck, !e.canFall(s)), e.inARow(e.soft, true)
 	return e.stuck < stuckPolls && e.soft < softPolls
 }
 

@@ -1,0 +1,33 @@
+package memory
+
+import "testing"
+
+// TestPromptsPassUnderSoftPressureThatComesAndGoes, of engines within their limits: each of them
+// decides about it where the others use what they reserved, and knows when prompts are let through.
+func TestPromptsPassUnderSoftPressureThatComesAndGoes(t *testing.T) {
+	full, calm := with(pinned(91), busy), with(pinned(80), busy)
+	for name, second := range map[string]func(p *polls) (waits bool){
+		"it goes as soon as prompts pass": func(p *polls) bool {
+			if !p.see(0, full).PausePrefill {
+				return p.see(0, calm).PausePrefill
+			}
+			return true
+		},
+		"it is there between the polls that count": func(p *polls) bool {
+			p.see(0, calm)
+			return p.soon(full).PausePrefill
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, waits := newPolls(), 0
+			for range 3600 {
+				if second(p) {
+					waits++
+				}
+			}
+			if waits > 2*softPolls {
+				t.Errorf("prompts wait in %d of 3600 polls", waits)
+			}
+		})
+	}
+}
