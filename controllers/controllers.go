@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -40,6 +41,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/api/watched"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade"
 	"metalfleet.dev/metalfleet/controllers/autoscaler"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
@@ -135,18 +137,21 @@ func Scheme() *runtime.Scheme {
 // ManagerOptions returns the manager's options: a cache without Secrets of other
 // namespaces, and reads that see our own writes, which counting each thing once depends on.
 // Models are read in the watched namespaces; none means all.
-func ManagerOptions(namespace string, watched ...string) ctrl.Options {
+func ManagerOptions(namespace string, namespaces ...string) ctrl.Options {
 	return ctrl.Options{
 		Scheme: Scheme(),
-		Cache:  cacheOptions(namespace, watched),
+		Cache:  cacheOptions(namespace, namespaces),
 		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
+		NewCache: func(config *rest.Config, o cache.Options) (cache.Cache, error) {
+			return watched.NewCache(config, o, namespaces...)
+		},
 	}
 }
 
-func cacheOptions(namespace string, watched []string) cache.Options {
+func cacheOptions(namespace string, namespaces []string) cache.Options {
 	here := map[string]cache.Config{namespace: {}}
 	var models map[string]cache.Config // nil reads all namespaces
-	for _, name := range watched {
+	for _, name := range namespaces {
 		if models == nil {
 			models = map[string]cache.Config{}
 		}

@@ -38,6 +38,7 @@ import (
 	"metalfleet.dev/metalfleet/api/scrape"
 	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/api/watched"
 	"metalfleet.dev/metalfleet/gateway/demand"
 	"metalfleet.dev/metalfleet/gateway/fairqueue"
 	"metalfleet.dev/metalfleet/gateway/identity"
@@ -228,7 +229,7 @@ func newCache(o Options) (cache.Cache, error) {
 	}
 	kinds := route.Kinds(o.Watch...)
 	kinds[client.Object(&corev1.Secret{})] = identity.Kind(o.Namespace)
-	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, Mapper: mapper(), ByObject: kinds, ReaderFailOnMissingInformer: true})
+	informers, err := watched.NewCache(o.REST, cache.Options{Scheme: scheme, Mapper: mapper(), ByObject: kinds, ReaderFailOnMissingInformer: true}, o.Watch...)
 	if err != nil {
 		return nil, fmt.Errorf("watch the API server: %w", err)
 	}

@@ -2,19 +2,19 @@ package memory
 
 import "testing"
 
-// TestPromptsPassUnderSoftPressureThatComesAndGoes, of engines within their limits: each of them
+// TestPromptsPassUnderSoftPressureThatIsInterrupted, of engines within their limits: each of them
 // decides about it where the others use what they reserved, and knows when prompts are let through.
-func TestPromptsPassUnderSoftPressureThatComesAndGoes(t *testing.T) {
-	full, calm := with(pinned(91), busy), with(pinned(80), busy)
+func TestPromptsPassUnderSoftPressureThatIsInterrupted(t *testing.T) {
+	full, rests := with(pinned(91), busy), with(pinned(80), busy)
 	for name, second := range map[string]func(p *polls) (waits bool){
-		"it goes as soon as prompts pass": func(p *polls) bool {
+		"it ends as soon as prompts pass": func(p *polls) bool {
 			if !p.see(0, full).PausePrefill {
-				return p.see(0, calm).PausePrefill
+				return p.see(0, rests).PausePrefill
 			}
 			return true
 		},
 		"it is there between the polls that count": func(p *polls) bool {
-			p.see(0, calm)
+			p.see(0, rests)
 			return p.soon(full).PausePrefill
 		},
 	} {

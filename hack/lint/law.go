@@ -49,8 +49,7 @@ func law() []room {
 	rooms := []room{
 		{path: "api", own: []string{"api/..."}, kube: []string{"k8s.io/apimachinery/..."},
 			why: "api holds contracts: itself, the standard library and apimachinery only"},
-		{path: "api/model",
-			why: "api/model is for every program: the standard library only"},
+		{path: "api/model", why: "api/model is for every program: the standard library only"},
 		{path: "api/v1alpha1", own: []string{"api/..."}, kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
 			why: "api/v1alpha1 may use apimachinery and core/v1, nothing else"},
 		{path: "api/applyconfiguration", own: []string{"api/..."},
@@ -58,6 +57,7 @@ func law() []room {
 			why:  "api/applyconfiguration is generated from api/v1alpha1"},
 		{path: "api/scrape", own: []string{"api/intake"}, kube: every,
 			why: "api/scrape protects metrics and knows nothing of the fleet"},
+		{path: "api/watched", own: []string{"api/v1alpha1"}, kube: every, why: "api/watched makes caches of the kinds of the API"},
 		{path: "api/intake", own: []string{"api/..."}, libs: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/sys/unix"},
 			why: "api/intake bounds what clients use and knows nothing of the fleet"},
 		{path: "api/tracing", own: []string{"api/tracing/..."}, libs: []string{"github.com/go-logr/logr", "go.opentelemetry.io/...", "google.golang.org/protobuf/proto"},
