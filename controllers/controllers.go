@@ -188,8 +188,20 @@ func bare(in any) (any, error) {
 		o.SetManagedFields(nil)
 		o.SetGenerateName("")
 	}
+	if mac, ok := in.(*v1alpha1.MacNode); ok {
+		kept := map[string]string{}
+		for _, key := range []string{v1alpha1.AnnotationLost, v1alpha1.AnnotationEnrolledKey} {
+			if value := mac.Annotations[key]; value != "" && len(value) <= maxAnnotation {
+				kept[key] = value
+			}
+		}
+		mac.Annotations = kept
+	}
 	return in, nil
 }
+
+// maxAnnotation is the length of an annotation of a Mac: those that are read are a word, or a fingerprint.
+const maxAnnotation = 256
 
 func having(label string) labels.Selector {
 	r, err := labels.NewRequirement(label, selection.Exists, nil)

@@ -3,6 +3,7 @@ package controllers
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,5 +42,26 @@ func TestTheCacheKeepsNoUnboundedMetadata(t *testing.T) {
 				t.Errorf("the cache keeps %s of a %T", name, kind)
 			}
 		}
+	}
+}
+
+// TestOfTheAnnotationsOfAMacTheCacheKeepsThoseThatAreRead: who administers Macs may write any, of 128 KiB each.
+func TestOfTheAnnotationsOfAMacTheCacheKeepsThoseThatAreRead(t *testing.T) {
+	long := strings.Repeat("x", 64<<10)
+	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		v1alpha1.AnnotationLost: "true", v1alpha1.AnnotationEnrolledKey: long, "metalfleet.dev/other": "x", "other": long,
+	}}}
+	bared := func() map[string]string {
+		if _, err := bare(mac); err != nil {
+			t.Fatal(err)
+		}
+		return mac.Annotations
+	}
+	if got := bared(); len(got) != 1 || got[v1alpha1.AnnotationLost] != "true" {
+		t.Errorf("the cache keeps %d annotations", len(got))
+	}
+	mac.Annotations = map[string]string{v1alpha1.AnnotationEnrolledKey: "key"}
+	if got := bared(); got[v1alpha1.AnnotationEnrolledKey] != "key" {
+		t.Errorf("the cache keeps %v", got)
 	}
 }
