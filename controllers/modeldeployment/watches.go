@@ -29,6 +29,7 @@ import (
 
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	patient := fairqueue.AfterRefusals(r, &o)
 	return ctrl.NewControllerManagedBy(mgr).Named("modeldeployment").WithOptions(o).
 		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelReplica{}, onNews{handler.EnqueueRequestsFromMapFunc(ofReplica)}).
@@ -39,7 +40,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
 		Watches(&v1alpha1.ModelProfile{}, handler.EnqueueRequestsFromMapFunc(r.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.NamespaceRules{}, handler.EnqueueRequestsFromMapFunc(r.underRules), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(r)
+		Complete(patient)
 }
 
 // ofReplica returns the deployment of a replica by its spec: the garbage collector may have removed

@@ -31,6 +31,7 @@ import (
 	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
@@ -53,12 +54,13 @@ type Reconciler struct {
 
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	patient := fairqueue.AfterRefusals(r, &o)
 	return ctrl.NewControllerManagedBy(mgr).Named("modelreplica").WithOptions(o).
 		For(&v1alpha1.ModelReplica{}).
 		Watches(&v1alpha1.MacNode{}, r.ofMac()).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor),
 			builder.WithPredicates(accountChanged())).
-		Complete(r)
+		Complete(patient)
 }
 
 // ofMac returns the replicas of a Mac whose report or state changed: one entry of a report

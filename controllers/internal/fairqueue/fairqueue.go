@@ -3,9 +3,11 @@
 //
 // It owns the order of requests that are due. Delays, retries and the rule that a request
 // is processed once at a time are those of client-go's queue. Requests of the first list of
-// a watch come after changes of the same namespace.
+// a watch come after changes of the same namespace. Passes that the API server takes long to refuse
+// are repeated seldom.
 //
-// Start reading at New and lanes.Pop; InTurns does the same for the events of a watch.
+// Start reading at New and lanes.Pop; InTurns does the same for the events of a watch, and
+// AfterRefusals delays retries.
 package fairqueue
 
 import (
