@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 )
 
@@ -105,11 +104,11 @@ func SchemaConstraint(param string, raw json.RawMessage) (Constraint, error) {
 	c := Constraint{Kind: ConstraintSchema, Param: param}
 	switch kind(raw) {
 	case "object", "boolean":
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, raw); err != nil {
-			return c, malformed(raw, 0, err.Error())
+		text, err := Compact(raw)
+		if err != nil {
+			return c, err
 		}
-		c.Text = compact.String()
+		c.Text = string(text)
 	case "string":
 		if err := json.Unmarshal(raw, &c.Text); err != nil {
 			return c, malformed(raw, 0, err.Error())

@@ -215,8 +215,10 @@ func join(within, name string) string {
 }
 
 // Shorten truncates a client's text for use in an error message.
-func Shorten(s string) string {
-	const most = 64
+func Shorten(s string) string { return shortenTo(64, s) }
+
+// shortenTo truncates a text to a number of bytes, and keeps no memory of the rest.
+func shortenTo(most int, s string) string {
 	if len(s) <= most {
 		return s
 	}
@@ -225,6 +227,16 @@ func Shorten(s string) string {
 		cut--
 	}
 	return s[:cut] + "..."
+}
+
+// Compact returns a JSON value without white space. It keeps no memory of the white space, since
+// it may be stored much longer than its request.
+func Compact(raw json.RawMessage) (json.RawMessage, error) {
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return nil, malformed(raw, 0, err.Error())
+	}
+	return bytes.Clone(b.Bytes()), nil
 }
 
 // kind returns the JSON type of a valid value.
@@ -349,6 +361,7 @@ func unsupported(param string, neutral []string) *Error {
 	if len(neutral) > 0 {
 		remedy = "Omit it or send " + strings.Join(neutral, " or ") + "."
 	}
+	param = Shorten(param)
 	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeUnsupportedParameter,
 		Message: fmt.Sprintf("The parameter '%s' is not supported. %s", param, remedy)}
 }
@@ -360,6 +373,7 @@ func unknownParameter(param string) error {
 }
 
 func required(param string) error {
+	param = Shorten(param)
 	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeMissingParameter,
 		Message: fmt.Sprintf("The parameter '%s' is required.", param)}
 }

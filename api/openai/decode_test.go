@@ -358,7 +358,7 @@ func checkOutcome(t *testing.T, request any, err error, isNil bool) {
 	}
 	if err != nil {
 		var e *Error
-		if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || len(e.Message) > 1000 {
+		if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || len(e.Message) > maxMessage+len("...") {
 			t.Fatalf("untyped or unbounded error: %v", err)
 		}
 		return

@@ -107,11 +107,15 @@ func (e *Error) MarshalJSON() ([]byte, error) {
 	return Marshal(errorEnvelope{Error: &b})
 }
 
+// maxMessage bounds a message that repeats what its client sent: it is kept until the client
+// has read it, which no budget counts.
+const maxMessage = 1 << 10
+
 // Invalid returns a 400 about one parameter, or about the whole body when param
 // is empty.
 func Invalid(param, format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: TypeInvalidRequest, Param: Shorten(param), Code: CodeInvalidValue,
-		Message: fmt.Sprintf(format, args...)}
+		Message: shortenTo(maxMessage, fmt.Sprintf(format, args...))}
 }
 
 // Unauthorized returns a 401.

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -138,12 +137,9 @@ func (t *Tool) decodeParameters(param string, raw json.RawMessage) error {
 	if kind(raw) != "object" {
 		return wrongKind(param, "a JSON schema, which is an object", raw)
 	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, raw); err != nil {
-		return malformed(raw, 0, err.Error())
-	}
-	t.Parameters = compact.Bytes()
-	return nil
+	var err error
+	t.Parameters, err = Compact(raw)
+	return err
 }
 
 // toolFields returns the fields of chat completions.

@@ -6,6 +6,19 @@ import (
 	"testing"
 )
 
+// TestSchemasKeepNoMemoryOfTheirWhiteSpace: responses are stored with their schemas for a day, and
+// count the JSON that a client sees.
+func TestSchemasKeepNoMemoryOfTheirWhiteSpace(t *testing.T) {
+	schema, err := Compact([]byte("{" + strings.Repeat(" ", 1<<20) + "}"))
+	if err != nil || string(schema) != "{}" || cap(schema) > 1<<10 {
+		t.Errorf("%q takes %d bytes, %v", schema, cap(schema), err)
+	}
+	var tool Tool
+	if err := tool.decodeParameters("p", []byte("{"+strings.Repeat(" ", 1<<20)+"}")); err != nil || cap(tool.Parameters) > 1<<10 {
+		t.Errorf("%q takes %d bytes, %v", tool.Parameters, cap(tool.Parameters), err)
+	}
+}
+
 func TestToolsThatCannotBeMeantAreRefused(t *testing.T) {
 	tool := func(function string) string { return `"tools":[{"type":"function","function":` + function + `}]` }
 	user := `"messages":[{"role":"user","content":"a"}]`

@@ -1,7 +1,6 @@
 package responses
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"maps"
@@ -275,13 +274,16 @@ func (d *decoder) format(param string, raw json.RawMessage) error {
 	case f.Schema == nil:
 		return openai.Required(param + ".schema")
 	}
-	var compact bytes.Buffer
-	if kind := openai.Kind(f.Schema); kind != "object" && kind != "boolean" || json.Compact(&compact, f.Schema) != nil {
+	if kind := openai.Kind(f.Schema); kind != "object" && kind != "boolean" {
 		return openai.WrongKind(param+".schema", "a JSON schema", f.Schema)
 	}
-	f.Schema = compact.Bytes()
+	schema, err := openai.Compact(f.Schema)
+	if err != nil {
+		return err
+	}
+	f.Schema = schema
 	d.r.Format = f
-	return constrain(openai.Constraint{Kind: openai.ConstraintSchema, Text: compact.String(), Param: param + ".schema"})
+	return constrain(openai.Constraint{Kind: openai.ConstraintSchema, Text: string(schema), Param: param + ".schema"})
 }
 
 // includeLogprobs requests log-probabilities of the output.

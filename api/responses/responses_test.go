@@ -221,6 +221,26 @@ func TestMetadataIsCountedInCharacters(t *testing.T) {
 	}
 }
 
+// TestErrorsRepeatLittleOfARequest: an error waits for its client to read it, and counts nowhere.
+func TestErrorsRepeatLittleOfARequest(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for name, body := range map[string]string{
+		"a key of metadata":   metadata(`"` + long + `":1`),
+		"a type of an item":   `{"model":"m","input":[{"type":"` + long + `"}]}`,
+		"a field of an item":  `{"model":"m","input":[{"type":"message","role":"user","content":"a","` + long + `":1}]}`,
+		"a role":              `{"model":"m","input":[{"role":"` + long + `","content":"a"}]}`,
+		"a tool":              `{"model":"m","input":"a","tools":[{"type":"` + long + `"}]}`,
+		"a tool choice":       `{"model":"m","input":"a","tool_choice":"` + long + `"}`,
+		"a field of a format": `{"model":"m","input":"a","text":{"format":{"type":"text","` + long + `":1}}}`,
+		"a field":             `{"model":"m","input":"a","` + long + `":1}`,
+	} {
+		_, err := Decode(strictly(), []byte(body))
+		if e := openai.AsError(err); err == nil || len(e.Message)+len(e.Param) > 2<<10 {
+			t.Errorf("%s: %d bytes of message and %d of its parameter (%.80v)", name, len(e.Message), len(e.Param), err)
+		}
+	}
+}
+
 // custom is a request with a custom tool.
 func custom(members string) string {
 	return `{"model":"m","input":"a","tools":[{"type":"custom","name":"f"` + members + `}]}`
