@@ -298,11 +298,8 @@ func items(all []responses.Item, query url.Values) (list responses.ItemList, err
 		}
 		limit = n
 	}
-	all = slices.Clone(all)
-	switch order := query.Get("order"); {
-	case order == "desc" || !query.Has("order"):
-		slices.Reverse(all)
-	case order != "asc":
+	newest := !query.Has("order") || query.Get("order") == "desc"
+	if order := query.Get("order"); !newest && order != "asc" {
 		return list, openai.Invalid("order", "'order' must be asc or desc, not %s.", openai.Shorten(order))
 	}
 	if query.Has("after") {
@@ -311,10 +308,21 @@ func items(all []responses.Item, query url.Values) (list responses.ItemList, err
 		if i < 0 {
 			return list, openai.Invalid("after", "'after' is not an item of this response: %s.", openai.Shorten(after))
 		}
-		all = all[i+1:]
+		if newest {
+			all = all[:i]
+		} else {
+			all = all[i+1:]
+		}
 	}
-	list = responses.ItemList{Object: "list", Data: append([]responses.Item{}, all[:min(limit, len(all))]...), HasMore: len(all) > limit}
-	if n := len(list.Data); n > 0 {
+	n := min(limit, len(all))
+	list = responses.ItemList{Object: "list", Data: make([]responses.Item, n), HasMore: len(all) > limit}
+	if newest { // others read the same items
+		copy(list.Data, all[len(all)-n:])
+		slices.Reverse(list.Data)
+	} else {
+		copy(list.Data, all)
+	}
+	if n > 0 {
 		list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[n-1].ID
 	}
 	return list, nil

@@ -185,6 +185,8 @@ func TestInputItemsArePaged(t *testing.T) {
 		return l
 	}
 	page("", "c", "b", "a")
+	latest := page("?limit=2", "c", "b")
+	page("?order=desc&after="+*latest.LastID, "a")
 	first := page("?order=asc&limit=2", "a", "b")
 	if !first.HasMore || *first.LastID != first.Data[1].ID || *first.FirstID != first.Data[0].ID {
 		t.Errorf("%+v", first)
