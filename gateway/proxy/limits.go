@@ -19,6 +19,8 @@ const (
 	unreadTime = 2 * time.Second
 	// maxTimeout is the longest time limit that a client may set.
 	maxTimeout = 24 * time.Hour
+	// maxParameters bounds those of a query, each of which takes as long as a small request.
+	maxParameters = 32
 )
 
 // limits bound the memory and the time of each request.

@@ -23,6 +23,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -237,6 +238,8 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 	switch {
 	case refused != nil:
 		return refused
+	case strings.Count(r.URL.RawQuery, "&") >= maxParameters:
+		return openai.Invalid("", "The query string after '?' has more than %d parameters.", maxParameters)
 	case to.open:
 		return to.handle(ctx, c, w, r)
 	}

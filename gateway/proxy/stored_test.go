@@ -39,6 +39,12 @@ func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 			t.Errorf("%s: %d %s", query, resp.StatusCode, read(t, resp))
 		}
 	}
+	many := "?a" + strings.Repeat("&a", 32)
+	for _, path := range []string{dialect.PathResponses + "/" + id, dialect.PathModels, "/"} {
+		if got := read(t, w.do("GET", path+many, "")); !strings.Contains(got, "more than 32 parameters") {
+			t.Errorf("%s with 33 parameters: %s", path, got)
+		}
+	}
 	if b.requests.Load() != before {
 		t.Error("a part of a query went on to the agent")
 	}
