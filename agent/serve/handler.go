@@ -401,7 +401,7 @@ func urgency(h http.Header, named *int) (int32, error) {
 	case named == nil:
 		return 0, nil
 	case *named < allowed:
-		return 0, openai.Invalid("priority", "'priority' is %d, but the lowest value that the API key allows is %d (lower values are served first). Send %d or more, or omit it.", *named, allowed, allowed)
+		return 0, openai.Invalid("priority", "'priority' is %d, but the lowest value that this client may use is %d (lower values are served first). Send %d or more, or omit it. An API key may allow lower ones.", *named, allowed, allowed)
 	}
 	return int32(-*named), nil
 }

@@ -60,13 +60,14 @@ func (c caller) share() string {
 // strict reports whether the caller's key rejects fields that have no effect.
 func (c caller) strict() bool { return c.key != nil && c.key.StrictFields }
 
-// setPriority sends the agent the highest priority that the caller may use. A value from
-// the client is overwritten.
+// setPriority sends the agent the highest priority that the caller may use: 0 without a key, so
+// that no client is served before all others. A value from the client is overwritten.
 func (c caller) setPriority(h http.Header) {
-	h.Del(agentapi.HeaderPriority)
+	most := int64(0)
 	if c.key != nil {
-		h.Set(agentapi.HeaderPriority, strconv.FormatInt(c.key.Priority, 10))
+		most = c.key.Priority
 	}
+	h.Set(agentapi.HeaderPriority, strconv.FormatInt(most, 10))
 }
 
 // gate decides which requests are admitted, and which models their callers may use.

@@ -530,7 +530,8 @@ func TestTheAgentReceivesThePriorityOfTheKey(t *testing.T) {
 	}
 }
 
-func TestAClientsOwnRankIsNotPassedOn(t *testing.T) {
+// TestClientsWithoutKeysAreNeverMoreUrgent than others.
+func TestClientsWithoutKeysAreNeverMoreUrgent(t *testing.T) {
 	w := newWorld(t)
 	told := make(chan []string, 1)
 	w.addMac("a", func(w http.ResponseWriter, r *http.Request) {
@@ -540,8 +541,8 @@ func TestAClientsOwnRankIsNotPassedOn(t *testing.T) {
 	if resp := w.do("POST", chatPath, chatBody, agentapi.HeaderPriority, "-999"); resp.StatusCode != 200 {
 		t.Fatalf("%d", resp.StatusCode)
 	}
-	if got := <-told; len(got) != 0 {
-		t.Errorf("the agent receives %q", got)
+	if got := <-told; len(got) != 1 || got[0] != "0" {
+		t.Errorf("the agent receives %q as the most urgent priority, want 0", got)
 	}
 }
 
