@@ -6,19 +6,32 @@ package share
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Turns are places that tenants share. A tenant alone may take all of them. One that is
-// given back passes to the waiting tenant that has the fewest, of several to the one
-// whose turn it is; among requests of one tenant the first comes first.
+// given back passes to the waiting tenant that has the fewest, of several to the one that had
+// places for the shortest time; among requests of one tenant the first comes first. Time is
+// counted as by start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that comes begins with
+// what is now served, so that neither the past of others nor its absence is of use to it.
 type Turns struct {
 	mu sync.Mutex
 	// All below are guarded by mu.
 	free    int
-	taken   map[string]int
-	waiting []*waiter // one of each tenant that waits, in turn
+	tenants map[string]*user
+	waiting []*waiter     // one of each tenant that waits, in turn
+	served  time.Duration // the start of the latest that got a place
+	sweep   int           // how many tenants there are when those without use are next removed
+}
+
+// user is a tenant that has places, waits for one, or had them for longer than others.
+type user struct {
+	taken int
+	since time.Time     // up to which used counts
+	used  time.Duration // the time of its places, from the start that it came with
 }
 
 // waiter is a tenant that waits, with a channel for each of its requests that is closed
@@ -28,8 +41,13 @@ type waiter struct {
 	queue  []chan struct{}
 }
 
+// leastSweep is how many tenants are not worth a sweep.
+const leastSweep = 64
+
 // NewTurns returns places, all of them free.
-func NewTurns(places int) *Turns { return &Turns{free: places, taken: map[string]int{}} }
+func NewTurns(places int) *Turns {
+	return &Turns{free: places, tenants: map[string]*user{}, sweep: leastSweep}
+}
 
 // Take waits for a place. The error is that of ctx, also if a place is free when ctx has ended.
 func (t *Turns) Take(ctx context.Context, tenant string) error {
@@ -37,14 +55,17 @@ func (t *Turns) Take(ctx context.Context, tenant string) error {
 		return err
 	}
 	t.mu.Lock()
+	i := slices.IndexFunc(t.waiting, func(w *waiter) bool { return w.tenant == tenant })
+	if u := t.user(tenant); u.taken == 0 && i < 0 {
+		u.used = max(u.used, t.served)
+	}
 	if t.free > 0 {
 		t.free--
-		t.taken[tenant]++
+		t.serve(tenant)
 		t.mu.Unlock()
 		return nil
 	}
 	mine := make(chan struct{})
-	i := slices.IndexFunc(t.waiting, func(w *waiter) bool { return w.tenant == tenant })
 	if i < 0 {
 		i = len(t.waiting)
 		t.waiting = append(t.waiting, &waiter{tenant: tenant})
@@ -79,11 +100,13 @@ func (t *Turns) leave(tenant string, mine chan struct{}) bool {
 	return false
 }
 
-// Yield gives a tenant's place to another tenant that waits, and then waits for one again; a
-// place is kept if none waits. After an error, which is that of ctx, the tenant has none.
+// Yield gives a tenant's place to another tenant that waits and had places for no longer, and then
+// waits for one again; a place is kept if there is none. After an error, which is that of ctx, the
+// tenant has none.
 func (t *Turns) Yield(ctx context.Context, tenant string) error {
 	t.mu.Lock()
-	others := slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.tenant != tenant })
+	mine := t.user(tenant).used
+	others := slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.tenant != tenant && t.user(w.tenant).used <= mine })
 	if others {
 		t.giveLocked(tenant)
 	}
@@ -102,26 +125,65 @@ func (t *Turns) Give(tenant string) {
 }
 
 func (t *Turns) giveLocked(tenant string) {
-	if t.taken[tenant]--; t.taken[tenant] == 0 {
-		delete(t.taken, tenant)
-	}
+	t.user(tenant).taken--
 	if len(t.waiting) == 0 {
 		t.free++
+		t.forget()
 		return
 	}
 	next := 0
 	for i, w := range t.waiting {
-		if t.taken[w.tenant] < t.taken[t.waiting[next].tenant] {
+		if t.before(w.tenant, t.waiting[next].tenant) {
 			next = i
 		}
 	}
 	w := t.waiting[next]
 	t.waiting = slices.Delete(t.waiting, next, next+1)
 	close(w.queue[0])
-	t.taken[w.tenant]++
+	t.serve(w.tenant)
 	if w.queue = w.queue[1:]; len(w.queue) > 0 {
 		t.waiting = append(t.waiting, w)
 	}
+	t.forget()
+}
+
+// before reports whether a tenant is served before another one that came earlier.
+func (t *Turns) before(tenant, earlier string) bool {
+	a, b := t.user(tenant), t.user(earlier)
+	if a.taken != b.taken {
+		return a.taken < b.taken
+	}
+	return a.used < b.used
+}
+
+// serve counts a place that a tenant has from now on.
+func (t *Turns) serve(tenant string) {
+	u := t.user(tenant)
+	u.taken++
+	t.served = max(t.served, u.used)
+}
+
+// user returns a tenant, with its time up to now.
+func (t *Turns) user(tenant string) *user {
+	now, u := time.Now(), t.tenants[tenant]
+	if u == nil {
+		u = &user{since: now}
+		t.tenants[tenant] = u
+	}
+	u.used += time.Duration(u.taken) * now.Sub(u.since)
+	u.since = now
+	return u
+}
+
+// forget removes tenants that would come as new ones do.
+func (t *Turns) forget() {
+	if len(t.tenants) < t.sweep {
+		return
+	}
+	maps.DeleteFunc(t.tenants, func(tenant string, u *user) bool {
+		return u.taken == 0 && u.used <= t.served && !slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.tenant == tenant })
+	})
+	t.sweep = max(leastSweep, 2*len(t.tenants))
 }
 
 // Free is how many places no tenant has.
@@ -135,5 +197,8 @@ func (t *Turns) Free() int {
 func (t *Turns) Taken(tenant string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.taken[tenant]
+	if u := t.tenants[tenant]; u != nil {
+		return u.taken
+	}
+	return 0
 }
