@@ -3,7 +3,9 @@
 package engine
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
@@ -222,6 +225,32 @@ func TestRandomTextsAreAllComputed(t *testing.T) {
 					t.Fatalf("seed %d: of %d tenants with %d texts each, one of %d tokens is not computed in %d passes", seed, tenants, each, r.inputs[0].Len(), most)
 				}
 			}
+		}
+	}
+}
+
+// TestTextsWhoseClientsLeaveTakeTurns: what is begun of a text counts also if its client leaves, or a
+// tenant whose requests always leave would always be the next.
+func TestTextsWhoseClientsLeaveTakeTurns(t *testing.T) {
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for name, size := range map[string]int{"a pass": 100, "a part of a long text": textContext - 1} {
+		l := countPasses(t)(textContext)
+		l.hard, l.log, l.admission = gone, slog.New(slog.DiscardHandler), newAdmission(9, 9)
+		l.guard = guard.New(guard.Options{Backend: l.opts.Backend, Cached: func() int64 { return 0 }, Unread: func() int64 { return 0 }})
+		turns := map[string]int{}
+		for _, tenant := range []string{"leaves", "leaves", "other"} {
+			l.ask(tenant, size).ctx = gone
+		}
+		for range 12 {
+			pass := l.pass()
+			turns[pass[0].of.tenant]++
+			if err := l.compute(pass[:1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if turns["other"] != 6 {
+			t.Errorf("%s: of 12 turns %v", name, turns)
 		}
 	}
 }

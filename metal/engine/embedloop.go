@@ -131,6 +131,11 @@ func (l *embedLoop) compute(pass []passInput) error {
 			pass = pass[:1]
 		}
 	}
+	if err != nil { // else a tenant whose requests leave would be the next again and again
+		for _, p := range pass {
+			p.of.count(p.tokens())
+		}
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil // the next iteration ends those that were cancelled, or everything

@@ -97,8 +97,11 @@ func (l *embedLoop) computeChunk(p passInput) error {
 		l.beginWalk(p)
 	}
 	l.counters.steps.Add(1)
-	before := r.walk.Computed()
+	before, part := r.walk.Computed(), min(l.opts.Backend.Chunk(), r.walk.Left())
 	out, err := r.walk.Next()
+	if err != nil {
+		r.count(part)
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		r.forgetWalk() // the next iteration ends the request, or everything
