@@ -214,9 +214,9 @@ func (a *attention) attend(sc *scratch) {
 	a.tiles(sc, func(q *query, from, to int, keys, _ []float32) {
 		scores := q.scores[from-q.first : to-q.first]
 		if a.vectors {
-			vectorDotRows(scores, q.q, keys, a.spec.Scale)
+			vectorDotRows(scores, q.q, keys, len(q.q), a.spec.Scale)
 		} else {
-			dotRows(scores, q.q, keys, a.spec.Scale)
+			dotRows(scores, q.q, keys, len(q.q), a.spec.Scale)
 		}
 	})
 	for i := range a.queries {
@@ -238,14 +238,14 @@ func (a *attention) attend(sc *scratch) {
 	}
 }
 
-// dotRows is dot for len(out) rows, scaled. The rows are as long as q.
+// dotRows is dot for len(out) rows, scaled. The rows are as long as q, and one
+// begins every stride elements.
 //
 //go:norace
 //go:nocheckptr
-func dotRows(out, q, rows []float32, scale float32) {
-	size := len(q)
+func dotRows(out, q, rows []float32, stride int, scale float32) {
 	for i := range out {
-		out[i] = dot(q, rows[i*size:(i+1)*size]) * scale
+		out[i] = dot(q, rows[i*stride:i*stride+len(q)]) * scale
 	}
 }
 

@@ -41,37 +41,57 @@ func (s *scope) AttendAll(spec tensor.AttendAllSpec) tensor.Array {
 		}
 	}
 	size := width / spec.Heads
+	vectors := s.b.vectors && size%lanes == 0
 	s.b.workers.run(rows*spec.Heads, func(worker, task int) {
 		t, at := task/spec.Heads, task%spec.Heads*size
 		scores := grow(&s.b.scratch[worker].scores, of[t][1]-of[t][0])
-		attendAll(scores, q.row(t)[at:at+size], out.row(t)[at:at+size], k, v, of[t][0], at, spec.Scale)
+		attendAll(scores, q.row(t)[at:at+size], out.row(t)[at:at+size], k, v, of[t][0], at, spec.Scale, vectors)
 	})
 	return out
 }
 
 // attendAll is one query against as many rows as there are scores, from first
 // on; its head begins at column at.
-func attendAll(scores, q, out []float32, k, v *array, first, at int, scale float32) {
-	size := len(q)
+func attendAll(scores, q, out []float32, k, v *array, first, at int, scale float32, vectors bool) {
+	width := k.shape[1]
+	keys, values := k.data[first*width+at:], v.data[first*width+at:]
 	top := float32(math.Inf(-1))
-	for i := range scores {
-		scores[i] = dot(q, k.row(first + i)[at:at+size]) * scale
-		top = max(top, scores[i])
-	}
-	var sum float32
-	for i, x := range scores {
-		scores[i] = exp(x - top)
-		sum += scores[i]
-	}
 	clear(out)
-	for i, p := range scores {
-		for j, x := range v.row(first + i)[at : at+size] {
-			out[j] += float32(p * x)
-		}
+	var sum float32
+	if vectors {
+		vectorDotRows(scores, q, keys, width, scale)
+		vectorExp(scores, vectorMax(scores, top))
+		sum = total(scores)
+		vectorAddRows(out, values, scores, width)
+	} else {
+		dotRows(scores, q, keys, width, scale)
+		exponentials(scores, highest(scores, top))
+		sum = total(scores)
+		addRows(out, values, scores, width)
 	}
-	inverse := 1 / sum
-	for j := range out {
-		out[j] *= inverse
+	scaleBy(out, 1/sum)
+}
+
+// total adds x up in order.
+//
+//go:norace
+func total(x []float32) (sum float32) {
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
+// addRows adds rows, each times its p, to out, in order. One begins every stride
+// elements.
+//
+//go:norace
+//go:nocheckptr
+func addRows(out, rows, p []float32, stride int) {
+	for i, w := range p {
+		for j, x := range rows[i*stride : i*stride+len(out)] {
+			out[j] += float32(w * x)
+		}
 	}
 }
 

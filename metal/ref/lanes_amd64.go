@@ -16,10 +16,13 @@ func floatsAt(p unsafe.Pointer, i int) archsimd.Float32x8 {
 }
 
 // vectorDotRows is dot for len(out) rows, scaled. The rows are as long as q, which
-// is whole lanes.
-func vectorDotRows(out, q, rows []float32, scale float32) {
+// is whole lanes, and one begins every stride elements.
+func vectorDotRows(out, q, rows []float32, stride int, scale float32) {
+	if len(out) == 0 {
+		return
+	}
 	size := len(q)
-	_, _ = q[:size-size%lanes], rows[:len(out)*size]
+	_, _ = q[:size-size%lanes], rows[:(len(out)-1)*stride+size]
 	p, x := unsafe.Pointer(unsafe.SliceData(rows)), unsafe.Pointer(unsafe.SliceData(q))
 	by := archsimd.BroadcastFloat32x4(scale)
 	r := 0
@@ -27,10 +30,10 @@ func vectorDotRows(out, q, rows []float32, scale float32) {
 		var a, b, c, d archsimd.Float32x8
 		for i := 0; i < size; i += lanes {
 			y := floatsAt(x, i)
-			a, b = a.Add(floatsAt(p, i).Mul(y)), b.Add(floatsAt(p, size+i).Mul(y))
-			c, d = c.Add(floatsAt(p, 2*size+i).Mul(y)), d.Add(floatsAt(p, 3*size+i).Mul(y))
+			a, b = a.Add(floatsAt(p, i).Mul(y)), b.Add(floatsAt(p, stride+i).Mul(y))
+			c, d = c.Add(floatsAt(p, 2*stride+i).Mul(y)), d.Add(floatsAt(p, 3*stride+i).Mul(y))
 		}
-		p = unsafe.Add(p, 16*size)
+		p = unsafe.Add(p, 16*stride)
 		pairs := a.AddPairsGrouped(b).AddPairsGrouped(c.AddPairsGrouped(d))
 		pairs.GetLo().Add(pairs.GetHi()).Mul(by).Store((*[4]float32)(out[r:]))
 	}
@@ -39,12 +42,31 @@ func vectorDotRows(out, q, rows []float32, scale float32) {
 		for i := 0; i < size; i += lanes {
 			a = a.Add(floatsAt(p, i).Mul(floatsAt(x, i)))
 		}
-		p = unsafe.Add(p, 4*size)
+		p = unsafe.Add(p, 4*stride)
 		pairs := a.AddPairsGrouped(a)
 		pairs = pairs.AddPairsGrouped(pairs)
 		// As an integer: a float32 is stored with legacy SSE.
 		bits := (*uint32)(unsafe.Pointer(&out[r]))
 		*bits = pairs.GetLo().Add(pairs.GetHi()).Mul(by).AsUint32x4().GetElem(0)
+	}
+	archsimd.ClearAVXUpperBits()
+}
+
+// vectorAddRows is addRows where out is whole lanes.
+func vectorAddRows(out, rows, p []float32, stride int) {
+	if len(p) == 0 {
+		return
+	}
+	n := len(out)
+	_, _ = out[:n-n%lanes], rows[:(len(p)-1)*stride+n]
+	for i := 0; i < n; i += lanes {
+		to, at := (*[lanes]float32)(out[i:]), unsafe.Pointer(unsafe.SliceData(rows[i:]))
+		sum := archsimd.LoadFloat32x8(to)
+		for _, w := range p {
+			sum = sum.Add(floatsAt(at, 0).Mul(archsimd.BroadcastFloat32x8(w)))
+			at = unsafe.Add(at, 4*stride)
+		}
+		sum.Store(to)
 	}
 	archsimd.ClearAVXUpperBits()
 }

@@ -281,7 +281,7 @@ func (b *Backend) dense(x *array, m *matrix, out *array) {
 			}
 			if b.vectors && m.in%lanes == 0 {
 				dots := grow(&b.scratch[worker].scores, x.shape[0])
-				vectorDotRows(dots, w, x.data, 1)
+				vectorDotRows(dots, w, x.data, len(w), 1)
 				for t, d := range dots {
 					out.row(t)[r] = d
 				}

@@ -27,7 +27,9 @@ func noVectors() {
 	}
 }
 
-func vectorDotRows([]float32, []float32, []float32, float32) { noVectors() }
+func vectorDotRows([]float32, []float32, []float32, int, float32) { noVectors() }
+
+func vectorAddRows([]float32, []float32, []float32, int) { noVectors() }
 
 func vectorAccumulate([]float32, []float32, []float32) { noVectors() }
 

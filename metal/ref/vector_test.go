@@ -153,6 +153,28 @@ func TestVectorsAttendToTheSameBits(t *testing.T) {
 	}
 }
 
+func TestVectorsAttendToWholeSegmentsToTheSameBits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(15, 16))
+	portable, vectors := both(t, ref.Options{Threads: 3})
+	for _, size := range []int{8, 24, 64, 12} { // the last is not whole lanes
+		const tokens, heads = 75, 3
+		var x [3][]float32
+		for i := range x {
+			for range tokens * heads * size {
+				x[i] = append(x[i], float32(rng.NormFloat64()*6))
+			}
+		}
+		x[1][30*heads*size] = 300                      // the softmax of the others is zero
+		x[1][60*heads*size+size] = float32(math.NaN()) // in the second head
+		same(t, portable, vectors, fmt.Sprintf("heads of %d", size), tokens*heads*size, func(_ *ref.Backend, s tensor.Scope) tensor.Array {
+			return s.AttendAll(tensor.AttendAllSpec{
+				Segments: []tensor.Segment{{Length: 1}, {Length: 0}, {Length: 66}, {Length: 8}}, Heads: heads, Scale: 0.2,
+				Q: s.From(x[0], tokens, heads*size), K: s.From(x[1], tokens, heads*size), V: s.From(x[2], tokens, heads*size),
+			})
+		})
+	}
+}
+
 func TestVectorsRaiseEToTheSameBits(t *testing.T) {
 	portable, vectors := both(t, ref.Options{Threads: 1})
 	gate := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0, float32(math.Copysign(0, -1)), 87.33, 87.34, -87, -88.7, -88.8, 1e-40}
