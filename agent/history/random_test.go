@@ -32,7 +32,7 @@ func TestRandomHistories(t *testing.T) {
 	if steps == 0 {
 		steps = 100_000
 		if race.Enabled {
-			steps = 6_000
+			steps = 2_400
 		}
 		if testing.Short() {
 			steps /= 10
