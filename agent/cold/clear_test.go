@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
+	"metalfleet.dev/metalfleet/test/race"
 	"metalfleet.dev/metalfleet/test/seed"
 )
 
@@ -192,7 +193,11 @@ func TestOrphanedNamespacesAreDeleted(t *testing.T) {
 // what is on the disk is in the books, nothing half is, and a block is whole.
 func TestTheOwnerComesBackAfterACrashAtEveryOperation(t *testing.T) {
 	seed := seed.Of(t)
-	for at := int64(1); !t.Failed(); at++ {
+	every := int64(1)
+	if race.Enabled {
+		every = 7
+	}
+	for at := int64(1); !t.Failed(); at += every {
 		crashed := false
 		synctest.Test(t, func(t *testing.T) {
 			f := faultfs.New(1 << 20)
