@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -56,12 +57,13 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 }
 
 // withoutClient returns a request that runs without its client. It has only the headers that are read
-// of it: the others count for as long as the client is there.
+// of it: the others count for as long as the client is there. Parts are
+// copied: each would keep the whole line that it was read from.
 func withoutClient(ctx context.Context, r *http.Request) *http.Request {
-	out := &http.Request{Method: r.Method, URL: &url.URL{Path: r.URL.Path}, Header: http.Header{}, RemoteAddr: r.RemoteAddr}
+	out := &http.Request{Method: strings.Clone(r.Method), URL: &url.URL{Path: strings.Clone(r.URL.Path)}, Header: http.Header{}, RemoteAddr: r.RemoteAddr}
 	for _, name := range append([]string{agentapi.HeaderTimeout}, sentHeaders...) {
 		if value := r.Header.Get(name); value != "" {
-			out.Header.Set(name, value[:min(len(value), maxValue)])
+			out.Header.Set(name, strings.Clone(value[:min(len(value), maxValue)]))
 		}
 	}
 	return out.WithContext(context.WithoutCancel(ctx))
