@@ -23,8 +23,9 @@ type imageEncoder struct {
 	blocks  *blocks
 	side    *sideWork
 	// turns number the parts that were computed, by the tenant of the last of them: of those that
-	// want images now.
-	turns map[string]int
+	// have requests. One that comes is before the tenant of the latest, and after all others.
+	turns  map[string]int
+	latest int
 }
 
 const (
@@ -80,8 +81,15 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 // inTurn orders images: those of the tenant whose last part is the oldest come first.
 func (e *imageEncoder) inTurn(all []wantedImage) []wantedImage {
 	turns := map[string]int{}
+	for _, s := range e.byID {
+		if n, waited := e.turns[s.owner]; waited {
+			turns[s.owner] = n
+		}
+	}
 	for _, w := range all {
-		turns[w.sequence.owner] = e.turns[w.sequence.owner]
+		if _, waited := turns[w.sequence.owner]; !waited {
+			turns[w.sequence.owner] = e.latest - 1
+		}
 	}
 	e.turns = turns
 	slices.SortStableFunc(all, func(a, b wantedImage) int {
@@ -92,9 +100,8 @@ func (e *imageEncoder) inTurn(all []wantedImage) []wantedImage {
 
 // took gives a tenant the latest turn.
 func (e *imageEncoder) took(tenant string) {
-	for _, n := range e.turns {
-		e.turns[tenant] = max(e.turns[tenant], n+1)
-	}
+	e.latest += 2
+	e.turns[tenant] = e.latest
 }
 
 // encode computes layers of an image.
