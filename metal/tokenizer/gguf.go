@@ -90,7 +90,7 @@ func (r *ggufReader) byteLevel() error {
 	}
 	r.t.raw, r.t.decode = true, bytesAsText()
 	if family.nfc {
-		r.t.normalize = normalizer{pure(newForms().nfc)}
+		r.t.normalize = normalizer{newForms().nfc}
 	}
 	if err := family.build(&p); err != nil {
 		return err

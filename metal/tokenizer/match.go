@@ -47,6 +47,14 @@ func (b *budget) spend(n int) bool {
 	return b.stopped == nil
 }
 
+// goesOn asks stop, within work that is taken from the budget once it is done.
+func (b *budget) goesOn() bool {
+	if b.stop != nil && b.stopped == nil {
+		b.stopped = b.stop()
+	}
+	return b.stopped == nil
+}
+
 // matcher is a program on a text.
 type matcher struct {
 	*program

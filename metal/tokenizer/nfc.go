@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"slices"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -64,22 +65,139 @@ func newForms() *forms {
 
 // nfc composes s; nfd takes it apart, nfkd and nfkc also what only looks
 // different.
-func (n *forms) nfc(s string) string {
+func (n *forms) nfc(work *budget, s string) (string, error) {
 	if norm.NFC.IsNormalString(s) {
-		return s
+		return s, nil
 	}
-	return string(n.compose(n.apart(s, norm.NFD)))
+	return n.formed(work, s, norm.NFD, true)
 }
 
-func (n *forms) nfd(s string) string  { return string(n.apart(s, norm.NFD)) }
-func (n *forms) nfkd(s string) string { return string(n.apart(s, norm.NFKD)) }
-func (n *forms) nfkc(s string) string { return string(n.compose(n.apart(s, norm.NFKD))) }
+func (n *forms) nfd(work *budget, s string) (string, error) {
+	return n.formed(work, s, norm.NFD, false)
+}
 
-// apart decomposes s and orders its marks.
-func (n *forms) apart(s string, by norm.Form) []rune {
-	runes := n.decompose(s, by)
-	n.reorder(runes)
-	return runes
+func (n *forms) nfkd(work *budget, s string) (string, error) {
+	return n.formed(work, s, norm.NFKD, false)
+}
+
+func (n *forms) nfkc(work *budget, s string) (string, error) {
+	return n.formed(work, s, norm.NFKD, true)
+}
+
+// formed takes a text apart, orders its marks, and composes it if that is wanted, character by
+// character. It asks now and then whether to go on.
+func (n *forms) formed(work *budget, s string, by norm.Form, compose bool) (string, error) {
+	f := forming{forms: n, compose: compose, starter: -1}
+	f.out.Grow(min(len(s), stopSteps))
+	var b [maxDecomposed * utf8.UTFMax]byte
+	asked := 0
+	for i, r := range s {
+		if i-asked >= stopSteps {
+			if asked == 0 { // most texts go on as they begin
+				f.out.Grow(min(f.out.Len()/16+len(s)/i*f.out.Len(), work.most))
+			}
+			if asked = i; !work.goesOn() || !work.fits(f.out.Len()) {
+				return "", errTooLong
+			}
+		}
+		if r < 0xa0 || unicode.Is(n.late, r) {
+			f.add(r, 0)
+			continue
+		}
+		if by == norm.NFKD && unicode.Is(n.compat, r) {
+			f.add(r, n.class(r))
+			continue
+		}
+		if !isSyllable(r) {
+			if p := by.PropertiesString(s[i:]); p.Decomposition() == nil {
+				f.add(r, p.CCC())
+				continue
+			}
+		}
+		for rest := decomposed(b[:0], r, by); len(rest) > 0; {
+			r, size := utf8.DecodeRune(rest)
+			f.add(r, n.class(r))
+			rest = rest[size:]
+		}
+	}
+	f.join()
+	f.write()
+	return f.out.String(), nil
+}
+
+// forming is a text on its way to a normal form: what was written, and the last starter with the
+// marks after it, by class and within a class in the order of the text.
+type forming struct {
+	*forms
+	compose bool
+	out     strings.Builder
+	starter rune // -1 before the first
+	marks   [256][]byte
+	classes []uint8 // that have marks
+}
+
+// keptMarks is how many bytes of the marks of a class have their memory kept for others.
+const keptMarks = 1 << 10
+
+// add takes the next character and its class.
+func (f *forming) add(r rune, class uint8) {
+	if class != 0 {
+		if len(f.marks[class]) == 0 {
+			f.classes = append(f.classes, class)
+		}
+		f.marks[class] = utf8.AppendRune(f.marks[class], r)
+		return
+	}
+	if f.join(); f.compose && f.starter >= 0 && r >= 0x300 && len(f.classes) == 0 { // no other character joins one before it
+		if c, ok := f.pair(f.starter, r); ok {
+			f.starter = c
+			return
+		}
+	}
+	f.write()
+	f.starter = r
+}
+
+// join joins the starter with the marks that are not blocked. Of a class, these are the first ones.
+// What it leaves is to be written before the next character.
+func (f *forming) join() {
+	slices.Sort(f.classes)
+	if !f.compose || f.starter < 0 {
+		return
+	}
+	left := f.classes[:0]
+	for _, class := range f.classes {
+		marks := f.marks[class]
+		joined := 0
+		for joined < len(marks) {
+			r, size := utf8.DecodeRune(marks[joined:])
+			c, ok := f.pair(f.starter, r)
+			if !ok {
+				break
+			}
+			f.starter = c
+			joined += size
+		}
+		f.marks[class] = append(marks[:0], marks[joined:]...)
+		if len(f.marks[class]) > 0 {
+			left = append(left, class)
+		}
+	}
+	f.classes = left
+}
+
+// write writes the starter and its marks.
+func (f *forming) write() {
+	if f.starter >= 0 {
+		f.out.WriteRune(f.starter)
+	}
+	for _, class := range f.classes {
+		f.out.Write(f.marks[class])
+		if f.marks[class] = f.marks[class][:0]; cap(f.marks[class]) > keptMarks {
+			f.marks[class] = nil
+		}
+	}
+	f.classes, f.starter = f.classes[:0], -1
 }
 
 // class is the canonical combining class that the reference knows.
@@ -91,26 +209,9 @@ func (n *forms) class(r rune) uint8 {
 	return norm.NFC.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
 }
 
-func (n *forms) decompose(s string, by norm.Form) []rune {
-	out := make([]rune, 0, len(s))
-	for _, r := range s {
-		if r < 0xa0 || unicode.Is(n.late, r) || by == norm.NFKD && unicode.Is(n.compat, r) {
-			out = append(out, r)
-			continue
-		}
-		var b [maxDecomposed * utf8.UTFMax]byte
-		for rest := decomposed(b[:0], r, by); len(rest) > 0; {
-			r, size := utf8.DecodeRune(rest)
-			out = append(out, r)
-			rest = rest[size:]
-		}
-	}
-	return out
-}
-
 // decomposed appends a character, or what it is taken apart into.
 func decomposed(to []byte, r rune, by norm.Form) []byte {
-	if s := r - sBase; 0 <= s && s < lCount*vCount*tCount { // a syllable of Hangul
+	if s := r - sBase; isSyllable(r) {
 		to = utf8.AppendRune(to, lBase+s/(vCount*tCount))
 		to = utf8.AppendRune(to, vBase+s%(vCount*tCount)/tCount)
 		if t := s % tCount; t > 0 {
@@ -142,45 +243,14 @@ func decomposedBytes(s string) (n int) {
 	return n
 }
 
-// reorder sorts each run of marks by class.
-func (n *forms) reorder(runes []rune) {
-	for i := 0; i < len(runes); i++ {
-		from := i
-		for i < len(runes) && n.class(runes[i]) != 0 {
-			i++
-		}
-		if i-from > 1 {
-			slices.SortStableFunc(runes[from:i], func(a, b rune) int { return int(n.class(a)) - int(n.class(b)) })
-		}
-	}
-}
-
-// compose joins each starter with the following marks that are not blocked.
-func (n *forms) compose(runes []rune) []rune {
-	out := runes[:0]
-	starter, last := -1, uint8(0) // index in out; class of what follows it
-	for _, r := range runes {
-		class := n.class(r)
-		if starter >= 0 && (last < class || starter == len(out)-1) {
-			if c, ok := n.pair(out[starter], r); ok {
-				out[starter] = c
-				continue
-			}
-		}
-		if class == 0 {
-			starter = len(out)
-		}
-		last = class
-		out = append(out, r)
-	}
-	return out
-}
-
 // Hangul is taken apart and composed by arithmetic (Unicode, section 3.12).
 const (
 	lBase, vBase, tBase, sBase = 0x1100, 0x1161, 0x11a7, 0xac00
 	lCount, vCount, tCount     = 19, 21, 28
 )
+
+// isSyllable reports whether a character is a syllable of Hangul.
+func isSyllable(r rune) bool { return sBase <= r && r < sBase+lCount*vCount*tCount }
 
 // pair composes two characters.
 func (n *forms) pair(a, b rune) (rune, bool) {

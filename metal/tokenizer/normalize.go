@@ -30,13 +30,14 @@ func pure(f func(string) string) normalizing {
 	return func(_ *budget, s string) (string, error) { return f(s), nil }
 }
 
-// apart is for a step that decomposes characters: how long they are then is counted first.
-func apart(f func(string) string) normalizing {
+// apart is for a step that takes apart what only looks different: how long that makes a text is
+// counted first.
+func apart(f normalizing) normalizing {
 	return func(work *budget, s string) (string, error) {
 		if !work.fits(maxDecomposed*len(s)) && !work.fits(decomposedBytes(s)) {
 			return "", errTooLong
 		}
-		return f(s), nil
+		return f(work, s)
 	}
 }
 
@@ -85,17 +86,17 @@ func (n *normalizers) tables() *forms {
 
 // normalizerKinds are the components that are known.
 func normalizerKinds() map[string]func(*normalizers, component) (normalizing, error) {
-	form := func(of func(*forms, string) string) func(*normalizers, component) (normalizing, error) {
-		return func(n *normalizers, _ component) (normalizing, error) {
-			f := n.tables()
-			return apart(func(s string) string { return of(f, s) }), nil
-		}
+	form := func(of func(*forms) normalizing) func(*normalizers, component) (normalizing, error) {
+		return func(n *normalizers, _ component) (normalizing, error) { return of(n.tables()), nil }
 	}
 	plain := func(f func(string) string) func(*normalizers, component) (normalizing, error) {
 		return func(*normalizers, component) (normalizing, error) { return pure(f), nil }
 	}
 	return map[string]func(*normalizers, component) (normalizing, error){
-		"NFC": form((*forms).nfc), "NFD": form((*forms).nfd), "NFKC": form((*forms).nfkc), "NFKD": form((*forms).nfkd),
+		"NFC":       form(func(f *forms) normalizing { return f.nfc }),
+		"NFD":       form(func(f *forms) normalizing { return f.nfd }),
+		"NFKC":      form(func(f *forms) normalizing { return apart(f.nfkc) }),
+		"NFKD":      form(func(f *forms) normalizing { return apart(f.nfkd) }),
 		"Lowercase": plain(lowerCase), "Nmt": plain(nmt), "ByteLevel": plain(toAlphabet),
 		"Strip": (*normalizers).strip, "StripAccents": (*normalizers).stripAccents, "BertNormalizer": (*normalizers).bert,
 		"Replace": (*normalizers).replace, "Prepend": (*normalizers).prepend, "Precompiled": (*normalizers).precompiled,
@@ -172,7 +173,7 @@ func (n *normalizers) bert(c component) (normalizing, error) {
 		return nil, err
 	}
 	control, accent, forms := newControl(), newAccent(), n.tables()
-	return apart(func(s string) string {
+	return func(work *budget, s string) (string, error) {
 		if f.Clean {
 			s = strings.Map(func(r rune) rune {
 				switch {
@@ -188,13 +189,17 @@ func (n *normalizers) bert(c component) (normalizing, error) {
 			s = spaceChinese(s)
 		}
 		if f.Accents == nil && f.Lower || isTrue(f.Accents) {
-			s = without(forms.nfd(s), accent)
+			var err error
+			if s, err = forms.nfd(work, s); err != nil {
+				return "", err
+			}
+			s = without(s, accent)
 		}
 		if f.Lower {
 			s = lowerCase(s)
 		}
-		return s
-	}), nil
+		return s, nil
+	}, nil
 }
 
 // spaceChinese puts spaces around what BERT takes for Chinese.
