@@ -206,7 +206,7 @@ func (c *Cache) take(k cacheKey) (*cached, error) {
 // use counts one more user. It is called with mu held.
 func (c *Cache) use(e *cached) error {
 	if e.users == 0 {
-		if !c.used.Take(e.key.tenant, e.table.g.Bytes()) {
+		if !c.used.Take(e.key.tenant, e.table.fixed()) {
 			return ErrBusy
 		}
 		h := c.tenants[e.key.tenant]
@@ -226,7 +226,7 @@ func (c *Cache) releaser(e *cached) func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if e.users--; e.users == 0 {
-			c.used.Give(e.key.tenant, e.table.g.Bytes())
+			c.used.Give(e.key.tenant, e.table.fixed())
 			h := c.tenants[e.key.tenant]
 			e.table.used.Store(false)
 			h.use(-e.table.bytes.Load())

@@ -7,7 +7,7 @@ import (
 )
 
 // Matcher follows one answer. Copies continue from its state and share its
-// budget of work. A Matcher and its copies must not be used concurrently.
+// budget of work and what is counted for it until Release. A Matcher and its copies must not be used concurrently.
 type Matcher struct {
 	t       *Table
 	s       *state
@@ -45,15 +45,19 @@ func (m *Matcher) Follow(ctx context.Context, text []byte) (bool, error) {
 func (m *Matcher) follow(ctx context.Context, meter *meter, text []byte) (bool, error) {
 	var to *state
 	err := m.do(ctx, meter, func() error {
-		to = m.t.follow(m.s, text)
+		to = m.t.own(m.t.follow(m.s, text))
 		return m.t.failed
 	})
 	if err != nil || to == m.t.dead {
 		return false, err
 	}
+	m.account.hold(m.t, m.s.own+to.own)
 	m.s = to
 	return true, nil
 }
+
+// Release ends the answer: its states, and those of its copies, count no more.
+func (m *Matcher) Release() { m.account.hold(m.t, 0) }
 
 // Takes reports whether text may come next, without changing the matcher.
 func (m *Matcher) Takes(ctx context.Context, text []byte) (bool, error) {

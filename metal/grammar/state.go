@@ -44,6 +44,8 @@ type state struct {
 	run     bool
 	// round of the table in which its caches were made.
 	round uint64
+	// own are the bytes that it holds by itself, once a matcher has it, see Table.own.
+	own int64
 }
 
 const (
@@ -58,6 +60,9 @@ const (
 	// mostBytes ends a constraint whose step creates more states than this. A table of a cache
 	// may have more than its part of statesBytes only in a heavy place.
 	mostBytes = 12 << 20
+	// ownBytes bounds what one state of an answer holds by itself: some thirty ways to read it, each
+	// in the deepest nesting.
+	ownBytes = 256 << 10
 	// keptItems are how many items the scratch of a table has room for between two steps.
 	keptItems = 256
 )
@@ -86,6 +91,8 @@ type Table struct {
 	heavy *lane
 	// starts are the first states of an answer, and of one that follows reasoning.
 	starts [2]*state
+	// begun are the bytes that starts hold by themselves.
+	begun int64
 
 	// held is full while an operation works on the table. A mutex would make one that cannot
 	// wait wait for another's mask.
@@ -119,11 +126,15 @@ func newTable(g *Grammar, v *Vocabulary, l *lane) *Table {
 	t.forget()
 	t.meter = newAccount(v).meter(context.Background(), nil)
 	t.starts = [2]*state{t.begin(g.start), t.begin(g.afterReasoning)}
+	t.begun = t.starts[0].own + t.starts[1].own
 	return t
 }
 
 // Bytes that grammar, states and masks take now, about.
-func (t *Table) Bytes() int64 { return t.g.Bytes() + t.bytes.Load() }
+func (t *Table) Bytes() int64 { return t.fixed() + t.bytes.Load() }
+
+// fixed are the bytes that it never forgets.
+func (t *Table) fixed() int64 { return t.g.Bytes() + t.begun }
 
 // grow counts bytes of states and masks.
 func (t *Table) grow(n int64) {
@@ -164,7 +175,7 @@ func (t *Table) forget() {
 	for _, s := range t.strays {
 		s.next, s.mask, s.uniform, s.run = nil, nil, nil, false
 	}
-	t.strays = nil
+	t.strays, t.work, t.path = nil, nil, nil
 	t.rounds++
 	t.states, t.cells, t.seen = map[string]*state{}, map[cellKey]*cell{}, map[item]bool{}
 	t.grow(-t.bytes.Load())
@@ -174,7 +185,7 @@ func (t *Table) forget() {
 func (t *Table) begin(rule int32) *state {
 	t.reset()
 	t.reach(item{node: t.g.rules[rule]})
-	return t.settle()
+	return t.own(t.settle())
 }
 
 // reset forgets the items of the state before.
@@ -318,6 +329,40 @@ func (t *Table) intern(items []item, accepting bool) *state {
 	return s
 }
 
+// own counts the items of a state that a matcher gets, and their stacks, each cell once. The
+// matcher holds them also after the table has forgotten the state; it gets none that holds more
+// than ownBytes.
+func (t *Table) own(s *state) *state {
+	const itemBytes, cellBytes, few = 24, 32, 256
+	if s == t.dead || s.own > 0 {
+		return s
+	}
+	cells := 0
+	for _, it := range s.items {
+		if it.stack != nil {
+			cells += int(it.stack.depth)
+		}
+	}
+	if cells > few { // many of them may be the same
+		all := map[*cell]bool{}
+		for _, it := range s.items {
+			for c := it.stack; c != nil && !all[c] && len(all) <= ownBytes/cellBytes; c = c.parent {
+				all[c] = true
+			}
+		}
+		cells = len(all)
+	}
+	own := int64(len(s.items))*itemBytes + int64(cells)*cellBytes
+	if !t.spend(len(s.items) + cells) {
+		return t.dead
+	}
+	if own > ownBytes {
+		return t.fail(ErrAmbiguous)
+	}
+	s.own = own
+	return s
+}
+
 // fail ends the operation: what it would look at from here is not known.
 func (t *Table) fail(err error) *state {
 	if t.failed == nil {
@@ -389,5 +434,6 @@ func (t *Table) makeRoom(s *state) {
 	if s.round != t.rounds {
 		s.round = t.rounds
 		t.strays = append(t.strays, s)
+		t.grow(s.own)
 	}
 }

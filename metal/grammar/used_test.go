@@ -50,7 +50,7 @@ func TestAttackGrammarsInUse(t *testing.T) {
 	large.grow(leastBytes)
 	others := int64(statesBytes/2 - leastBytes)
 	c.tenants["hog"].use(others)
-	if large.makeRoom(large.starts[0]); large.bytes.Load() != 0 {
+	if large.makeRoom(large.starts[0]); large.bytes.Load() != large.starts[0].own {
 		t.Errorf("a table of a tenant whose others have %d bytes keeps states of %d", others, leastBytes)
 	}
 	c.tenants["hog"].use(-others)

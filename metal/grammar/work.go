@@ -171,8 +171,17 @@ func (m *meter) done() {
 }
 
 // account is the work that an answer may still cause, what of it is done at once, and what a
-// token brings.
-type account struct{ left, quick, token int64 }
+// token brings. held are the bytes that its states hold by themselves.
+type account struct{ left, quick, token, held int64 }
+
+// hold has the tenant's bytes include those of the states of an answer.
+func (a *account) hold(t *Table, bytes int64) {
+	if h := t.peers.Load(); h != nil {
+		h.add(bytes - a.held)
+		h.use(bytes - a.held)
+		a.held = bytes
+	}
+}
 
 func newAccount(v *Vocabulary) *account {
 	return &account{left: answerWork, quick: quickWork, token: tokenWork + tokenWalks*v.nodes()}

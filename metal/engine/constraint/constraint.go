@@ -83,7 +83,7 @@ func (c *Compiler) Compile(ctx context.Context, tenant string, spec grammar.Spec
 	if err != nil {
 		return nil, err
 	}
-	s := &State{compiler: c, release: release, patience: MaxWait, notify: func() {}, thinking: thinking}
+	s := &State{compiler: c, patience: MaxWait, notify: func() {}, thinking: thinking}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.holders.Store(1)
 	if calls := spec.Calls; calls != nil {
@@ -92,6 +92,11 @@ func (c *Compiler) Compile(ctx context.Context, tenant string, spec grammar.Spec
 		s.thinking.Interrupts = nil
 	}
 	s.matcher = table.Match(thinking.Underway)
+	answer := s.matcher // what it counts is shared
+	s.release = func() {
+		answer.Release()
+		release()
+	}
 	return s, nil
 }
 
