@@ -10,33 +10,53 @@ import (
 // decoded: 341 to 690 bytes, by route.
 const objectBytes = 768
 
-// readBody reads a request body. Its memory, and what its objects take once they are decoded,
-// counts against their owner until release is called, which may be called again.
-func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
-	owner := ownerOf(r.Header)
-	var ends []func()
-	release = func() {
-		for _, end := range ends {
-			end()
-		}
+// counted is what a request body makes the agent hold.
+type counted struct {
+	*handler
+	owner string
+	// ends end the counts: that of the body is the first.
+	ends []func()
+}
+
+// release ends all counts; twice does nothing.
+func (c *counted) release() {
+	for _, end := range c.ends {
+		end()
 	}
+}
+
+// decoded counts n bytes instead of those of the body, if it has more than that.
+func (c *counted) decoded(body []byte, n int64) {
+	if n >= int64(len(body)) {
+		return
+	}
+	if end, err := c.bodies.Hold(c.owner, n); err == nil { // else the body counts on
+		c.ends[0]()
+		c.ends = append(c.ends, end)
+	}
+}
+
+// readBody reads a request body. Its memory, and what its objects take once they are decoded,
+// counts against their owner until it is released.
+func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, c *counted, err error) {
+	c = &counted{handler: h, owner: ownerOf(r.Header)}
 	body, err = h.ReadBody(w, r, func(interrupt func()) ([]byte, error) {
-		body, end, err := h.bodies.Read(r.Body, owner, r.ContentLength, h.MaxBodyBytes, interrupt)
+		body, end, err := h.bodies.Read(r.Body, c.owner, r.ContentLength, h.MaxBodyBytes, interrupt)
 		if err == nil {
-			ends = append(ends, end)
+			c.ends = append(c.ends, end)
 		}
 		return body, err
 	})
 	if err == nil {
 		var end func()
-		if end, err = h.bodies.Hold(owner, objectBytes*int64(objects(body))); err == nil {
-			ends = append(ends, end)
+		if end, err = h.bodies.Hold(c.owner, objectBytes*int64(objects(body))); err == nil {
+			c.ends = append(c.ends, end)
 		}
 	}
 	if err != nil {
-		release()
+		c.release()
 	}
-	return body, release, err
+	return body, c, err
 }
 
 // decodedDepth is how deep the objects are that are decoded: messages, their parts and calls, and

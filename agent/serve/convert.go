@@ -3,6 +3,8 @@ package serve
 import (
 	"net/http"
 
+	"google.golang.org/protobuf/proto"
+
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -42,6 +44,21 @@ func (r *request) admitted() {
 	r.wire, r.prompts, r.shorten, r.answer = nil, nil, nil, nil
 	r.release()
 }
+
+// forms is the number of choices of all prompts.
+func (r *request) forms() int { return max(1, r.choices) * max(1, len(r.prompts)) }
+
+// bytes of what the engine is sent.
+func (r *request) bytes() int64 {
+	n := int64(proto.Size(r.wire)) + 4*int64(len(r.wire.GetTokens().GetIds()))
+	for _, p := range r.prompts {
+		n += promptBytes + int64(len(p.Text)) + 4*int64(len(p.Tokens))
+	}
+	return n
+}
+
+// promptBytes is what a prompt takes without its text.
+const promptBytes = 48
 
 // form builds the response bodies of one route; chat and completions differ only
 // in their forms.

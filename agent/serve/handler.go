@@ -204,11 +204,11 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if err := anthropicVersion(r); err != nil {
 		return err
 	}
-	body, release, err := h.readBody(w, r)
+	body, counted, err := h.readBody(w, r)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer counted.release()
 	images := h.imagesFor(r)
 	defer images.release()
 	req, err := h.request(w, r, body, images)
@@ -225,8 +225,11 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 		}
 		defer req.forget()
 	}
+	if req.forms() > 1 { // it stays for the others
+		counted.decoded(body, req.bytes()-(h.MaxBodyBytes-images.room))
+	}
 	req.release = func() {
-		release()
+		counted.release()
 		images.release()
 		if req.forget != nil {
 			req.forget()
@@ -328,9 +331,9 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 		defer t.over()
 	}
 	a.each, a.includeUsage, a.continuousUsage = max(1, req.choices), req.includeUsage, req.continuousUsage
-	a.forms = formsOf(a.form, a.each*max(1, len(req.prompts)))
-	if len(a.forms) > 1 {
-		a.ask = req.asking(ctx, hold)
+	a.forms = formsOf(a.form, req.forms())
+	if others := len(a.forms) - 1; others > 0 {
+		a.ask = req.asking(ctx, hold, others)
 	} else {
 		req.admitted()
 	}
@@ -354,15 +357,22 @@ func formOf(r *http.Request, req *request) (f form, echo int64, err error) {
 	return f, 0, nil
 }
 
-// asking returns the function that requests another choice. The request stays in memory for
-// it, and counts until the answer has ended.
-func (r *request) asking(ctx context.Context, hold Hold) func(i int) (*admission.Admitted, error) {
+// asking returns the function that requests another choice, one at a time. The request stays in
+// memory for it, and counts until the last of the others was admitted.
+func (r *request) asking(ctx context.Context, hold Hold, others int) func(i int) (*admission.Admitted, error) {
 	return func(i int) (*admission.Admitted, error) {
 		stream, err := hold.Generate(ctx, r.another(i))
 		if err != nil {
 			return nil, err
 		}
-		return admission.Await(stream)
+		admitted, err := admission.Await(stream)
+		if err != nil {
+			return nil, err
+		}
+		if others--; others == 0 {
+			r.admitted()
+		}
+		return admitted, nil
 	}
 }
 

@@ -142,11 +142,11 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	if err := front.AllowMethods(w, r, http.MethodPost); err != nil {
 		return err
 	}
-	body, release, err := h.readBody(w, r)
+	body, counted, err := h.readBody(w, r)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer counted.release()
 	place, err := h.placeFor(r, body)
 	if err != nil {
 		return err

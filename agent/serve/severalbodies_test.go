@@ -1,0 +1,50 @@
+package serve_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// TestAnswersOfSeveralChoicesLeaveRoomForBodies: a request of several choices or prompts counts
+// for what its message takes, however long its body was, and for nothing once the engine has
+// admitted the last of them.
+func TestAnswersOfSeveralChoicesLeaveRoomForBodies(t *testing.T) {
+	const room = 1 << 20
+	padding := strings.Repeat(" ", 400<<10)
+	text := strings.Repeat("a", 400<<10)
+	for name, c := range map[string]struct{ path, body string }{
+		"choices":             {"/v1/chat/completions", `{"model":"m","n":2,"stream":true,"messages":[{"role":"user","content":"` + text + `"}]}`},
+		"prompts":             {"/v1/completions", `{"model":"m","stream":true,"prompt":["a","` + text + `"]}`},
+		"choices and padding": {"/v1/chat/completions", `{"model":"m","n":100,"stream":true,"messages":[{"role":"user","content":"a"}]` + padding + `}`},
+		"prompts and padding": {"/v1/completions", `{"model":"m","stream":true,"prompt":["a"` + strings.Repeat(`,"a"`, 50) + `]` + padding + `}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+				return servetest.Hang(servetest.Admit(), servetest.Text("x"))(ctx, r, send)
+			}, func(c *serve.Config) { c.BodiesBytes = room })
+			go func() {
+				for range p.seen { //nolint:revive // let the engine go on
+				}
+			}()
+			for i := range 3 {
+				resp := p.do("POST", c.path, c.body, agentapi.HeaderClient, fmt.Sprintf("10.0.0.%d", i))
+				if resp.StatusCode != http.StatusOK {
+					t.Fatalf("request %d of other clients: status %d", i, resp.StatusCode)
+				}
+				eventually(t, "another long request is served next to answers of several choices", func() bool {
+					resp := p.do("POST", "/v1/chat/completions", `{"model":"m","stream":true,"messages":[{"role":"user","content":"`+text+`"}]}`, agentapi.HeaderClient, "10.9.9.9")
+					defer resp.Body.Close()
+					return resp.StatusCode == http.StatusOK
+				})
+			}
+		})
+	}
+}
