@@ -4,6 +4,7 @@ package text
 
 import (
 	"encoding/json"
+	"errors"
 	"runtime"
 	"strings"
 	"testing"
@@ -92,5 +93,26 @@ func TestJSONForTemplatesIsRead(t *testing.T) {
 	}
 	if got := string(write(list(nil))); got != "[]" {
 		t.Errorf("no calls are written as %s", got)
+	}
+}
+
+// TestTooManyArgumentsAreRefusedBeforeTheyAreRead: an effort is added to the arguments of the
+// template after their values are counted.
+func TestTooManyArgumentsAreRefusedBeforeTheyAreRead(t *testing.T) {
+	x := templated(t, both)
+	c := Chat{Messages: []chat.Message{{Role: "user", Content: "u"}}, Arguments: []byte(`{"x":0` + strings.Repeat(`,"x":0`, 1<<20) + `}`)}
+	render := func(effort string) uint64 {
+		c.Effort = effort
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := x.Render(t.Context(), c)
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, chat.ErrMessages) {
+			t.Errorf("error %v, want %v", err, chat.ErrMessages)
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	if plain, effort := render(""), render("high"); effort > 2*plain+1<<20 {
+		t.Errorf("%d KiB are allocated with an effort, %d without", effort>>10, plain>>10)
 	}
 }

@@ -168,7 +168,10 @@ func (t *Text) RenderInTurn(ctx context.Context, c Chat, free int, wait func(con
 	o.Limits = chat.LimitsFor(c.Bytes())
 	o.Limits.Free, o.Limits.Wait = free, wait
 	if c.Effort != "" {
-		var err error
+		err := chat.CheckValues(c.Messages, o) // before all arguments are read
+		if err != nil {
+			return "", err
+		}
 		if o.Arguments, err = t.can.withEffort(c.Arguments, c.Effort); err != nil {
 			return "", err
 		}
