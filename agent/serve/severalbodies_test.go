@@ -48,3 +48,33 @@ func TestAnswersOfSeveralChoicesLeaveRoomForBodies(t *testing.T) {
 		})
 	}
 }
+
+// TestRequestsCountUntilTheirLastChoiceIsAdmitted by the engine, which is sent all of the message for it.
+func TestRequestsCountUntilTheirLastChoiceIsAdmitted(t *testing.T) {
+	begin := make(chan struct{})
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		if strings.HasSuffix(r.GetId(), "-2") {
+			select {
+			case <-begin:
+			case <-ctx.Done():
+			}
+		}
+		return servetest.Hang(servetest.Admit(), servetest.Text("x"))(ctx, r, send)
+	}, func(c *serve.Config) { c.BodiesBytes = 1 << 20 })
+	body := `{"model":"m","n":3,"stream":true,"messages":[{"role":"user","content":"` + strings.Repeat("a", 400<<10) + `"}]}`
+	if resp := p.do("POST", "/v1/chat/completions", body, agentapi.HeaderTenant, "a"); resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+	for range 3 {
+		<-p.seen
+	}
+	another := func() int {
+		resp := p.do("POST", "/v1/chat/completions", strings.Replace(body, `"n":3`, `"n":1`, 1), agentapi.HeaderTenant, "a")
+		return resp.StatusCode
+	}
+	if got := another(); got != http.StatusServiceUnavailable {
+		t.Errorf("while the last choice waits: %d", got)
+	}
+	close(begin)
+	eventually(t, "the request counts no more once the engine has all of it", func() bool { return another() == http.StatusOK })
+}
