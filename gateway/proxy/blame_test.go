@@ -89,12 +89,13 @@ func (c *lateClient) Write(p []byte) (int, error) {
 		return c.ResponseRecorder.Write(p)
 	}
 	c.begun <- struct{}{}
+	time.Sleep(450 * time.Millisecond) // with the rest half of a write's time
 	return c.slowClient.Write(p)
 }
 
 // TestAClientsDelayIsNoFailureOfAMac that waits for it for no longer.
 func TestAClientsDelayIsNoFailureOfAMac(t *testing.T) {
-	w := newWorld(t, func(c *proxy.Config) { c.WriteTimeout = 200 * time.Millisecond })
+	w := newWorld(t, func(c *proxy.Config) { c.WriteTimeout = time.Second })
 	begun := make(chan struct{})
 	for _, of := range []string{"a", "b"} {
 		w.addMac(of, func(rw http.ResponseWriter, _ *http.Request) {
