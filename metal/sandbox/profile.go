@@ -38,6 +38,8 @@ func profile(r Rules, program string) string {
 	}
 	for _, path := range r.Write {
 		line("(allow file-read* file-write*", "(subpath", quoted(path)+"))")
+		// By these the agent could not remove the files.
+		line("(deny file-write-flags file-write-acl", "(subpath", quoted(path)+"))")
 	}
 	line("(allow file-read* file-write*", "(literal", quoted(r.Socket)+"))")
 	// Darwin's compiler of Metal kernels keeps its output in this folder.

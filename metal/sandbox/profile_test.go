@@ -26,6 +26,7 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 		{"(deny process-exec)", `(allow process-exec (literal "/usr/local/metalfleet/current/engine"))`},
 		{`(deny file-read* (subpath "/state"))`, `(allow file-read* file-write* (literal "/state/run/e.sock"))`},
 		{`(deny file-read* (subpath "/fast/cache"))`, `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
+		{`(allow file-read* file-write* (subpath "/fast/cache/model-a"))`, `(deny file-write-flags file-write-acl (subpath "/fast/cache/model-a"))`},
 		{"(deny file-write*)", `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
 		{`(deny file-read* (subpath "/Users"))`, `(allow file-read* (subpath "/models/a \"quoted\" name.gguf"))`},
 	} {

@@ -98,6 +98,18 @@ func attempts(dir string, l net.Listener, other string) []struct {
 			parent := int32(os.Getppid())
 			return askSocket(unix.SYS_IOCTL, unix.SIOCSPGRP, uintptr(unsafe.Pointer(&parent)))
 		}},
+		{what: "command a file system", try: func() error {
+			cache, err := os.Open(filepath.Join(dir, "cache/a"))
+			if err != nil {
+				return nil
+			}
+			defer cache.Close()
+			_, err = unix.IoctlGetInt(int(cache.Fd()), unix.FS_IOC_GETFLAGS)
+			if errors.Is(err, unix.ENOTTY) {
+				return nil // this file system has no such command
+			}
+			return err
+		}},
 		{what: "make the agent wait as it opens the log", try: ofFile(dir, unix.SYS_FCNTL, unix.F_SETLEASE, unix.F_WRLCK)},
 		{what: "be signalled about its folders", try: func() error {
 			cache, err := os.Open(filepath.Join(dir, "cache/a"))

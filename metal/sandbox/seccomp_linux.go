@@ -24,7 +24,8 @@ import (
 // process adds to its own, timers, and pages of a file that a pipe holds. Requests to disks are
 // counted for the whole machine, and watches of epolls for the user, who is the agent's too. The
 // listener has an epoll already, which can watch each file by all numbers that it ever had: it has
-// one. The kernel takes no locked page of a file back. An agent that runs as root lets its engines
+// one. The commands of devices and file systems change files that Landlock lets it only read, and some
+// make folders that their user cannot remove. The kernel takes no locked page of a file back. An agent that runs as root lets its engines
 // make devices.
 var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
@@ -45,7 +46,7 @@ var refused = slices.Concat([]uint32{
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT, unix.SYS_TRUNCATE,
 	unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR, unix.SYS_SETXATTRAT,
 	unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR,
-	unix.SYS_INOTIFY_INIT1, unix.SYS_INOTIFY_ADD_WATCH, unix.SYS_FANOTIFY_INIT,
+	unix.SYS_INOTIFY_INIT1, unix.SYS_INOTIFY_ADD_WATCH, unix.SYS_FANOTIFY_INIT, unix.SYS_IOCTL,
 }, forks, older)
 
 // ofItself are the system calls that a process may use for itself alone: their first argument
@@ -72,11 +73,7 @@ var ofFiles = []struct {
 		unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_SETLK, unix.F_OFD_SETLKW, unix.F_SETPIPE_SZ,
 		unix.F_DUPFD, unix.F_DUPFD_CLOEXEC,
 	}},
-	{unix.SYS_IOCTL, []uint32{fiosetown, unix.SIOCSPGRP}},
 }
-
-// fiosetown is FIOSETOWN of asm-generic/sockios.h.
-const fiosetown = 0x8901
 
 // A thread shares all of threadShares with its process, as Go and the C libraries have it, and has
 // none of threadsOwn.
