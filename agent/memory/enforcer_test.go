@@ -361,6 +361,8 @@ func TestEmergencyWithinLimitsTakesTheLowestPriority(t *testing.T) {
 	for name, engines := range map[string][]EngineReading{"first": {same, a, b}, "last": {a, b, same}} {
 		wantShort(t, "the larger of equals, the "+name, newPolls().see(0, engines...), v1alpha1.PressureEmergency, "abort same")
 	}
+	beyond := with(engine("beyond", 3, 0), func(e *EngineReading) { always(e); busy(e); e.Reserved, e.Priority = 5*gib/2, 9 })
+	wantShort(t, "one within its reservation last", newPolls().see(0, a, small, same, beyond), v1alpha1.PressureEmergency, "abort beyond")
 	load := with(engine("load", 14, 0), loading)
 	wantShort(t, "a load", newPolls().see(0, pinned(90), load), v1alpha1.PressureEmergency, "cancel load")
 	wantShort(t, "not one that is ending", newPolls().see(0, with(engine("ending", 1, 0), stopping), pinned(103)), v1alpha1.PressureEmergency, "abort pinned")

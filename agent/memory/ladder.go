@@ -391,11 +391,16 @@ func worst(engines []EngineReading, d *actions) (best EngineReading, ok bool) {
 	return best, ok
 }
 
+// worse reports whether a has to go before b. The limits of many engines may be more together than there
+// is, so one within its reservation is the last.
 func worse(a, b EngineReading) bool {
 	overA, overB := a.excess(), b.excess()
+	withinA, withinB := a.Gauge() <= a.Reserved, b.Gauge() <= b.Reserved
 	switch {
 	case overA != overB:
 		return overA > overB
+	case withinA != withinB:
+		return withinB
 	case a.OnDemand != b.OnDemand:
 		return a.OnDemand
 	case a.Priority != b.Priority:
