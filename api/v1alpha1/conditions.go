@@ -181,7 +181,7 @@ const (
 	ReasonSourceUnreachable = "SourceUnreachable"
 	ReasonDigestMismatch    = "DigestMismatch"
 	ReasonReportRefused     = "ReportRefused"  // the report of a Mac contradicts the deployment
-	ReasonSourceDisputed    = "SourceDisputed" // Macs found different contents, and no two of them the same
+	ReasonSourceDisputed    = "SourceDisputed" // Macs found different contents, none of them more often than others
 	ReasonInvalidModel      = "InvalidModel"
 	ReasonUnsupportedModel  = "UnsupportedModel"
 	ReasonContextTooLong    = "ContextTooLong"

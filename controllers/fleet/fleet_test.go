@@ -99,7 +99,7 @@ func TestInspect(t *testing.T) {
 		"only a silent Mac":           {macs: []v1alpha1.MacNode{ready("a", silent)}, reason: v1alpha1.ReasonNoMacs},
 		"no report yet":               {macs: []v1alpha1.MacNode{ready("a"), ready("b")}, reason: v1alpha1.ReasonInspecting, message: "waiting for a, b"},
 		"one found it":                {macs: []v1alpha1.MacNode{ready("a"), ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, digest: record.Digest},
-		"the first by name is taken":  {macs: []v1alpha1.MacNode{ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &other)), ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, digest: record.Digest},
+		"as many found another":       {macs: []v1alpha1.MacNode{ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &other)), ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, reason: v1alpha1.ReasonSourceDisputed, message: "a found "},
 		"one failed, one still looks": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b", reports(d, v1alpha1.InspectionRunning, "", "", nil))}, reason: v1alpha1.ReasonInspecting, message: "waiting for b"},
 		"all failed, the one that says most": {macs: []v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)),
 			ready("b", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonInvalidModel, "cut off", nil))}, digest: "", reason: v1alpha1.ReasonInvalidModel, message: "b: cut off (the inspection failed on 2 Macs"},

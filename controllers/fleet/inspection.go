@@ -117,7 +117,8 @@ type Finding struct {
 // that contradicts the deployment, or an inconsistent record, is a failure of that Mac.
 //
 // A file:// record is the one that most Macs found, of those that have files of their own: it is
-// accepted once two found it, or all but one that may never report. A record of a downloaded source is
+// accepted once two found it, or one, and at most one other reports nothing, as it may never. If
+// as many found another, they disagree. A record of a downloaded source is
 // accepted once two Macs found the same. If only one can reach the source, its record is
 // accepted with that Mac alone in vouchedBy, and no other Mac acts on it.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
@@ -145,7 +146,7 @@ func (s *Inspectors) Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNod
 		found.failures = slices.DeleteFunc(found.failures, func(f macFailure) bool { return !slices.Contains(decision.kept, f.mac) })
 	}
 	switch {
-	case best != nil && (len(best.macs) >= vouchersNeeded || local && found.settled()):
+	case best != nil && (!local || !found.tied()) && (len(best.macs) >= vouchersNeeded || local && found.settled()):
 		return Finding{Record: best.accepted()}
 	case len(found.waiting) > 0 && best != nil:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(found.waiting) + " to confirm what " + list(best.macs) + " reported of " + source}}
@@ -167,10 +168,10 @@ func (s *Inspectors) Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNod
 	}
 }
 
-// settled reports whether the Macs without a report can hardly change the largest group: none
-// is left, or one and there is a single group.
+// settled reports whether the Macs that are waited for can hardly change the largest group: none
+// is left, or one that does not even report that it hashes its file, and there is a single group.
 func (t *testimony) settled() bool {
-	return len(t.waiting) == 0 || len(t.waiting) == 1 && len(t.groups) == 1
+	return len(t.waiting) == 0 || len(t.waiting) == 1 && t.running == 0 && len(t.groups) == 1
 }
 
 type macFailure struct {

@@ -37,24 +37,25 @@ func Vouched(m *model.Record, inspection string, macs []*v1alpha1.MacNode) bool 
 }
 
 // Confirmed reports whether a record stays, regardless of what Macs report later: enough of them vouched for it
-// when it was accepted, or each has files of its own.
+// when it was accepted.
 func Confirmed(m *model.Record) bool {
-	return len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherPreview) || strings.HasPrefix(m.Source, FileScheme)
+	return len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherPreview)
 }
 
 // Superseded reports whether an accepted record of a deployment that is not confirmed gives way to one
 // that was found now. It does if enough Macs found that one, and it contradicts the accepted one:
-// the same files have the same facts, and the same commit or SHA-256 the same files. If one Mac alone
-// found it, or the source may have changed, the accepted one stays while a Mac that vouched for
-// it exists, or one reports it or holds the weights.
+// the same files have the same facts, and the same commit, SHA-256 or file:// source the same files.
+// If one Mac alone found it, or the source may have changed, the accepted one stays while a Mac that
+// vouched for it exists, or one reports it or holds the weights.
 func Superseded(d *v1alpha1.ModelDeployment, accepted, found *model.Record, macs []v1alpha1.MacNode) bool {
 	if Confirmed(accepted) || found == nil || sameRecord(accepted, found) {
 		return false
 	}
 	enough, same := len(found.VouchedBy) >= vouchersNeeded, accepted.Digest == found.Digest
-	fixed := d.Spec.Model.SHA256 != "" || accepted.Commit != "" && accepted.Commit == found.Commit
+	local := strings.HasPrefix(accepted.Source, FileScheme)
+	fixed := local || d.Spec.Model.SHA256 != "" || accepted.Commit != "" && accepted.Commit == found.Commit
 	contradicts := same && !sameKind(accepted, found) || !same && fixed
-	if enough == contradicts {
+	if enough == contradicts && (enough || !local) {
 		return enough
 	}
 	id := InspectionID(d)
@@ -89,8 +90,9 @@ func reported(mac *v1alpha1.MacNode, m *model.Record, inspection string) bool {
 type testimony struct {
 	// groups of Macs that found the same.
 	groups []*agreement
-	// waiting are the Macs without a report.
+	// waiting are the Macs without a result; running counts those that report that they inspect.
 	waiting []string
+	running int
 	// failures of all others; verdicts counts those about the source itself, rather than
 	// about reaching it or the report.
 	failures []macFailure
@@ -109,6 +111,9 @@ type agreement struct {
 func (t *testimony) add(d *v1alpha1.ModelDeployment, mac string, r *v1alpha1.InspectionStatus) {
 	if r == nil || r.State == v1alpha1.InspectionRunning {
 		t.waiting = append(t.waiting, mac)
+		if r != nil {
+			t.running++
+		}
 		return
 	}
 	source := d.Spec.Model.Resolved()
@@ -177,6 +182,12 @@ func (t *testimony) best() *agreement {
 	return slices.MinFunc(t.groups, func(a, b *agreement) int {
 		return cmp.Or(len(b.macs)-len(a.macs), cmp.Compare(a.macs[0], b.macs[0]))
 	})
+}
+
+// tied reports whether another group is as large as the largest one.
+func (t *testimony) tied() bool {
+	best := t.best()
+	return slices.ContainsFunc(t.groups, func(g *agreement) bool { return g != best && len(g.macs) == len(best.macs) })
 }
 
 // accepted returns the record with the Macs that vouch for it, and none that a Mac named.

@@ -253,19 +253,25 @@ func TestAttackAMacThatClaimsAFile(t *testing.T) {
 	d := &v1alpha1.ModelDeployment{}
 	d.Spec.Model.Source = "file://team/model.gguf"
 	honest, lie := fleettest.Model(d.Spec.Model.Source, "good", 1<<30), fleettest.Model(d.Spec.Model.Source, "evil", 1<<30)
-	missing := failedWith(d, v1alpha1.ReasonSourceNotFound)
+	good, bad, missing := resolvedAs(d, honest), resolvedAs(d, lie), failedWith(d, v1alpha1.ReasonSourceNotFound)
+	hashes := v1alpha1.InspectionStatus{ID: InspectionID(d), State: v1alpha1.InspectionRunning}
 	for name, tc := range map[string]struct {
 		reports []v1alpha1.InspectionStatus // of as many Macs; the others have none
 		macs    int
-		want    string // digest; empty: it is waited for more
+		want    string // digest, or the reason of the wait or the refusal
 	}{
-		"one claim, two hash":              {macs: 3, reports: []v1alpha1.InspectionStatus{resolvedAs(d, lie)}},
-		"one claim, one other, one hashes": {macs: 3, reports: []v1alpha1.InspectionStatus{resolvedAs(d, lie), resolvedAs(d, honest)}},
-		"one claim, two others":            {macs: 3, reports: []v1alpha1.InspectionStatus{resolvedAs(d, lie), resolvedAs(d, honest), resolvedAs(d, honest)}, want: honest.Digest},
-		"two agree, two hash":              {macs: 4, reports: []v1alpha1.InspectionStatus{resolvedAs(d, honest), resolvedAs(d, honest)}, want: honest.Digest},
-		"one has it, the others do not":    {macs: 3, reports: []v1alpha1.InspectionStatus{missing, resolvedAs(d, honest), missing}, want: honest.Digest},
-		"one has it, one never reports":    {macs: 3, reports: []v1alpha1.InspectionStatus{missing, resolvedAs(d, honest)}, want: honest.Digest},
-		"a fleet of one Mac":               {macs: 1, reports: []v1alpha1.InspectionStatus{resolvedAs(d, honest)}, want: honest.Digest},
+		"one claim, two hash":                  {macs: 3, reports: []v1alpha1.InspectionStatus{bad}, want: v1alpha1.ReasonInspecting},
+		"one claim, one other, one hashes":     {macs: 3, reports: []v1alpha1.InspectionStatus{bad, good}, want: v1alpha1.ReasonInspecting},
+		"one claim, the owner hashes":          {macs: 4, reports: []v1alpha1.InspectionStatus{bad, missing, missing, hashes}, want: v1alpha1.ReasonInspecting},
+		"one claim, the owner is done":         {macs: 4, reports: []v1alpha1.InspectionStatus{bad, missing, missing, good}, want: v1alpha1.ReasonSourceDisputed},
+		"one claim, two others":                {macs: 3, reports: []v1alpha1.InspectionStatus{bad, good, good}, want: honest.Digest},
+		"two claims, two others":               {macs: 4, reports: []v1alpha1.InspectionStatus{bad, good, bad, good}, want: v1alpha1.ReasonSourceDisputed},
+		"two claims, two others of five":       {macs: 5, reports: []v1alpha1.InspectionStatus{bad, good, bad, good}, want: v1alpha1.ReasonInspecting},
+		"two agree, two hash":                  {macs: 4, reports: []v1alpha1.InspectionStatus{good, good}, want: honest.Digest},
+		"two agree, two report that they hash": {macs: 4, reports: []v1alpha1.InspectionStatus{good, good, hashes, hashes}, want: honest.Digest},
+		"one has it, the others do not":        {macs: 3, reports: []v1alpha1.InspectionStatus{missing, good, missing}, want: honest.Digest},
+		"one has it, one never reports":        {macs: 3, reports: []v1alpha1.InspectionStatus{missing, good}, want: honest.Digest},
+		"a fleet of one Mac":                   {macs: 1, reports: []v1alpha1.InspectionStatus{good}, want: honest.Digest},
 	} {
 		var macs []v1alpha1.MacNode
 		for i := range tc.macs {
@@ -276,11 +282,16 @@ func TestAttackAMacThatClaimsAFile(t *testing.T) {
 			macs = append(macs, mac)
 		}
 		f, got := Inspect(d, macs), ""
-		if f.Record != nil {
+		switch {
+		case f.Record != nil:
 			got = f.Record.Digest
+		case f.Refusal != nil:
+			got = f.Refusal.Reason
+		default:
+			got = f.Waiting.Reason
 		}
-		if got != tc.want || tc.want == "" && f.Waiting.Reason != v1alpha1.ReasonInspecting {
-			t.Errorf("%s: %+v", name, f)
+		if got != tc.want {
+			t.Errorf("%s: %s, want %s: %+v", name, got, tc.want, f)
 		}
 	}
 }

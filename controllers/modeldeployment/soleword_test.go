@@ -37,7 +37,7 @@ func reporting(d *v1alpha1.ModelDeployment, name string, r *model.Record) v1alph
 	return mac
 }
 
-const hub, store = "hf://org/model", "https://host/m.gguf"
+const hub, store, local = "hf://org/model", "https://host/m.gguf", "file://team/m.gguf"
 
 func commitOf(letter string) string { return strings.Repeat(letter, 40) }
 
@@ -70,6 +70,7 @@ func laterReports() map[string]reportedLater {
 		return func(m *v1alpha1.MacNode) { m.Status.Weights = []v1alpha1.StoredWeights{{Digest: r.Digest}} }
 	}
 	old, moved := found(hub, "old", commitOf("a"), nil, "a"), found(hub, "new", commitOf("b"), nil)
+	file, other := found(local, "file", "", nil, "a"), found(local, "other", "", nil)
 	return map[string]reportedLater{
 		"no Mac":                     {have: old, want: old},
 		"it alone":                   {have: old, now: map[string]*model.Record{"a": old}, want: old},
@@ -94,7 +95,17 @@ func laterReports() map[string]reportedLater {
 		"the branch moved, it is gone, and one Mac is left":    {have: old, now: map[string]*model.Record{"b": moved}, want: old},
 		"another size of the same digest": {have: found(store, "m", "", shorter, "a"),
 			now: map[string]*model.Record{"a": found(store, "m", "", shorter), "b": found(store, "m", "", nil), "c": found(store, "m", "", nil)}, want: found(store, "m", "", nil)},
-		"a commit that none has, it is gone": {have: found(hub, "new", commitOf("e"), nil, "a"), now: map[string]*model.Record{"b": moved, "c": moved}, want: moved},
+		"a file, it alone":                                 {have: file, now: map[string]*model.Record{"a": file, "b": nil}, want: file},
+		"a file, it is replaced under its name":            {have: file, now: map[string]*model.Record{"a": other, "b": nil}, want: file},
+		"a file, one other finds another":                  {have: file, now: map[string]*model.Record{"a": file, "b": other}, want: file},
+		"a file, two others agree on another":              {have: file, now: map[string]*model.Record{"a": file, "b": other, "c": other}, want: other},
+		"a file, as many agree with it":                    {have: file, now: map[string]*model.Record{"a": file, "b": other, "c": other, "d": file}, want: file},
+		"a file, it is gone":                               {have: file, now: map[string]*model.Record{"b": nil, "c": nil}, want: file},
+		"a file, it is gone, one finds another":            {have: file, now: map[string]*model.Record{"b": other, "c": nil}, want: other},
+		"a file, it is gone, another reports it":           {have: file, now: map[string]*model.Record{"b": other, "c": file}, want: file},
+		"a file, it is gone, the one left has its weights": {have: file, now: map[string]*model.Record{"b": other}, edit: stores(file), want: file},
+		"a file, two reported it":                          {have: found(local, "file", "", nil, "x", "y"), now: map[string]*model.Record{"b": other, "c": other}, want: found(local, "file", "", nil)},
+		"a commit that none has, it is gone":               {have: found(hub, "new", commitOf("e"), nil, "a"), now: map[string]*model.Record{"b": moved, "c": moved}, want: moved},
 	}
 }
 
