@@ -102,7 +102,11 @@ func (r *values) slice(v, from, to, stride any) (any, error) {
 		}
 		return out, nil
 	case *numbers:
-		return &numbers{from: c.at(p.from), until: c.at(p.until), by: c.by * p.by, count: p.count}, nil
+		by := c.by * p.by
+		if by == 0 { // a multiple of 2^64, of one number at most
+			by = math.MaxInt64
+		}
+		return &numbers{from: c.at(p.from), until: c.at(p.until), by: by, count: p.count}, nil
 	case markup:
 		text, err := r.sliceText(string(c), p)
 		return markup(text), err
