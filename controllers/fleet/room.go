@@ -25,7 +25,7 @@ var (
 	// RevisionsRoom is for all revisions, which no quota has to count. It is enough for 5,000
 	// deployments of a namespace with two usual ones.
 	RevisionsRoom = Room{Namespace: 64 << 20, All: 128 << 20, Least: 4 << 20}
-	// TokensRoom is for the credentials that are cached: one that finds no room is read again each
-	// time. Most have a hundred bytes, and none more than 6 KiB.
+	// TokensRoom is for the credentials that are cached: one that finds no room is read again as
+	// often as package hubsecret allows. Most have a hundred bytes, and none more than 6 KiB.
 	TokensRoom = Room{Namespace: 8 << 20, All: 16 << 20, Least: 64 << 10}
 )

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -86,7 +87,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, key, &secret); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // the watch reports it once it exists
 	}
-	w, failure := r.wanted(ctx, &assigned)
+	w, failure := r.wanted(ctx, &assigned, secret.Data)
 	if change(&secret, w) {
 		if err := r.Client.Update(ctx, &secret, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return reconcile.Result{}, errors.Join(failure, fmt.Errorf("write hub tokens of Mac %s: %w", req.Name, err))
@@ -111,9 +112,21 @@ type wants struct {
 }
 
 // wanted reads the Secrets of a Mac's references. Only a deployment gives a reference its meaning,
-// and only in its own namespace.
-func (r *Reconciler) wanted(ctx context.Context, assigned *v1alpha1.MacAssignment) (wants, error) {
+// and only in its own namespace. If not all can be read now, those that the Mac lacks are first, and
+// the order of the others differs from pass to pass.
+func (r *Reconciler) wanted(ctx context.Context, assigned *v1alpha1.MacAssignment, has map[string][]byte) (wants, error) {
 	w := wants{refs: fleet.TokenRefs(assigned), tokens: map[string][]byte{}, unknown: map[string]bool{}}
+	rand.Shuffle(len(w.refs), func(i, j int) { w.refs[i], w.refs[j] = w.refs[j], w.refs[i] })
+	lacks := func(ref string) bool { return has[v1alpha1.HubTokenKeyPrefix+ref] == nil }
+	slices.SortStableFunc(w.refs, func(a, b string) int {
+		switch {
+		case lacks(a) == lacks(b):
+			return 0
+		case lacks(a):
+			return -1
+		}
+		return 1
+	})
 	var failures []error
 	for _, ref := range w.refs {
 		d, source, err := r.meaning(ctx, assigned, ref)
@@ -129,6 +142,8 @@ func (r *Reconciler) wanted(ctx context.Context, assigned *v1alpha1.MacAssignmen
 			w.again = again
 		}
 		switch {
+		case errors.Is(err, hubsecret.ErrLater):
+			w.unknown[ref] = true
 		case err != nil:
 			failures, w.unknown[ref] = append(failures, err), true
 		case refusal == nil && string(credential.UID) == d.Status.SecretUID: // else the reference will be another

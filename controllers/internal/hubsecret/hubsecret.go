@@ -12,6 +12,7 @@ package hubsecret
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -46,11 +47,18 @@ const (
 	// spacing is the least time between two reads for a namespace on average: with more
 	// Secrets, their answers are cached for longer.
 	spacing = 50 * time.Millisecond
+	// ahead is how many credentials of a namespace may be read at once, before one each spacing: those
+	// that one Mac has at most.
+	ahead = 128
 	// forgets is when an answer that was not asked for ends, which is looked for each
 	// pruneEvery.
 	forgets    = 10 * time.Minute
 	pruneEvery = time.Minute
 )
+
+// ErrLater is returned for a credential that is not cached while too many of its namespace were read
+// just now.
+var ErrLater = errors.New("the Secrets of this namespace are read too often")
 
 // Reader reads Secrets from the API server itself, past every other cache.
 type Reader struct {
@@ -68,6 +76,21 @@ type Reader struct {
 type answers struct {
 	all        map[question]*answer
 	tokenBytes int
+	// paid is until when the reads of credentials count, each for one spacing.
+	paid time.Time
+}
+
+// mayRead reports whether a credential may be read now, and counts it.
+func (a *answers) mayRead(now time.Time) bool {
+	most := now.Add(ahead * spacing)
+	if a.paid.Before(now) || a.paid.After(most) { // after most: the clock was set back
+		a.paid = now
+	}
+	if a.paid.Add(spacing).After(most) {
+		return false
+	}
+	a.paid = a.paid.Add(spacing)
+	return true
 }
 
 // hold is how long an answer is cached.
@@ -105,7 +128,7 @@ type Credential struct {
 }
 
 // Read returns the credential for a source, or why there is none. An error means that
-// neither is known.
+// neither is known: ErrLater that it will be.
 func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) (Credential, *fleet.Refusal, error) {
 	return r.read(ctx, key, source, true)
 }
@@ -119,12 +142,16 @@ func (r *Reader) Check(ctx context.Context, key client.ObjectKey, source string)
 
 func (r *Reader) read(ctx context.Context, key client.ObjectKey, source string, token bool) (Credential, *fleet.Refusal, error) {
 	now, asked := r.Clock.Now(), questionOf(key, source)
-	if a := r.cached(asked, token, now); a != nil {
+	a, err := r.cached(asked, token, now)
+	if err != nil {
+		return Credential{}, nil, err
+	}
+	if a != nil {
 		return a.credential, a.refusal, nil
 	}
-	a := &answer{at: now, asked: now}
+	a = &answer{at: now, asked: now}
 	var s corev1.Secret
-	err := r.Live.Get(ctx, key, &s)
+	err = r.Live.Get(ctx, key, &s)
 	switch {
 	case apierrors.IsNotFound(err):
 		a.refusal = fleet.NoSecret(key.Namespace, key.Name, source)
@@ -146,14 +173,7 @@ func (r *Reader) keep(asked question, a *answer, token bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.prune(now)
-	n := r.namespaces[asked.key.Namespace]
-	if n == nil {
-		n = &answers{all: map[question]*answer{}}
-		if r.namespaces == nil {
-			r.namespaces = map[string]*answers{}
-		}
-		r.namespaces[asked.key.Namespace] = n
-	}
+	n := r.of(asked.key.Namespace)
 	before := n.all[asked]
 	if a.refusal != nil && before != nil && before.refusal != nil {
 		a.refused = before.refused
@@ -174,6 +194,19 @@ func (r *Reader) keep(asked question, a *answer, token bool, now time.Time) {
 		a.credential.Token = nil
 	}
 	n.all[asked] = a
+}
+
+// of returns the answers for a namespace. The lock is held.
+func (r *Reader) of(namespace string) *answers {
+	n := r.namespaces[namespace]
+	if n == nil {
+		n = &answers{all: map[question]*answer{}}
+		if r.namespaces == nil {
+			r.namespaces = map[string]*answers{}
+		}
+		r.namespaces[namespace] = n
+	}
+	return n
 }
 
 // drop drops the token of an answer. The lock is held.
@@ -214,23 +247,29 @@ func (r *Reader) Again(key client.ObjectKey, source string) time.Duration {
 	}
 }
 
-// cached returns an answer that is not too old and has a token if there has to be one; nil if there
-// is none.
-func (r *Reader) cached(asked question, token bool, now time.Time) *answer {
+// cached returns an answer that is not too old and has a token if there has to be one; nil if the
+// Secret is to be read. If it may not be read for a token now, the answer is an older one, or ErrLater.
+func (r *Reader) cached(asked question, token bool, now time.Time) (*answer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.prune(now)
-	n := r.namespaces[asked.key.Namespace]
-	if n == nil || n.all[asked] == nil {
-		return nil
-	}
+	n := r.of(asked.key.Namespace)
 	a := n.all[asked]
-	a.asked = now
-	if age := now.Sub(a.at); age < 0 || age >= n.hold() || token && a.refusal == nil && a.credential.Token == nil {
-		return nil
+	complete, recent := false, false
+	if a != nil {
+		a.asked = now
+		age := now.Sub(a.at)
+		complete, recent = !token || a.refusal != nil || a.credential.Token != nil, age >= 0 && age < n.hold()
+	}
+	switch {
+	case complete && recent:
+	case !token || n.mayRead(now):
+		return nil, nil
+	case !complete:
+		return nil, ErrLater
 	}
 	copied := *a
-	return &copied
+	return &copied, nil
 }
 
 // prune removes, from time to time, the answers that are not asked for any more, and tokens that are

@@ -2,7 +2,9 @@ package hubsecret
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,7 +35,7 @@ func TestAttackDeploymentsOfManySecrets(t *testing.T) {
 	r := &Reader{Live: api, Clock: clock}
 	read := func(namespace string, secrets int) {
 		for i := range secrets {
-			if _, refusal, err := r.Read(t.Context(), client.ObjectKey{Namespace: namespace, Name: fmt.Sprint(i)}, "hf://a/b"); refusal == nil || err != nil {
+			if _, refusal, err := r.Check(t.Context(), client.ObjectKey{Namespace: namespace, Name: fmt.Sprint(i)}, "hf://a/b"); refusal == nil || err != nil {
 				t.Fatalf("%v, %v", refusal, err)
 			}
 		}
@@ -140,4 +142,53 @@ type counted struct {
 func (c *counted) Get(ctx context.Context, key client.ObjectKey, to client.Object, o ...client.GetOption) error {
 	c.reads++
 	return c.one.Get(ctx, key, to, o...)
+}
+
+// TestCredentialsThatFindNoRoomAreReadLessOften: a Secret is named for many endpoints, and the credentials of
+// all of them are more than is cached. Two Macs need each.
+func TestCredentialsThatFindNoRoomAreReadLessOften(t *testing.T) {
+	const sources, rounds = 3200, 30
+	api := &counted{one: one{secret: &corev1.Secret{Data: map[string][]byte{"AWS_ACCESS_KEY_ID": []byte("id"),
+		"AWS_SECRET_ACCESS_KEY": []byte(strings.Repeat("k", 1900)), "AWS_SESSION_TOKEN": []byte(strings.Repeat("s", 3800))}}}}
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
+	r := &Reader{Live: api, Clock: clock}
+	key := client.ObjectKey{Namespace: "evil", Name: "hub"}
+	round := func() (known int) {
+		for i := range sources {
+			source := fmt.Sprintf("s3://b/m?endpoint=https://e%d.example", i)
+			_, refusal, err := r.Check(t.Context(), key, source)
+			for range 2 {
+				c, why, later := r.Read(t.Context(), key, source)
+				if later == nil && len(c.Token) > 0 {
+					known++
+				}
+				if refusal != nil || err != nil || why != nil || later != nil && !errors.Is(later, ErrLater) {
+					t.Fatal(refusal, err, why, later)
+				}
+			}
+		}
+		clock.SetTime(clock.Now().Add(AgainGood))
+		return known
+	}
+	round()
+	before, known := api.reads, 0
+	for range rounds {
+		known = round()
+	}
+	if rate := float64(api.reads-before) / (rounds * AgainGood.Seconds()); rate > 45 {
+		t.Errorf("%.0f reads/s, want at most 20 of checks, and 20 for credentials", rate)
+	}
+	if known < sources/4 {
+		t.Errorf("%d of %d credentials are known in a round", known, 2*sources)
+	}
+	if c, _, err := r.Read(t.Context(), client.ObjectKey{Namespace: "team", Name: "hub"}, "s3://b/m"); err != nil || len(c.Token) == 0 {
+		t.Errorf("another namespace's credential is not read: %v", err)
+	}
+	before = api.reads
+	for i := range sources { // after a restart
+		_, _, _ = r.Read(t.Context(), client.ObjectKey{Namespace: "large", Name: fmt.Sprint(i)}, "s3://b/m")
+	}
+	if n := api.reads - before; n > ahead {
+		t.Errorf("%d credentials are read at once, want at most %d", n, ahead)
+	}
 }
