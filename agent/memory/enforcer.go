@@ -48,6 +48,9 @@ const (
 	// requests only wait is not idle either, and an answer may take hours. That is of
 	// soft pressure, and of hard pressure by other programs, which may last as long.
 	stuckPolls, softPolls = 10, 60
+	// lenience is the weight of a poll of lenient pressure against another one: pressure with pauses
+	// keeps prompts waiting in at most one poll of 11.
+	lenience = 10
 	// beyondPolls is how many polls an engine may be over its own limit by its pool: one that was
 	// taken over returns a byte of it each time that it is asked, and has another one.
 	beyondPolls = 60
@@ -77,7 +80,7 @@ type Enforcer struct {
 	// Consecutive polls: under the mark of the level; over the fixed ceiling;
 	// hard by the dynamic term alone; lenient although no engine can release memory.
 	below, over, dip, stuck int
-	soft                    int       // polls of lenient pressure, less the others
+	soft                    int       // lenience for each poll of lenient pressure, less 1 for each other
 	between                 bool      // lenient pressure in an extra poll since the last counted one
 	settling                int       // polls in which footprints still fell, less the others
 	gracePoll               int64     // the poll of grace of this emergency; 0: none yet
@@ -428,7 +431,12 @@ func (e *Enforcer) pause(s observation) bool {
 	lenient := e.lenient(s)
 	e.between = e.between || lenient
 	if !e.extra {
-		e.soft, e.between = tally(e.soft, e.between, softPolls), false
+		if e.between {
+			e.soft = min(e.soft+lenience, 2*lenience*softPolls)
+		} else {
+			e.soft = max(0, e.soft-1)
+		}
+		e.between = false
 	}
 	switch {
 	case !lenient:
@@ -437,7 +445,7 @@ func (e *Enforcer) pause(s observation) bool {
 	case e.stuck < stuckPolls: // else until it is no longer lenient
 		e.stuck = e.inARow(e.stuck, !e.canFall(s))
 	}
-	return e.stuck < stuckPolls && e.soft < softPolls
+	return e.stuck < stuckPolls && e.soft < lenience*softPolls
 }
 
 // canFall reports whether an engine runs, ends, loads or was just acted on.
