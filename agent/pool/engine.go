@@ -29,6 +29,7 @@ type engine struct {
 	proc   process.Handle
 	pid    int
 	client process.Conn
+	unsent *wire.Unsent
 
 	// holds are the requests that use it. Their number is the active count.
 	holds map[*Hold]struct{}
@@ -158,6 +159,7 @@ func (g *engine) active() bool {
 
 // connect dials the engine; the first call waits for its socket.
 func (g *engine) connect(engines process.Engines) (err error) {
+	g.unsent = wire.NewUnsent()
 	g.client, err = engines.Dial(g.record.Socket, func() int { return g.pid }) // which is set before the first call
 	return err
 }

@@ -32,16 +32,18 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 	if h.ctx.Err() != nil {
 		return nil, errReleased
 	}
-	if err := wire.CheckSize(r); err != nil {
+	count, sent, err := h.engine.unsent.Count(r.Owner(), r)
+	if err != nil {
 		return nil, err
 	}
+	defer sent()
 	call, cancel := context.WithCancel(wire.WithTenant(ctx, r.Owner()))
 	unwatch := context.AfterFunc(h.ctx, cancel)
 	stream := &Stream{
 		over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) },
 		stop: func() { unwatch(); cancel() },
 	}
-	s, err := h.engine.client.Generate(call, r, grpc.MaxCallRecvMsgSize(maxEvent))
+	s, err := h.engine.client.Generate(call, r, grpc.MaxCallRecvMsgSize(maxEvent), count)
 	if err != nil {
 		stream.stop()
 		return nil, stream.explain(err)
@@ -69,13 +71,17 @@ func answerLimit(n, each int) grpc.CallOption {
 // is released. Its errors are those of Stream.Recv.
 func (h *Hold) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
 	most := answerLimit(len(r.GetTexts())+len(r.GetTokenLists()), maxVector)
-	return once(ctx, h, r, func(ctx context.Context) (*wire.EmbedResponse, error) { return h.engine.client.Embed(ctx, r, most) })
+	return once(ctx, h, r, func(ctx context.Context, count grpc.CallOption) (*wire.EmbedResponse, error) {
+		return h.engine.client.Embed(ctx, r, most, count)
+	})
 }
 
 // Rerank runs one request for scores, as Embed does.
 func (h *Hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
 	most := answerLimit(len(r.GetDocuments()), maxScore)
-	return once(ctx, h, r, func(ctx context.Context) (*wire.RerankResponse, error) { return h.engine.client.Rerank(ctx, r, most) })
+	return once(ctx, h, r, func(ctx context.Context, count grpc.CallOption) (*wire.RerankResponse, error) {
+		return h.engine.client.Rerank(ctx, r, most, count)
+	})
 }
 
 // request is a message of a tenant.
@@ -85,17 +91,19 @@ type request interface {
 }
 
 // once runs the call of a request that has one answer.
-func once[T any](ctx context.Context, h *Hold, r request, call func(context.Context) (*T, error)) (*T, error) {
+func once[T any](ctx context.Context, h *Hold, r request, call func(context.Context, grpc.CallOption) (*T, error)) (*T, error) {
 	if h.ctx.Err() != nil {
 		return nil, errReleased
 	}
-	if err := wire.CheckSize(r); err != nil {
+	count, sent, err := h.engine.unsent.Count(r.GetTenant(), r)
+	if err != nil {
 		return nil, err
 	}
+	defer sent()
 	bounded, cancel := context.WithCancel(wire.WithTenant(ctx, r.GetTenant()))
 	defer cancel()
 	defer context.AfterFunc(h.ctx, cancel)()
-	out, err := call(bounded)
+	out, err := call(bounded, count)
 	if err != nil {
 		return nil, (&Stream{over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) }}).explain(err)
 	}

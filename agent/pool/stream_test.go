@@ -57,7 +57,7 @@ func holdOf(t *testing.T, e wire.EngineServer) *Hold {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close(); g.Stop(); <-served })
-	return &Hold{ctx: t.Context(), engine: &engine{client: dialled{wire.NewEngineClient(conn)}}}
+	return &Hold{ctx: t.Context(), engine: &engine{client: dialled{wire.NewEngineClient(conn)}, unsent: wire.NewUnsent()}}
 }
 
 // TestAttackAnswersOfManyBytes: a model may have vectors of any size, and an engine that was taken
@@ -152,6 +152,43 @@ func TestCallsHaveTheTenantOfTheirRequest(t *testing.T) {
 			if got := <-e.before; got != tenant {
 				t.Errorf("the call for %s has tenant %q, want %q", what, got, tenant)
 			}
+		}
+	}
+}
+
+// TestRequestsAreRefusedWhileTheEngineReadsNothing: their messages stay in the agent after their
+// clients have left.
+func TestRequestsAreRefusedWhileTheEngineReadsNothing(t *testing.T) {
+	h := (&verbose{dimensions: 1, scores: 1, text: 1}).hold(t)
+	ask := func() map[string]error {
+		_, embedded := h.Embed(t.Context(), &wire.EmbedRequest{Texts: []string{"a"}})
+		_, reranked := h.Rerank(t.Context(), &wire.RerankRequest{Documents: []string{"a"}})
+		s, generated := h.Generate(t.Context(), &wire.GenerateRequest{})
+		if generated == nil {
+			s.Close()
+		}
+		return map[string]error{"embed": embedded, "rerank": reranked, "generate": generated}
+	}
+	long := &wire.EmbedRequest{Texts: []string{strings.Repeat("x", wire.MaxMessageBytes-10)}}
+	var ends []func()
+	for range 2 {
+		_, end, err := h.engine.unsent.Count("", long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, end)
+	}
+	for call, err := range ask() {
+		if r := wire.RefusalOf(err); r.GetCode() != wire.Code_CODE_QUEUE_FULL || r.GetRetryAfterMilliseconds() == 0 {
+			t.Errorf("%s while nothing is read: %v", call, err)
+		}
+	}
+	for _, end := range ends {
+		end()
+	}
+	for call, err := range ask() {
+		if err != nil {
+			t.Errorf("%s after that: %v", call, err)
 		}
 	}
 }

@@ -32,7 +32,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"metalfleet.dev/metalfleet/metal/excerpt"
 )
@@ -278,27 +277,38 @@ func DialProcess(path string, pid func() int) (*grpc.ClientConn, error) {
 // dial refuses engines of other users, because prompts would be sent there, and if pid is not
 // nil all other processes. A message from the engine has at most most bytes.
 func dial(path string, uid int, pid func() int, most int) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("passthrough:///engine",
+	conn, err := connect(func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "unix", path)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(checkPeer(c, uid), checkProcess(c, pid)); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		return c, nil
+	}, most)
+	if err != nil {
+		return nil, fmt.Errorf("dial engine at %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+// connect speaks gRPC over the connections of dial.
+func connect(dial func(context.Context) (net.Conn, error), most int) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///engine",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of this user, see OwnUser
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			var d net.Dialer
-			c, err := d.DialContext(ctx, "unix", path)
+			c, err := dial(ctx)
 			if err != nil {
 				return nil, err
 			}
-			if err := errors.Join(checkPeer(c, uid), checkProcess(c, pid)); err != nil {
-				return nil, errors.Join(err, c.Close())
-			}
-			return c, nil
+			return impatient{c}, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
 		grpc.WithMaxHeaderListSize(maxHeaderList),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(most), grpc.MaxCallSendMsgSize(MaxMessageBytes), grpc.ForceCodecV2(newBounded())))
-	if err != nil {
-		return nil, fmt.Errorf("dial engine at %s: %w", path, err)
-	}
-	return conn, nil
 }
 
 // tenantKey is the metadata of a call that has the tenant of its request. Tenants may have any
@@ -323,15 +333,6 @@ func TenantOf(ctx context.Context) string {
 		return tenant[0]
 	}
 	return ""
-}
-
-// CheckSize refuses a request that is longer than a message: gRPC would end its call with an
-// error that a lost engine has, too.
-func CheckSize(r proto.Message) error {
-	if n := proto.Size(r); n > MaxMessageBytes {
-		return Refuse(&Refusal{Code: Code_CODE_INVALID, Message: fmt.Sprintf("the request takes %d bytes as a message to the engine, want at most %d; send shorter texts or fewer images", n, MaxMessageBytes)})
-	}
-	return nil
 }
 
 // Refuse makes the gRPC error that carries r to the agent. It cuts the texts of r:
