@@ -66,7 +66,9 @@ type engine struct {
 	aborting bool
 	// limitsRefused: the last limits were not taken.
 	limitsRefused bool
-	headroom      headroom
+	// untakenSince is when the first limits were sent after those that it took; zero: it took the last.
+	untakenSince time.Time
+	headroom     headroom
 	// firstStatus is closed after the first status; nil afterwards.
 	firstStatus chan struct{}
 }

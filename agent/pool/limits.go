@@ -104,6 +104,9 @@ func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64
 		if e.engine.resend = !e.engine.limitsSentAt.IsZero(); !e.engine.resend {
 			g = e.engine
 			g.limitsSentAt = time.Now()
+			if g.untakenSince.IsZero() {
+				g.untakenSince = g.limitsSentAt
+			}
 			l.Sequence, l.HeadroomAnswered = g.nextLimits(), g.headroom.answered
 			if g.headroom.answered > g.headroom.sent && l.HeadroomKnown {
 				g.headroom.sent = g.headroom.answered
@@ -120,7 +123,9 @@ func (p *pressure) publishTo(r memory.EngineReading, l *wire.Limits, left *int64
 		_, err := g.client.SetLimits(ctx, l)
 		return err
 	}, func(err error) {
-		g.limitsRefused = err != nil
+		if g.limitsRefused = err != nil; err == nil {
+			g.untakenSince = time.Time{}
+		}
 		g.limitsSentAt = time.Time{}
 		if g.resend { // the limits of a later poll were not sent
 			g.resend = false

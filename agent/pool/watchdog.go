@@ -17,6 +17,8 @@ const (
 	reasonEngineSilent = "EngineSilent"
 	// reasonLoopStalled: one iteration of a loaded engine's loop took Timing.Iteration.
 	reasonLoopStalled = "LoopStalled"
+	// reasonEngineDeaf: a loaded engine took no limits for Timing.Iteration.
+	reasonEngineDeaf = "EngineDeaf"
 )
 
 // reasonLogOverrun: an engine wrote more to its log than any does.
@@ -51,7 +53,7 @@ type loadMark struct{ bytes, footprint int64 }
 
 // watchdogs gives up engines whose process lives and that do nothing: loads
 // without progress, loaded ones that send no status, and loaded ones that send it and
-// whose loop hangs. Until then those that send none count as busy, and no other engine
+// take no limits, or whose loop hangs. Until then those that send none count as busy, and no other engine
 // is evicted in their place.
 func (lc *lifecycle) watchdogs(r memory.Reading) {
 	type hung struct {
@@ -93,6 +95,8 @@ func (lc *lifecycle) hangs(g *engine, r memory.EngineReading, now time.Time) *jo
 	case g.state != Ready:
 	case now.Sub(g.statusAt) > t.Silence:
 		return because(reasonEngineSilent, "engine sent nothing", t.Silence)
+	case !g.untakenSince.IsZero() && now.Sub(g.untakenSince) > t.Iteration:
+		return because(reasonEngineDeaf, "engine took no limits", t.Iteration)
 	case g.status.GetActivity().GetIterationMilliseconds() > t.Iteration.Milliseconds():
 		return because(reasonLoopStalled, "engine computed nothing for its requests", t.Iteration)
 	}

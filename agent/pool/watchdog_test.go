@@ -50,6 +50,17 @@ func TestAnEngineWhoseLoopHangsIsRestarted(t *testing.T) {
 	}
 }
 
+// TestAnEngineThatTakesNoLimitsIsEnded: it sends its status, and may read nothing of what is sent to it.
+func TestAnEngineThatTakesNoLimitsIsEnded(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("a", enginetest.Script{HoldBytes: gib, IgnoreLimits: true}), s.model("b", enginetest.Script{HoldBytes: gib}))
+		s.after(4 * time.Minute)
+		s.wantReclaims()
+		s.after(3 * time.Minute)
+		s.wantReclaims("a/" + string(v1alpha1.ReclaimCrashed))
+	})
+}
+
 // TestALoadThatHangsIsGivenUp although its memory moves: the process still sends its status, and
 // collects garbage.
 func TestALoadThatHangsIsGivenUp(t *testing.T) {
