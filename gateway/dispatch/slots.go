@@ -18,8 +18,8 @@ const (
 	// sequence, so that the next request is there when one ends. The rest wait here, where
 	// the queue is fair.
 	slotsPerSequence = 2
-	// mostGuests is how many tenants without a request at a model may exceed that at a replica, or
-	// one per sequence if that is more: an engine shares its sequences between the tenants that
+	// mostGuests is how many sequences of tenants without a request at a model may exceed that at a
+	// replica, or one per sequence if that is more: an engine shares its sequences between the tenants that
 	// wait there, and here they would wait until an answer ends. It is half of what waits there.
 	mostGuests = 32
 	// pruneEvery is how often what is not used any more is dropped.
@@ -53,7 +53,7 @@ type slots struct {
 type replicaLoad struct {
 	id       uint64
 	inFlight int
-	guests   int // requests beyond the limit, see mostGuests
+	guests   int // sequences beyond the limit, see mostGuests
 	rejected int // requests that it rejected a moment ago, see linger
 	total    uint64
 	used     time.Time
@@ -153,7 +153,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	model.used = now
 	asGuest := 0
 	if limit := s.limit(c.at, l, 0, false); limit > 0 && l.inFlight >= limit {
-		asGuest = 1
+		asGuest = weight
 	}
 	l.guests += asGuest
 	l.inFlight += weight

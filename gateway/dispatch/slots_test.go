@@ -198,6 +198,20 @@ func TestAttackLongRequestsOfOneTenantHoldEverySlot(t *testing.T) {
 	}
 }
 
+// TestGuestsCountTheirSequences: together they are no more than an engine lets wait.
+func TestGuestsCountTheirSequences(t *testing.T) {
+	model, d := busyModel("r")
+	served := 0
+	for n := range 3 * mostGuests {
+		if lease, _ := arrive(t, d, model, Request{Owner: fmt.Sprint("client ", n), Sequences: 4}); lease != nil {
+			served += 4
+		}
+	}
+	if most := slotsPerSequence*2 + mostGuests; served > most {
+		t.Errorf("%d sequences are sent to a replica, want at most %d", served, most)
+	}
+}
+
 func TestARequestCountsTheSequencesThatItRuns(t *testing.T) {
 	model, d := busyModel("r")
 	lease, _ := arrive(t, d, model, Request{Sequences: 4})

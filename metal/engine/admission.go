@@ -159,14 +159,15 @@ func (a *admission) enter(tenant string) error {
 }
 
 // keptFrom is how many free places are for tenants with fewer requests than this one: half as many
-// as it has, but no more than half of those to wait in, so that it may fill all sequences. Gateways
+// as it has, but no more than half of those to wait in, so that it may fill all sequences, and a quarter
+// of these for tenants without any. Gateways
 // send more than there are places, and a tenant that found none would compete for each that gets
 // free with all requests of the others. Without API keys there is one tenant.
 func (a *admission) keptFrom(tenant string) int {
-	if tenant == "" {
+	if tenant == "" || a.of[tenant] == 0 {
 		return 0
 	}
-	return min(a.of[tenant], a.queue) / 2
+	return min(a.of[tenant], a.queue)/2 + a.queue/4
 }
 
 // release makes room for another request.
