@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"bytes"
 	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/share"
+	"metalfleet.dev/metalfleet/metal/toolcall"
 )
 
 const (
@@ -28,7 +30,7 @@ type heldBytes struct {
 // holdTools counts the tools of a request until it ends. A template need not write all of them,
 // so that a request with a short prompt may have many.
 func (p *inputProcessor) holdTools(r Request) (*heldBytes, *Refusal) {
-	n := toolCopies*int64(len(r.Chat.Tools)) + valueBytes*int64(chat.Values(r.Chat.Tools))
+	n := toolCopies*int64(len(r.Chat.Tools)) + valueBytes*int64(chat.Values(r.Chat.Tools)) + toolcall.ShapesBytes(bytes.Count(r.Chat.Tools, []byte("{")))
 	if most := p.tools.Limit(r.owner()); n > most {
 		return nil, invalid(toolsParam, "the tools take %d bytes of memory, want at most %d; send fewer tools, or shorter schemas", n, most)
 	}

@@ -33,16 +33,26 @@ type step struct {
 const (
 	// maxSchemas bounds the schemas that are looked at for one value.
 	maxSchemas = 64
-	// maxSteps bounds the steps that are kept for one request. What is found after that
-	// declares nothing.
-	maxSteps = 4096
+	// maxSteps bounds the steps that are kept for one request, and someShapes, with objectShapes for
+	// each object of its schemas, what they take in bytes. What is found after that declares
+	// nothing: sets of schemas may be far more than there are schemas.
+	maxSteps                 = 4096
+	someShapes, objectShapes = 32 << 10, 512
+	// shapeBytes and stepBytes are what a shape and a step take without lists and names.
+	shapeBytes, stepBytes = 320, 96
 )
 
 // shapeIndex has the shapes of the tools of a request, each made once for each set of schemas.
 type shapeIndex struct {
 	found map[string]*shape // by the ids of the schemas
 	steps int
+	// bytes of shapes and steps, and the most that they may be.
+	bytes, most int
 }
+
+// ShapesBytes is what is kept at most of tools with this many objects in their schemas, besides
+// these.
+func ShapesBytes(objects int) int64 { return someShapes + objectShapes*int64(min(objects, maxSteps)) }
 
 // shape of a value to which these schemas apply.
 func (in *shapeIndex) shape(of []*schema) *shape {
@@ -70,6 +80,7 @@ func (in *shapeIndex) shape(of []*schema) *shape {
 		s.kinds |= some
 	}
 	in.found[string(key)] = s
+	in.bytes += shapeBytes + len(key) + 8*cap(of)
 	return s
 }
 
@@ -78,10 +89,11 @@ func (s *shape) take(at step, find func() []*schema) *shape {
 	if to, known := s.steps[at]; known {
 		return to
 	}
-	if s.in.steps == maxSteps {
+	if s.in.steps == maxSteps || s.in.bytes >= s.in.most {
 		return nil
 	}
 	s.in.steps++
+	s.in.bytes += stepBytes + len(at.name)
 	to := s.in.shape(find())
 	s.steps[at] = to
 	return to
@@ -110,6 +122,7 @@ func (s *shape) flat() []*schema {
 			}
 		}
 	}
+	s.in.bytes += 8 * cap(s.all)
 	return s.all
 }
 

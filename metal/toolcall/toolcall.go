@@ -274,6 +274,7 @@ func ReadTools(raw json.RawMessage) (Tools, error) {
 		}
 		out[f.Name] = tool{parameters: f.Parameters}.read(&read, in)
 	}
+	in.most = in.bytes + int(ShapesBytes(read.n))
 	return out, nil
 }
 
