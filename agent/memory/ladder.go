@@ -391,7 +391,7 @@ func worst(engines []EngineReading, d *actions) (best EngineReading, ok bool) {
 	return best, ok
 }
 
-// worse reports whether a has to go before b. The limits of many engines may be more together than there
+// worse reports whether a is removed before b. The limits of many engines may be more together than there
 // is, so one within its reservation is the last.
 func worse(a, b EngineReading) bool {
 	overA, overB := a.excess(), b.excess()
