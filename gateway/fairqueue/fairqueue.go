@@ -222,7 +222,7 @@ func (q *Queue) modelQueue(model string, now time.Time) *modelQueue {
 }
 
 // flow returns the flow of a tenant. A new flow starts at the current turn: it gets no credit
-// for turns that it did not use.
+// for turns that it did not use, and waits for one of each that was there.
 func (m *modelQueue) flow(owner string) *flow {
 	f := m.flows[owner]
 	if f == nil {
@@ -234,7 +234,7 @@ func (m *modelQueue) flow(owner string) *flow {
 		m.flows[owner] = f
 	}
 	if len(f.entries) == 0 {
-		f.tag = max(f.tag, m.clock)
+		f.tag = max(f.tag, m.clock+1)
 	}
 	return f
 }
