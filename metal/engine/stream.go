@@ -178,7 +178,7 @@ func (s *Stream) abort(r *Refusal) {
 func (s *Stream) drop() {
 	s.cut()
 	s.rest, s.before, s.progress = nil, nil, nil
-	s.unread.held, s.unread.waiting = 0, 0
+	s.unread.held, s.unread.waiting, s.unread.kept = 0, 0, 0
 	s.unread.settle()
 }
 
@@ -207,7 +207,11 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	default:
 		ev = s.cut()
 	}
-	ev, s.rest = ev.split()
+	if ev, s.rest = ev.split(); s.rest == nil {
+		s.unread.kept = 0
+	} else {
+		s.unread.kept += int64(len(ev.Prompt) + len(ev.Text) + len(ev.Reasoning))
+	}
 	s.unread.waiting -= ev.bytes()
 	s.unread.taken = ev.sentBytes()
 	if s.finished != nil && s.rest == nil && len(s.before) == 0 && s.progress == nil && s.empty() {

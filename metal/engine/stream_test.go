@@ -8,6 +8,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/share"
 )
 
 // Arguments that come in many pieces and are not read take no more time with each piece.
@@ -105,5 +106,25 @@ func TestALongAnswerThatWaitsComesInParts(t *testing.T) {
 	}
 	if all.Prompt != "p" || len(all.PromptLogprobs) != 1 || len(all.Tokens) != 3*maxTokens+1 || len(all.Logprobs) != 2*maxRanked+1 || len(all.Calls) != 1 {
 		t.Errorf("%q, %d log-probabilities of it, %d tokens, %d log-probabilities and %d calls", all.Prompt, len(all.PromptLogprobs), len(all.Tokens), len(all.Logprobs), len(all.Calls))
+	}
+}
+
+// TestATextCountsUntilAllOfItWasSent: the parts that were sent are in memory with the rest.
+func TestATextCountsUntilAllOfItWasSent(t *testing.T) {
+	all := share.NewBytes(maxUnread)
+	s := newStream([]int32{1}, nil, unread{share: all, tenant: "a"})
+	const size = 1 << 20
+	s.pushPrompt(strings.Repeat("x", size), nil)
+	for sent := 0; sent < size; {
+		ev, err := s.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent += len(ev.Prompt); sent < size && all.Held() < size {
+			t.Fatalf("%d bytes count when %d of %d were sent", all.Held(), sent, size)
+		}
+	}
+	if all.Held() > 2*maxPrompt {
+		t.Errorf("%d bytes count when all were sent", all.Held())
 	}
 }

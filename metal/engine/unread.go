@@ -18,9 +18,9 @@ const (
 	// maxRanked is how many tokens of the answer, and of the prompt, have log-probabilities in
 	// one event: a message has no more, and what is not in one waits in its short form.
 	maxRanked = 16
-	// maxPrompt is how many bytes of an echoed prompt one event has. Without tenants a prompt
-	// may have all of maxUnread, and an agent takes messages of less.
-	maxPrompt = 1 << 20
+	// maxPrompt is how many bytes of an echoed prompt one event has. An event that was sent may lie
+	// in the transport until the client reads, when the next one is being sent.
+	maxPrompt = 64 << 10
 	// maxText is how many bytes of text, and of reasoning, one event has, and maxTokens how many
 	// tokens: with the parts of a prompt all are less than an agent takes in one message, of which
 	// it may get one of each request at once.
@@ -36,14 +36,15 @@ type unread struct {
 	share  *share.Bytes // nil counts nothing
 	tenant string
 	// held bytes wait for the text after them, waiting ones for the client to read them, and
-	// taken ones were read last and are being sent. counted of all these are in the share.
-	held, waiting, taken, counted int64
+	// taken ones were read last and are being sent. kept ones were sent, and are in memory until the rest of
+	// their text was. counted of all these are in the share.
+	held, waiting, taken, kept, counted int64
 }
 
 // settle counts what changed. within is false if that exceeds the share of the tenant; it is
 // counted all the same.
 func (u *unread) settle() (within bool) {
-	more := u.held + u.waiting + u.taken - u.counted
+	more := u.held + u.waiting + u.taken + u.kept - u.counted
 	if u.share == nil || more == 0 {
 		return true
 	}
