@@ -20,7 +20,8 @@ import (
 // Listener accepts a bounded number of connections, in total and per address.
 type Listener struct {
 	net.Listener
-	// Total and PerAddress are the limits; 0 means none.
+	// Total and PerAddress are the limits; 0 means none. When Total connections all serve, an
+	// eighth more is for addresses that have few.
 	Total, PerAddress int
 	// HeadLines is the maximum number of header lines of a request, and HeadBytes of bytes of
 	// its head; 0 is no limit. One with more is refused with 431. They are for connections
@@ -48,6 +49,10 @@ type Listener struct {
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
 }
+
+// keptShare is the part of Total by which addresses may exceed it that have less than few connections
+// each: requests may take as long as they like, so that some addresses could fill Total for hours.
+const keptShare, few = 8, 2
 
 // reason why a connection was closed or refused; it is a metric label too.
 type reason string
@@ -178,7 +183,9 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	case l.PerAddress > 0 && a.count >= l.PerAddress:
 		old, why = a.waiting(time.Now()), noAddress
 	case l.Total > 0 && l.count >= l.Total:
-		old, why = l.heaviest(a), noTotal
+		if old, why = l.heaviest(a), noTotal; old == nil && a.count < few && l.count < l.Total+l.Total/keptShare {
+			why = ""
+		}
 	}
 	if old != nil {
 		l.leave(old)

@@ -92,3 +92,33 @@ func TestARequestThatPausesGivesWay(t *testing.T) {
 		t.Errorf("%d connections are counted", l.count)
 	}
 }
+
+// TestManyAddressesThatServeLeaveConnections: their requests may take as long as they like, and
+// give way to none.
+func TestManyAddressesThatServeLeaveConnections(t *testing.T) {
+	l := &Listener{Total: 64, PerAddress: 32}
+	serve := func(address string, most int) (served int) {
+		for range most {
+			client, server := net.Pipe()
+			t.Cleanup(func() { _ = client.Close() })
+			c := &Conn{Conn: server, listener: l}
+			if _, why := l.enter(c, address); why != "" {
+				break
+			}
+			Arrived(Context(context.Background(), c))
+			served++
+		}
+		return served
+	}
+	for _, tc := range []struct {
+		address    string
+		most, want int
+	}{
+		{"proxy", 32, 32}, {"a", 8, 8}, {"b", 8, 8}, {"c", 8, 8}, {"d", 8, 8}, // as many as there are
+		{"a", 8, 0}, {"b", 8, 0}, {"proxy", 8, 0}, {"quiet", 8, 2}, {"other", 8, 2}, {"quiet", 8, 0}, {"third", 8, 2}, {"last", 8, 2}, {"late", 8, 0},
+	} {
+		if got := serve(tc.address, tc.most); got != tc.want {
+			t.Errorf("%s gets %d connections next to %d others, want %d", tc.address, got, l.count-got, tc.want)
+		}
+	}
+}
