@@ -40,6 +40,9 @@ type request struct {
 	background bool
 	// attribution makes the agent keep the attribution block.
 	attribution bool
+	// within bounds the time until the response begins, if the forwarder does not bound it more; 0
+	// means no limit.
+	within time.Duration
 }
 
 // maxStatus is the highest status of a response.
@@ -152,7 +155,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 			out.Header[agentapi.HeaderResponseProof] = []string{proof}
 		}
 	}
-	begun, idle := f.boundTry(cancel), w.keepOpen(f.keepAlive, cancel)
+	begun, idle := f.boundTry(req, cancel), w.keepOpen(f.keepAlive, cancel)
 	resp, err := f.macs.To(lease.Endpoint).RoundTrip(out)
 	begun()
 	if gone := idle.end(); gone != nil && err == nil {
@@ -200,11 +203,15 @@ func endOfTry(span *tracing.Span, lease *dispatch.Lease, failed *dispatch.Failur
 }
 
 // boundTry cancels an attempt whose response does not begin in time.
-func (f *forwarder) boundTry(cancel context.CancelCauseFunc) (begun func() bool) {
-	if f.tryTimeout <= 0 {
+func (f *forwarder) boundTry(req *request, cancel context.CancelCauseFunc) (begun func() bool) {
+	limit := f.tryTimeout
+	if limit <= 0 || req.within > 0 && req.within < limit {
+		limit = req.within
+	}
+	if limit <= 0 {
 		return func() bool { return true }
 	}
-	return time.AfterFunc(f.tryTimeout, func() { cancel(errTry) }).Stop
+	return time.AfterFunc(limit, func() { cancel(errTry) }).Stop
 }
 
 // displayName returns the model name in the response.

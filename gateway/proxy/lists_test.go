@@ -36,8 +36,8 @@ func TestAttackManyLongListsOfModels(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if most.Load() > maxLists || sent.Load() != int64(64*len(names)) || len(turns.all) != 0 {
-		t.Errorf("%d lists at a time, %d of %d models, %d turns in use", most.Load(), sent.Load(), 64*len(names), len(turns.all))
+	if most.Load() > maxLists || sent.Load() != int64(64*len(names)) || turns.running != 0 {
+		t.Errorf("%d lists at a time, %d of %d models, %d turns in use", most.Load(), sent.Load(), 64*len(names), turns.running)
 	}
 }
 
@@ -46,8 +46,8 @@ func TestAListHasNoTurnWhileItsClientReads(t *testing.T) {
 	turns, names := newListTurns(), slices.Repeat([]route.Name{{Name: "m"}}, 3*listStep)
 	for range 2 * maxLists {
 		for range encoded(t.Context(), turns, "a", slices.Values(names), func(n route.Name) any { return n.Name }) {
-			if len(turns.all) != 0 {
-				t.Fatalf("%d turns in use", len(turns.all))
+			if turns.running != 0 {
+				t.Fatalf("%d turns in use", turns.running)
 			}
 		}
 	}
@@ -57,8 +57,8 @@ func TestAListThatCannotEndIsAborted(t *testing.T) {
 	turns, names := newListTurns(), slices.Repeat([]route.Name{{Name: "m"}}, 2*listStep)
 	ctx, leave := context.WithCancel(t.Context())
 	defer func() {
-		if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) || len(turns.all) != maxLists {
-			t.Errorf("%v, %d turns in use", err, len(turns.all))
+		if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) || turns.running != maxLists {
+			t.Errorf("%v, %d turns in use", err, turns.running)
 		}
 	}()
 	for range maxLists {

@@ -131,7 +131,7 @@ func New(c Config) *Proxy {
 		Lost: func(mac string, cause error) { p.dispatcher.Avoid(c.Log, mac, cause) }, Registry: c.Registry, Log: c.Log.WithName("tunnel")})
 	p.prober = &reach.Prober{Macs: c.Table.Macs, To: p.toMac, NotReached: upstream.NotReached}
 	f := &forwarder{dispatcher: p.dispatcher, macs: p.macs, metrics: m, tryTimeout: c.TryTimeout, keepAlive: c.KeepAlive, held: newRoom(heldBytes), clients: maphash.MakeSeed()}
-	s := &stored{gate: p.gate, limits: p.limits, table: c.Table, forwarder: f, searches: newTurns(maxSearches, searchesEach), reads: newTurns(maxReads, readsEach)}
+	s := &stored{gate: p.gate, limits: p.limits, table: c.Table, forwarder: f, searches: newTurns(maxSearches, searchesEach), reads: newReads(maxReads, readsEach)}
 	p.routes = &routes{gate: p.gate, stored: s, cors: p.cors, draining: c.Draining, catalog: &catalog{gate: p.gate, limits: p.limits, turns: newListTurns()},
 		inference: &inference{gate: p.gate, limits: p.limits, table: c.Table, stored: s, background: p.background, forwarder: f,
 			strict: c.StrictFields, keepAttribution: c.KeepAttribution}}

@@ -35,6 +35,7 @@ type stored struct {
 	// searches bounds the searches for responses whose ids name no Mac, reads all requests
 	// for stored responses: each is a stream to a Mac, where it may wait for memory.
 	searches, reads *turns
+	there           macTurns // of reads, by Mac
 	// searched bounds the searches of one client.
 	searched searched
 	silent   silent
@@ -169,25 +170,11 @@ func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request)
 		return err
 	}
 	defer cancel()
-	end, err := s.reads.begin(ctx, c.share())
-	switch {
-	case errors.Is(err, errTurns):
-		return openai.RateLimited(dispatch.RetryAfter)
-	case err != nil:
-		return dispatch.Ended(ctx)
-	}
-	defer end()
-	name, ok, err := s.macOf(ctx, c, id)
+	mac, end, err := s.turn(ctx, c, id)
 	if err != nil {
 		return err
 	}
-	if !ok {
-		return responses.NotFound(id)
-	}
-	mac, ok := s.table.Mac(name)
-	if !ok {
-		return responses.NotFound(id)
-	}
+	defer end()
 	failed, err := s.ask(ctx, w, r, mac)
 	if failed == nil {
 		return err
@@ -201,9 +188,89 @@ func (s *stored) serve(ctx context.Context, c caller, w *reply, r *http.Request)
 	return unreached(id, failed.Err)
 }
 
+// turn waits for the turn of a request for a response, at the gateway and at the Mac that stores it.
+func (s *stored) turn(ctx context.Context, c caller, id string) (mac route.Mac, end func(), err error) {
+	waiting, stop := context.WithTimeout(ctx, beginTime)
+	defer stop()
+	began, err := s.reads.begin(waiting, c.share())
+	if err != nil {
+		return mac, nil, noTurn(ctx, err)
+	}
+	defer func() {
+		if err != nil {
+			began()
+		}
+	}()
+	name, ok, err := s.macOf(ctx, c, id)
+	if err != nil {
+		return mac, nil, err
+	}
+	if ok {
+		mac, ok = s.table.Mac(name)
+	}
+	if !ok {
+		return mac, nil, responses.NotFound(id)
+	}
+	beganThere, err := s.there.begin(waiting, mac.Name, c.share())
+	if err != nil {
+		return mac, nil, noTurn(ctx, err)
+	}
+	return mac, func() { beganThere(); began() }, nil
+}
+
+// noTurn is the error of a request that got no turn.
+func noTurn(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, errTurns):
+		return openai.RateLimited(dispatch.RetryAfter)
+	case ctx.Err() != nil:
+		return dispatch.Ended(ctx)
+	}
+	return openai.Overloaded(dispatch.RetryAfter)
+}
+
+// macTurns are turns of each Mac. The zero value is ready for use.
+type macTurns struct {
+	mu   sync.Mutex
+	macs map[string]*ofMac // guarded by mu
+}
+
+type ofMac struct {
+	*turns
+	users int // guarded by mu of macTurns
+}
+
+// begin waits for a turn of a tenant at a Mac, which end ends.
+func (s *macTurns) begin(ctx context.Context, mac, tenant string) (end func(), err error) {
+	s.mu.Lock()
+	if s.macs == nil {
+		s.macs = map[string]*ofMac{}
+	}
+	at := s.macs[mac]
+	if at == nil {
+		at = &ofMac{turns: newReads(maxReadsOfMac, readsEach)}
+		s.macs[mac] = at
+	}
+	at.users++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if at.users--; at.users == 0 {
+			delete(s.macs, mac)
+		}
+	}
+	began, err := at.begin(ctx, tenant)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return func() { began(); leave() }, nil
+}
+
 // ask sends a request to the Mac that stores a response, and a read that failed once more.
 func (s *stored) ask(ctx context.Context, w *reply, r *http.Request, mac route.Mac) (*dispatch.Failure, error) {
-	lease, req := dispatch.LeaseOf(mac), &request{client: r}
+	lease, req := dispatch.LeaseOf(mac), &request{client: r, within: beginTime}
 	failed, err := s.forwarder.try(ctx, w, req, lease)
 	if !mayReread(failed, r.Method) {
 		return failed, err
@@ -259,6 +326,12 @@ const (
 	// maxReads is how many requests for stored responses run concurrently, and readsEach how
 	// many of one tenant.
 	maxReads, readsEach = 1024, 64
+	// maxReadsOfMac is how many of them one Mac has: with what is kept for others, less than a third
+	// of the streams that its tunnel has for all requests.
+	maxReadsOfMac = 256
+	// beginTime bounds the wait for a turn, and the time until the Mac begins its response: one that
+	// waits for memory is refused earlier.
+	beginTime = 30 * time.Second
 	// searchAtOnce is how many Macs one search asks concurrently, and searchTime bounds the
 	// search.
 	searchAtOnce = 16

@@ -3,6 +3,8 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,8 +50,8 @@ func TestSearchesOfOneTenantHoldUpNoOther(t *testing.T) {
 			(<-ends)()
 			synctest.Wait()
 		}
-		if len(order) != 11 || len(s.all) != 0 || len(s.tenants) != 0 {
-			t.Errorf("%d searches began, %d run and %d tenants are known", len(order), len(s.all), len(s.tenants))
+		if len(order) != 11 || s.running != 0 || len(s.tenants) != 0 {
+			t.Errorf("%d searches began, %d run and %d tenants are known", len(order), s.running, len(s.tenants))
 		}
 	})
 }
@@ -78,6 +80,114 @@ func TestSearchesOfOneTenantThatWait(t *testing.T) {
 		}
 		stop()
 		synctest.Wait()
+	})
+}
+
+// Some requests end when their clients like. Many tenants that have many of these leave slots to
+// those that have none, and to one with many clients as many as before.
+func TestTurnsOfManyTenantsLeaveSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newReads(64, 16)
+		ctx, stop := context.WithCancel(t.Context())
+		runs, ends := map[string]int{}, make(chan func(), 100)
+		begin := func(tenant string, n int) {
+			for range n {
+				go func() {
+					if end, err := s.begin(ctx, tenant); err == nil {
+						runs[tenant]++
+						ends <- end
+					}
+				}()
+				synctest.Wait()
+			}
+		}
+		begin("proxy", 16)
+		for n := range 16 {
+			begin(fmt.Sprint("hog", n), 16)
+		}
+		begin("victim", 1)
+		begin("another", 1)
+		if runs["proxy"] != 16 || runs["victim"] != 1 || runs["another"] != 1 {
+			t.Errorf("running: %v", runs)
+		}
+		(<-ends)() // of the proxy
+		synctest.Wait()
+		if begin("proxy", 1); len(ends) != s.running {
+			t.Errorf("%d run and %d are counted", len(ends), s.running)
+		}
+		stop()
+		for synctest.Wait(); len(ends) > 0; synctest.Wait() {
+			(<-ends)()
+		}
+		if s.running != 0 || s.waiting.Len() != 0 || len(s.tenants) != 0 {
+			t.Errorf("%d run, %d wait and %d tenants are known", s.running, s.waiting.Len(), len(s.tenants))
+		}
+	})
+}
+
+// A tunnel has a thousand streams for all requests to its Mac.
+func TestReadsOfOneMacLeaveItsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s macTurns
+		ctx, stop := context.WithCancel(t.Context())
+		runs := map[string]int{}
+		begin := func(mac, tenant string, n int) {
+			for range n {
+				go func() {
+					if end, err := s.begin(ctx, mac, tenant); err == nil {
+						defer end()
+						runs[mac]++
+						runs[tenant]++
+						<-ctx.Done()
+					}
+				}()
+				synctest.Wait()
+			}
+		}
+		for n := range 16 {
+			begin("mac-a", fmt.Sprint("hog", n), readsEach)
+		}
+		begin("mac-a", "victim", 1)
+		begin("mac-b", "victim", 1)
+		if runs["mac-a"] > 1000/3 || runs["victim"] != 2 {
+			t.Errorf("running: %v", runs)
+		}
+		stop()
+		synctest.Wait()
+		if len(s.macs) != 0 {
+			t.Errorf("%d Macs are known", len(s.macs))
+		}
+	})
+}
+
+// A request for a stored response does not wait for as long as others like to.
+func TestReadsWaitAShortTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stored{reads: newReads(1, 1), table: route.NewTable()}
+		for _, other := range []string{"a", "b"} {
+			end, err := s.reads.begin(t.Context(), other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer end()
+		}
+		began := time.Now()
+		_, _, err := s.turn(t.Context(), caller{address: "10.0.0.2:1"}, responses.NewID("mac"))
+		var e *openai.Error
+		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 || time.Since(began) > time.Minute {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		for _, limit := range []time.Duration{0, time.Hour} { // of all requests
+			ctx, cancel := context.WithCancelCause(t.Context())
+			(&forwarder{tryTimeout: limit}).boundTry(&request{within: beginTime}, cancel)
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), errTry) {
+				t.Errorf("a response that does not begin: %v", context.Cause(ctx))
+			}
+		}
+		if time.Since(began) > 3*beginTime {
+			t.Errorf("responses that do not begin end after %s", time.Since(began))
+		}
 	})
 }
 
