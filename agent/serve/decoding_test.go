@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -180,4 +182,33 @@ func TestTheHeadOfAStoredResponseWaitsForNoMemory(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes", path, err, w.Body.Len())
 		}
 	}
+}
+
+// TestAStoredResponseWaitsAShortTimeForMemory: each read that waits has a turn and a connection of
+// the gateway, and a stream of its Mac.
+func TestAStoredResponseWaitsAShortTimeForMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHandler(Config{}).(*handler)
+		h.cache.Put(responsecache.Entry{Tenant: "a", Response: responses.Response{ID: "resp_1"}})
+		unread, err := h.answers.Hold(t.Context(), "a", h.answers.Most(), func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(ctx context.Context) error {
+			r := httptest.NewRequestWithContext(ctx, "GET", dialect.PathResponses+"/resp_1", nil)
+			r.Header.Set(agentapi.HeaderTenant, "a")
+			return h.kept(httptest.NewRecorder(), r)
+		}
+		began := time.Now()
+		bounded, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		e, retryable := refused(ask(bounded))
+		if e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 || !retryable || time.Since(began) > 20*time.Second {
+			t.Errorf("after %s: %v, retryable: %v", time.Since(began), e, retryable)
+		}
+		time.AfterFunc(time.Second, unread.Release)
+		if err := ask(t.Context()); err != nil {
+			t.Errorf("when others are read: %v", err)
+		}
+	})
 }

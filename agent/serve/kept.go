@@ -36,6 +36,10 @@ const (
 	echoCopies = 2
 )
 
+// keepTime is how long a read of a stored response waits for memory: each has a stream, and a turn
+// and a connection of the gateway. Answers of others give way earlier.
+const keepTime = 2 * unread.Grace
+
 // errUnread ends an answer that has to give way to that of another tenant.
 var errUnread = errors.New("the answer gave way to that of another tenant")
 
@@ -57,7 +61,19 @@ func ownerOf(h http.Header) string {
 // client without API keys, were read if there is no memory now. end is called if the answer has to
 // give way.
 func (h *handler) keep(ctx context.Context, r *http.Request, n int64, end context.CancelCauseFunc) (*kept, error) {
-	hold, err := h.answers.Hold(ctx, ownerOf(r.Header), n, func() { end(errUnread) })
+	return h.keepWhile(ctx, ctx, r, n, end)
+}
+
+// keepSoon is keep for a short request that can be repeated: it waits for at most keepTime.
+func (h *handler) keepSoon(ctx context.Context, r *http.Request, n int64, end context.CancelCauseFunc) (*kept, error) {
+	waiting, stop := context.WithTimeout(ctx, keepTime)
+	defer stop()
+	return h.keepWhile(ctx, waiting, r, n, end)
+}
+
+// keepWhile is keep that waits until a context ends.
+func (h *handler) keepWhile(ctx, waiting context.Context, r *http.Request, n int64, end context.CancelCauseFunc) (*kept, error) {
+	hold, err := h.answers.Hold(waiting, ownerOf(r.Header), n, func() { end(errUnread) })
 	if err != nil {
 		return nil, ended(ctx, tooMany(err))
 	}

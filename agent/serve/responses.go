@@ -201,7 +201,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	}
 	ctx, end := context.WithCancelCause(r.Context())
 	defer end(nil)
-	kept, err := h.keep(ctx, r, echoCopies*h.cache.Size(id, tenant), end)
+	kept, err := h.keepSoon(ctx, r, echoCopies*h.cache.Size(id, tenant), end)
 	if err != nil {
 		return err
 	}
