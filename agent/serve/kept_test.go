@@ -3,6 +3,8 @@
 package serve_test
 
 import (
+	"context"
+	"net/http"
 	"runtime"
 	"strings"
 	"testing"
@@ -10,7 +12,9 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
@@ -51,5 +55,57 @@ func TestARunningResponseKeepsNoConversation(t *testing.T) {
 				t.Errorf("%d running answers keep %d bytes, want at most %d", n, grown, 2*cache)
 			}
 		})
+	}
+}
+
+// The documents of an answer count with other answers that are not read, and its body no more: it would
+// keep the room of other bodies for as long as the client does not read.
+func TestDocumentsForASlowReader(t *testing.T) {
+	document := `"` + strings.Repeat("\u2028", 2<<10) + `"`
+	for path, body := range map[string]string{
+		dialect.PathRerank:            `{"model":"e","query":"q","documents":[` + document + strings.Repeat(","+document, 800) + `]}`,
+		dialect.PathRerank + "#texts": `{"model":"e","query":"q","return_text":true,"texts":[` + document + strings.Repeat(","+document, 800) + `]}`,
+	} {
+		t.Run(path, func(t *testing.T) {
+			a := startAgent(t, servetest.Say("x"), time.Second, func(c *serve.Config) { c.AnswersBytes, c.BodiesBytes = 12<<20, 10<<20 })
+			a.client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 128 << 10} // as of a gateway
+			a.fake.AddReader("e", here, servetest.Reader{Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+				return &wire.RerankResponse{Scores: make([]float32, len(r.GetDocuments())), Usage: &wire.Usage{PromptTokens: 1}}, nil
+			}})
+			waits(t, func(ctx context.Context) (*http.Response, error) {
+				r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+path, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := a.client.Do(r)
+				if err == nil && resp.ContentLength >= 0 {
+					t.Errorf("the answer was in memory as a whole: %d bytes", resp.ContentLength)
+				}
+				return resp, err
+			})
+		})
+	}
+}
+
+// TestABodyEndsWhenItsAnswerBegins: large bodies have room for one of them.
+func TestABodyEndsWhenItsAnswerBegins(t *testing.T) {
+	a := startAgent(t, servetest.Say("x"), time.Second, func(c *serve.Config) { c.BodiesBytes = 10 << 20 })
+	a.client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 128 << 10}
+	a.fake.AddReader("e", here, servetest.Reader{Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+		return &wire.RerankResponse{Scores: make([]float32, len(r.GetDocuments())), Usage: &wire.Usage{PromptTokens: 1}}, nil
+	}})
+	document := `"` + strings.Repeat("x", 6<<10) + `"`
+	body := `{"model":"e","query":"q","documents":[` + document + strings.Repeat(","+document, 800) + `]}`
+	for _, client := range []string{"a", "b", "c"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.url+dialect.PathRerank, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set(agentapi.HeaderClient, client)
+		resp, err := a.client.Do(r)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("client %s, while answers of others are not read: %v %v", client, resp, err)
+		}
+		defer resp.Body.Close()
 	}
 }

@@ -19,8 +19,8 @@ import (
 // reading is a decoded request of a route for embeddings, rerankings or scores.
 type reading struct {
 	model string
-	// vectors is how many vectors the answer has.
-	vectors int
+	// keeps is what the answer takes in memory until it is read, in bytes.
+	keeps int64
 	// ask sends the request to the engine; tokens is the number of prompt tokens, also of what
 	// was computed before an error.
 	ask func(ctx context.Context, hold Hold) (body any, tokens int, err error)
@@ -51,7 +51,7 @@ func decodeReading(d *openai.Decoder, path string, by reader, body []byte) (*rea
 	for _, ids := range r.Input.Tokens {
 		w.TokenLists = append(w.TokenLists, &wire.TokenList{Ids: ids})
 	}
-	return &reading{model: r.Model, vectors: len(w.Texts) + len(w.TokenLists), ask: func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, keeps: vectorBytes * int64(len(w.Texts)+len(w.TokenLists)), ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := hold.Embed(ctx, w)
 		if err != nil {
 			return nil, 0, err
@@ -75,7 +75,7 @@ func decodeRerank(d *openai.Decoder, by reader, body []byte, v rerank.Version) (
 		return nil, err
 	}
 	w := &wire.RerankRequest{Id: by.id, Tenant: by.tenant, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate, MaxTokens: int64(r.MaxTokens)}
-	return &reading{model: r.Model, ask: func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, keeps: echoBytes(r.Echo, r.Documents, r.TopN), ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := scores(ctx, hold, w)
 		if err != nil {
 			return nil, 0, err
@@ -92,10 +92,28 @@ func decodeTexts(d *openai.Decoder, by reader, body []byte) (*reading, error) {
 		return nil, err
 	}
 	w := &wire.RerankRequest{Id: by.id, Tenant: by.tenant, Query: r.Query, Documents: r.Texts, Truncate: r.Truncate}
-	return &reading{model: r.Model, ask: func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, keeps: echoBytes(r.Echo, r.Texts, r.TopN), ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := scores(ctx, hold, w)
 		return r.Ranks(got.GetScores()), int(got.GetUsage().GetPromptTokens()), err
 	}}, nil
+}
+
+// echoBytes is what an answer with the texts of its request takes in memory: those that it has, and the
+// JSON of the longest.
+func echoBytes(echo bool, texts []string, topN *int) (n int64) {
+	if !echo {
+		return 0
+	}
+	longest, most := 0, len(texts)
+	for _, t := range texts {
+		n += int64(len(t))
+		longest = max(longest, len(t))
+	}
+	if topN != nil {
+		most = min(most, *topN)
+	}
+	n = min(n, int64(most)*int64(longest))
+	return min(n+eventCopies*int64(longest), textCopies*n)
 }
 
 // scores asks the engine for the score of each document.
@@ -162,7 +180,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
 	ctx, end := context.WithCancelCause(r.Context())
 	defer end(nil)
-	kept, err := h.keep(ctx, r, vectorBytes*int64(req.vectors), end)
+	kept, err := h.keep(ctx, r, req.keeps, end)
 	if err != nil {
 		return err
 	}
@@ -177,9 +195,17 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 	if err != nil {
 		return ended(ctx, err)
 	}
+	counted.release() // the client may take its time
 	defer front.BreakAfter(ctx, w)()
-	if list, ok := made.(openai.EmbeddingList); ok {
+	switch list := made.(type) {
+	case openai.EmbeddingList:
 		return vectors(w, kept, list)
+	case rerank.Answer:
+		all := list.Results
+		list.Results = []rerank.Result{}
+		return front.WriteList(w, list, slices.Values(all))
+	case []rerank.Rank:
+		return front.WriteList(w, []rerank.Rank{}, slices.Values(list))
 	}
 	return front.WriteJSON(w, made)
 }

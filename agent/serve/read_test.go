@@ -87,7 +87,7 @@ func TestRerank(t *testing.T) {
 		if d := cmp.Diff(want, <-asked, protocmp.Transform()); d != "" {
 			t.Error(d)
 		}
-		says := `"results":[{"index":1,"relevance_score":0.75` + echo + `}],"usage":{"prompt_tokens":7,"total_tokens":7}`
+		says := `"results":[{"index":1,"relevance_score":0.75` + echo + `}],"model":"r","usage":{"prompt_tokens":7,"total_tokens":7}`
 		if got := read(t, resp); resp.StatusCode != 200 || !strings.Contains(got, says) || resp.Header.Get(agentapi.HeaderTokens) != "7+0" {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
 		}

@@ -128,8 +128,8 @@ func (r *Request) documents(d *openai.Decoder) openai.Field {
 // Jina's model and usage.
 type Answer struct {
 	ID      string                `json:"id"`
+	Results []Result              `json:"results"` // the first list, as front.WriteList needs
 	Model   string                `json:"model"`
-	Results []Result              `json:"results"`
 	Usage   openai.EmbeddingUsage `json:"usage"`
 	Meta    Meta                  `json:"meta"`
 }

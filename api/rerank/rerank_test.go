@@ -40,9 +40,9 @@ func TestResponseFitsCohereAndJinaClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"id":"rerank-X","model":"m","results":[{"index":1,"relevance_score":0.5,"document":{"text":"b"}},` +
+	const want = `{"id":"rerank-X","results":[{"index":1,"relevance_score":0.5,"document":{"text":"b"}},` +
 		`{"index":2,"relevance_score":0.5,"document":{"text":"c"}},{"index":0,"relevance_score":0.25,"document":{"text":"a"}}],` +
-		`"usage":{"prompt_tokens":9,"total_tokens":9},"meta":{"api_version":{"version":"1"},"billed_units":{"search_units":1},"tokens":{"input_tokens":9}}}`
+		`"model":"m","usage":{"prompt_tokens":9,"total_tokens":9},"meta":{"api_version":{"version":"1"},"billed_units":{"search_units":1},"tokens":{"input_tokens":9}}}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Error(d)
 	}
