@@ -68,8 +68,8 @@ type Options struct {
 	// Logs serves the logs of Macs, on the loopback interface (package maclogs); nil serves
 	// none. Run closes it.
 	Logs net.Listener
-	// Connections is the maximum number of client connections, and ConnectionsPerAddress
-	// the maximum per address; 0 means no limit.
+	// Connections is the maximum number of client connections but for addresses with few, and
+	// ConnectionsPerAddress the maximum per address; 0 means no limit.
 	Connections, ConnectionsPerAddress int
 	// Waiting limits the requests that wait for a replica.
 	Waiting fairqueue.Limits
