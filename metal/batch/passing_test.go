@@ -162,3 +162,28 @@ func TestRunsOfAPromptTakeNoMoreThanText(t *testing.T) {
 		t.Errorf("the images wait after %d tokens although nothing is decoded", s.InKV(2))
 	}
 }
+
+// Several prompts with runs that no row divides, while nothing is decoded: each step computes some of the
+// longest, also if the runs of the others take more than a step has.
+func TestPromptsOfRunsAllAdvance(t *testing.T) {
+	for budget := 1; budget < 200; budget += 7 {
+		s := scheduler(t, Limits{ContextTokens: 1000, CacheTokens: 4000, BlockTokens: 16, Sequences: 4, Queue: 8, Boundary: 64})
+		for id := range ID(4) {
+			r := Request{ID: 1 + id, Prompt: 250 - 60*int(id), Tenant: string(rune('a' + id))}
+			for at := 13; at+36 <= r.Prompt; at += 40 {
+				r.Whole = append(r.Whole, Span{at, at + 36})
+			}
+			submit(t, s, r)
+		}
+		s.Admit()
+		for range 100 {
+			chunks := s.ProposeChunks(budget)
+			for _, c := range chunks {
+				if c.Length < 1 {
+					t.Fatalf("%d tokens at a time: proposed %+v", budget, chunks)
+				}
+			}
+			run(t, s, s.Plan(chunks...))
+		}
+	}
+}

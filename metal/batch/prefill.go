@@ -36,7 +36,7 @@ func (s *Scheduler) ProposeChunks(tokens int, held ...ID) []Row {
 	if own == 0 {
 		spare -= s.propose(head, spare)
 	} else if proposed {
-		s.chunks[0] = s.chunk(head, own+spare)
+		s.chunks[0] = s.chunk(head, own+max(0, spare)) // runs of others may have taken more than there was
 		spare -= s.chunks[0].Length - own
 	}
 	for _, r := range s.prompts[passing:] {
