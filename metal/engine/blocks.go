@@ -68,6 +68,7 @@ func (b *blocks) leave(s *sequence) {
 	b.roomless = slices.DeleteFunc(b.roomless, func(w wantedImage) bool { return w.sequence == s })
 	b.unfit = slices.DeleteFunc(b.unfit, func(u *sequence) bool { return u == s })
 	s.images.forget(s.prompt)
+	s.images.waits(s.generated() > 0)
 }
 
 // restore has admitted sequences continue from their cached prefixes. Those that have no

@@ -147,6 +147,11 @@ func ImageBytes(e *Engine) int64 { return e.input.Load().images.bytes() }
 // LimitImages sets how many bytes of images requests may hold.
 func LimitImages(e *Engine, bytes int64) { e.input.Load().images.scaled = newScaledImages(bytes) }
 
+// HoldImages has a tenant hold images for as long as the engine runs.
+func HoldImages(e *Engine, tenant string, bytes int64) {
+	e.input.Load().images.scaled.held.Add(tenant, bytes)
+}
+
 // Spoil breaks what the next token of a tenant's requests needs, so that there is a panic. It
 // returns how many requests there were.
 func Spoil(ctx context.Context, e *Engine, tenant string, work string) (n int) {

@@ -57,6 +57,10 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 			continue
 		}
 		if m.encoding == nil {
+			if !s.images.processor.scaled.keep(m, s.images.list) {
+				e.blocks.keepRoomless(all[i+1:]...)
+				return true, s, s.imagesGone(), nil
+			}
 			room, refusal := e.makeRoom(m, slices.ContainsFunc(all, func(o wantedImage) bool { return o.image.encoding != nil }))
 			if refusal != nil {
 				e.blocks.keepRoomless(all[i+1:]...)
@@ -162,6 +166,14 @@ func (e *imageEncoder) makeRoom(m *promptImage, others bool) (bool, *Refusal) {
 		}
 	}
 	return false, outOfMemory(g.Abort(needed, r))
+}
+
+// imagesGone ends a request whose images were given up, and its KV lost.
+func (s *sequence) imagesGone() *Refusal {
+	if s.generated() == 0 {
+		return imagesFull()
+	}
+	return &Refusal{Kind: Aborted, RetryAfter: abortRetry, Message: "the answer was ended because memory for its images was needed by other requests; send it again"}
 }
 
 // refusalOf an error of the back end.

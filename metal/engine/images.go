@@ -137,7 +137,7 @@ func (p *imageProcessor) decode(ctx context.Context, tenant string, images []*pr
 		return invalid(imagesParam, "the images of the request take %d bytes after scaling, want at most %d; send fewer or smaller images", need, most)
 	}
 	if !p.scaled.hold(tenant, images) {
-		return &Refusal{Kind: QueueFull, Message: "other requests hold too many images; try again", RetryAfter: retryAfter}
+		return imagesFull()
 	}
 	decoded := false
 	defer func() {
@@ -154,7 +154,12 @@ func (p *imageProcessor) decode(ctx context.Context, tenant string, images []*pr
 		}
 	}
 	decoded = true
+	p.scaled.set(images, imageWaits)
 	return nil
+}
+
+func imagesFull() *Refusal {
+	return &Refusal{Kind: QueueFull, Message: "other requests hold too many images; try again", RetryAfter: retryAfter}
 }
 
 // decodeOne decodes and scales an image, unless another request that shares it has done so.
@@ -248,6 +253,7 @@ type promptImage struct {
 	span          vision.Span
 	// scaled is nil until the image is about to be decoded.
 	scaled *scaledImage
+	use    imageUse // guarded by scaledImages.mu
 
 	// The fields after it belong to the loop. encoding is under way while it is not nil;
 	// seen are the tokens, in scope, until the prompt is computed up to the end of the
@@ -299,6 +305,24 @@ func (p *promptImages) release() {
 		return
 	}
 	p.processor.scaled.release(p.tenant, p.list)
+}
+
+// computed notes that the prompt is in KV.
+func (p *promptImages) computed() {
+	if p != nil {
+		p.processor.scaled.set(p.list, imageDone)
+	}
+}
+
+// waits notes that a request has lost its KV, and whether its prompt had been computed.
+func (p *promptImages) waits(done bool) {
+	switch {
+	case p == nil:
+	case done:
+		p.processor.scaled.set(p.list, imageDone)
+	default:
+		p.processor.scaled.set(p.list, imageWaits)
+	}
 }
 
 // forget frees what the back end holds of images that end at this position or before it.

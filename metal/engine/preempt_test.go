@@ -31,7 +31,7 @@ func (s *closingScope) Close() { s.closed++ }
 func TestAPreemptedSequenceHoldsNothing(t *testing.T) {
 	cache, scope := &droppingCache{}, &closingScope{}
 	image := &promptImage{span: vision.Span{Rows: 2, Columns: 2}, scope: scope, encoding: &nn.Encoding{}, waitsSince: time.Now()}
-	s, other := &sequence{id: 1, prompt: 8, images: &promptImages{list: []*promptImage{image}}}, &sequence{id: 2}
+	s, other := &sequence{id: 1, prompt: 8, images: &promptImages{list: []*promptImage{image}, processor: &imageProcessor{scaled: newScaledImages(0)}}}, &sequence{id: 2}
 	held := &sequences{byID: map[batch.ID]*sequence{1: s, 2: other}, kv: cache}
 	b := &blocks{sequences: held, pending: []batch.ID{2, 1}, later: []batch.ID{1}, roomless: []wantedImage{{s, image}}}
 	l := &loop{shared: &shared{}, sequences: held, blocks: b}

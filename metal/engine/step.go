@@ -174,6 +174,9 @@ func (l *loop) deliverAll(f *inflightStep, tokens []sampled) error {
 			continue
 		}
 		s.images.forget(r.Start + r.Length)
+		if r.Start < s.prompt && s.prompt <= r.Start+r.Length {
+			s.images.computed()
+		}
 		if end := r.Start + r.Length; s.progress && end <= s.prompt && s.generated() == 0 {
 			s.stream.pushProgress(Progress{Processed: end, Cached: s.prefix.cached})
 		}

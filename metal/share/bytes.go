@@ -39,16 +39,28 @@ func (b *Bytes) Limit(tenant string) int64 {
 func (b *Bytes) Take(tenant string, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := b.most - (b.all - b.of[tenant])
-	if tenant != "" {
-		left /= 2
-	}
-	if b.of[tenant]+n > left || b.within != nil && !b.within.Take(tenant, n) {
+	if b.lacks(tenant, n) > 0 || b.within != nil && !b.within.Take(tenant, n) {
 		return false
 	}
 	b.of[tenant] += n
 	b.all += n
 	return true
+}
+
+// Lacks returns how many bytes others have to give back before a tenant may take n more, if any.
+func (b *Bytes) Lacks(tenant string, n int64) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(0, b.lacks(tenant, n))
+}
+
+// lacks is called with mu held.
+func (b *Bytes) lacks(tenant string, n int64) int64 {
+	needed := b.of[tenant] + n
+	if tenant != "" {
+		needed *= 2
+	}
+	return needed - (b.most - (b.all - b.of[tenant]))
 }
 
 // Add takes n bytes for a tenant that holds them already, also if they exceed its share.

@@ -11,6 +11,9 @@ func TestAttackOneTenantFillsTheRoom(t *testing.T) {
 	if !h.Take("b", 16) || h.Take("b", 1) || !h.Take("c", 8) {
 		t.Error("another tenant gets no half of what is left")
 	}
+	if n := h.Lacks("c", 4); n != 8 || h.Lacks("d", 4) != 0 || h.Lacks("d", 5) != 2 {
+		t.Errorf("%d bytes have to be given back for 4", n)
+	}
 	h.Give("a", 32)
 	if h.Held() != 24 || !h.Take("b", 12) {
 		t.Errorf("%d bytes are held after a tenant gave its own back", h.Held())
