@@ -59,7 +59,7 @@ func TestTenantsWithLongAnswersLeaveRoomForImages(t *testing.T) {
 	}
 }
 
-// TestAnAnswerWithoutItsImagesEndsWhenItsKVIsLost: one whose images gave way goes on after a turn of
+// TestAnAnswerWithoutItsImagesEndsWhenItsKVIsLost: one whose images gave way continues after a turn of
 // another request if its KV is in the prefix cache. Else it ends, and may be tried again.
 func TestAnAnswerWithoutItsImagesEndsWhenItsKVIsLost(t *testing.T) {
 	for name, cached := range map[string]bool{"with a prefix cache": true, "without": false} {

@@ -108,7 +108,7 @@ func TestASharedImageIsKeptForEachOfItsRequests(t *testing.T) {
 	}
 }
 
-// TestImagesOfRequestsThatComeAtOnce: whatever others give up or get meanwhile, a request that needs
+// TestImagesOfRequestsThatComeAtOnce: regardless of what others give up or get, a request that needs
 // its images has their pixels, and nothing is held at the end.
 func TestImagesOfRequestsThatComeAtOnce(t *testing.T) {
 	p, data := sixteen(t)
