@@ -4,8 +4,8 @@
 // It owns accepted connections, those that have not authenticated, and the buffers of
 // request bodies. When a limit is reached, it closes the connection or drops the body that has been
 // incomplete for longest, of the address or tenant that holds the most; only if there is
-// none does it refuse the newcomer, and not before others if its address has few connections. A request that has arrived completely is never dropped,
-// unless its client does not read the response.
+// none does it refuse the newcomer. A part of the connections is for addresses that have few. A
+// request that has arrived completely is never dropped, unless its client does not read the response.
 // It also rejects requests with two lengths or very many header lines, which net/http
 // accepts.
 //

@@ -89,7 +89,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.logs, "logs", "", "loopback `address` at which those who may forward ports of this Pod read the logs of Macs; empty serves none")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "time for running requests to finish after SIGTERM")
 	set.IntVar(&f.connections, "max-connections", 4096, "maximum `number` of client connections, an eighth more for addresses with few; 0 means no limit")
-	set.IntVar(&f.connectionsPerAddress, "max-connections-per-address", 2048, "maximum `number` of one client address (for IPv6, one /64 network); 0 means no limit")
+	set.IntVar(&f.connectionsPerAddress, "max-connections-per-address", 2048, "maximum `number` of connections of one address (for IPv6, a /64); 0 means no limit")
 	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "maximum number of requests that wait for a replica; 0 refuses requests that find none")
 	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "maximum `bytes` of the bodies of all waiting requests together")
 	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long a request may wait, unless its client sets a shorter time in X-Metalfleet-Timeout")

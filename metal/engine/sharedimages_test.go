@@ -9,11 +9,7 @@ import (
 // TestImagesGiveWay: images of a tenant that find no room take that of others, from the one that holds
 // the most and of requests that do without theirs, if all that they need is there.
 func TestImagesGiveWay(t *testing.T) {
-	type held struct {
-		tenant string
-		pixels []int // of each image
-		use    imageUse
-	}
+	type held = heldImages
 	const done, waits, inUse = imageDone, imageWaits, imageInUse
 	for name, c := range map[string]struct {
 		held []held
@@ -29,54 +25,64 @@ func TestImagesGiveWay(t *testing.T) {
 		"one that waits, of several":              {[]held{{"a", []int{20, 20}, waits}, {"b", []int{25}, waits}}, 20, []int{20, 25}},
 		"not the last of a tenant while it waits": {[]held{{"a", []int{40}, waits}, {"b", []int{25}, waits}}, 20, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			h := newScaledImages(100 * 3)
-			digest := byte(0)
-			request := func(pixels []int) (images []*promptImage) {
-				for _, n := range pixels {
-					digest++
-					images = append(images, &promptImage{digest: [32]byte{digest}, width: n, height: 1})
-				}
-				return images
+		t.Run(name, func(t *testing.T) { testGiving(t, c.held, c.need, c.want) })
+	}
+}
+
+// heldImages are those of a tenant's request.
+type heldImages struct {
+	tenant string
+	pixels []int // of each image
+	use    imageUse
+}
+
+// testGiving holds images, and then one more of another tenant.
+func testGiving(t *testing.T, held []heldImages, need int, want []int) {
+	h := newScaledImages(100 * 3)
+	digest := byte(0)
+	request := func(pixels []int) (images []*promptImage) {
+		for _, n := range pixels {
+			digest++
+			images = append(images, &promptImage{digest: [32]byte{digest}, width: n, height: 1})
+		}
+		return images
+	}
+	var all [][]*promptImage
+	for _, r := range held {
+		images := request(r.pixels)
+		if !h.hold(r.tenant, images) {
+			t.Fatal("there is no room for the others")
+		}
+		h.set(images, r.use)
+		all = append(all, images)
+	}
+	before := h.held.Held()
+	mine := request([]int{need})
+	fits := h.hold("new", mine)
+	if fits != (want != nil) {
+		t.Fatalf("there is room: %v", fits)
+	}
+	var left []int
+	for _, images := range all {
+		n := 0
+		for _, m := range images {
+			if h.keep(m, nil) {
+				n += m.width
 			}
-			var all [][]*promptImage
-			for _, r := range c.held {
-				images := request(r.pixels)
-				if !h.hold(r.tenant, images) {
-					t.Fatal("there is no room for the others")
-				}
-				h.set(images, r.use)
-				all = append(all, images)
-			}
-			before := h.held.Held()
-			mine := request([]int{c.need})
-			fits := h.hold("new", mine)
-			if fits != (c.want != nil) {
-				t.Fatalf("there is room: %v", fits)
-			}
-			var left []int
-			for _, images := range all {
-				n := 0
-				for _, m := range images {
-					if h.keep(m, nil) {
-						n += m.width
-					}
-				}
-				left = append(left, n)
-			}
-			if !fits && h.held.Held() != before || fits && !slices.Equal(left, c.want) {
-				t.Errorf("the others have %v left, want %v", left, c.want)
-			}
-			if fits {
-				h.release("new", mine)
-			}
-			for i, images := range all {
-				h.release(c.held[i].tenant, images)
-			}
-			if h.held.Held() != 0 || len(h.of) != 0 {
-				t.Errorf("%d bytes are held after all requests", h.held.Held())
-			}
-		})
+		}
+		left = append(left, n)
+	}
+	if !fits && h.held.Held() != before || fits && !slices.Equal(left, want) {
+		t.Errorf("the others have %v left, want %v", left, want)
+	}
+	if fits {
+		h.release("new", mine)
+	}
+	for i, images := range all {
+		h.release(held[i].tenant, images)
+	}
+	if h.held.Held() != 0 || len(h.of) != 0 {
+		t.Errorf("%d bytes are held after all requests", h.held.Held())
 	}
 }
 

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Matcher follows one answer. Copies continue from its state and share its
-// budget of work and what is counted for it until Release. A Matcher and its copies must not be used concurrently.
+// Matcher follows one answer. Copies continue from its state, and share its
+// budget of work and what is counted for it until Release. A Matcher and its copies
+// must not be used concurrently.
 type Matcher struct {
 	t       *Table
 	s       *state
