@@ -9,7 +9,8 @@ export GOFLAGS := -trimpath
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
 LDFLAGS := -X main.version=$(VERSION)
 # Go's vector instructions, an experiment for amd64, make the back end ref several times as fast, with the same bits.
-# Without them, as on a Mac and under the race detector, it is built as usual. Programs of others are built without.
+# Without them, as on a Mac and under the race detector, it is built as usual. Programs of others are built with the same flags:
+# most packages of Kubernetes are in the programs of this repository too, and are compiled once.
 export GOEXPERIMENT := $(if $(filter amd64,$(shell go env GOARCH)),simd)
 PROGRAMS = $(notdir $(wildcard cmd/*))
 TOOL := go tool -modfile=hack/tools/go.mod

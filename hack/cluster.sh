@@ -5,7 +5,7 @@
 # Needs gcc and the headers of libseccomp (Debian: libseccomp-dev); to run: root, ip, nsenter, nft.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0 GOFLAGS=-trimpath GOEXPERIMENT=
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 out=$PWD/bin/kube
 missing=
 for program in ip:iproute2 nsenter:util-linux nft:nftables gcc:gcc; do

@@ -4,7 +4,7 @@
 # usage: hack/generate.sh [wire] [api] [rbac]   (all three without arguments; make generate)
 set -eu
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0 GOFLAGS=-trimpath GOEXPERIMENT=
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 
 # controller_gen runs the generator pinned in hack/tools.
 controller_gen() { go tool -modfile=hack/tools/go.mod controller-gen "$@"; }

@@ -3,7 +3,7 @@
 # usage: hack/helm.sh
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0 GOFLAGS=-trimpath GOEXPERIMENT=
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 out=$PWD/bin/kube
 mkdir -p "$out"
 # In the module of the local Kubernetes, most of which it needs too: a fifth of the time that it takes alone.

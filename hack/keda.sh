@@ -5,7 +5,7 @@
 # what it can ask, external scalers are left. That leaves half of the packages to compile, and nothing that is tested here.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0 GOFLAGS=-trimpath GOEXPERIMENT=
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 version=v2.21.0
 sum=h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=
 out=$PWD/bin/keda

@@ -8,7 +8,7 @@
 # programs nothing is done.
 set -eu
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0 GOFLAGS=-trimpath GOEXPERIMENT=
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 programs="etcd kube-apiserver kubectl"
 controllers=kube-controller-manager
 compile=yes

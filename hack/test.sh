@@ -25,6 +25,6 @@ go test "${flags[@]}" -p $(($(getconf _NPROCESSORS_ONLN) + 1)) -timeout "$timeou
   ./controllers ./metal/engine ./agent/pool ./test/system ./... || failed=1
 [ -z "$race" ] || exit "$failed"
 for module in hack/tools charts/prometheus; do
-  (cd "$module" && GOEXPERIMENT= go test -vet=off -count=1 -timeout "$timeout" ./...) || failed=1
+  (cd "$module" && go test -vet=off -count=1 -timeout "$timeout" ./...) || failed=1
 done
 exit "$failed"

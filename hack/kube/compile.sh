@@ -3,7 +3,7 @@
 # usage: hack/kube/compile.sh   (hack/kube.sh calls it)
 set -eu
 cd "$(dirname "$0")/../.."
-export CGO_ENABLED=0 GOFLAGS=-trimpath GOEXPERIMENT=
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 out=$PWD/bin/kube
 components="etcd kube-apiserver kube-controller-manager kubectl"
 

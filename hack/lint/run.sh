@@ -21,14 +21,14 @@ check() {
 inside() { (cd "$1" && shift && "$@"); }
 
 analyze=$PWD/bin/tools/check
-check "build of the analyzers" env GOEXPERIMENT= go build -C hack/tools -o "$analyze" ./check
+check "build of the analyzers" go build -C hack/tools -o "$analyze" ./check
 check "go vet and staticcheck" "$analyze" -tags "$tags" ./...
 # As make runs it, on amd64 with vector instructions.
 [ -z "${GOEXPERIMENT:-}" ] || check "the same without vectors" env GOEXPERIMENT= "$analyze" ./metal/ref
 # These modules are a few short programs each; facts about their dependencies, of which hack/kube has 4,000, would take longer
 # than all else.
 for module in hack/kube hack/tools test/oracle/clients/openaigo charts/prometheus; do
-  check "go vet in $module" inside "$module" env GOEXPERIMENT= "$analyze" -shallow ./...
+  check "go vet in $module" inside "$module" "$analyze" -shallow ./...
 done
 check "house rules" go test -count=1 ./hack/lint/...
 check shellcheck bash hack/lint/shellcheck.sh
