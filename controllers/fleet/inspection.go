@@ -109,6 +109,8 @@ type Finding struct {
 	Record *model.Record
 	// Refusal, if every ready Mac that inspected failed, or they disagree.
 	Refusal *Refusal
+	// Denied: enough Macs found that the source is missing, forbidden or unusable, and no two a record.
+	Denied bool
 	// Waiting names the Macs that are waited for, if there is neither.
 	Waiting Refusal
 }
@@ -120,7 +122,8 @@ type Finding struct {
 // accepted once two found it, or one, and at most one other reports nothing, as it may never. If
 // as many found another, they disagree. A record of a downloaded source is
 // accepted once two Macs found the same. If only one can reach the source, its record is
-// accepted with that Mac alone in vouchedBy, and no other Mac acts on it.
+// accepted with that Mac alone in vouchedBy, and no other Mac acts on it; not if two others found
+// that it is missing, forbidden or unusable.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
 	return (*Inspectors)(nil).Inspect(d, macs, nil)
 }
@@ -148,6 +151,8 @@ func (s *Inspectors) Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNod
 	switch {
 	case best != nil && (!local || !found.tied()) && (len(best.macs) >= vouchersNeeded || local && found.settled()):
 		return Finding{Record: best.accepted()}
+	case !local && found.verdicts >= vouchersNeeded:
+		return Finding{Refusal: worst(found.failures), Denied: true}
 	case len(found.waiting) > 0 && best != nil:
 		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(found.waiting) + " to confirm what " + list(best.macs) + " reported of " + source}}
 	case len(found.waiting) > 0:

@@ -42,27 +42,41 @@ func Confirmed(m *model.Record) bool {
 	return len(m.VouchedBy) >= vouchersNeeded || slices.Contains(m.VouchedBy, model.VoucherPreview)
 }
 
-// Superseded reports whether an accepted record of a deployment that is not confirmed gives way to one
-// that was found now. It does if enough Macs found that one, and it contradicts the accepted one:
-// the same files have the same facts, and the same commit, SHA-256 or file:// source the same files.
-// If one Mac alone found it, or the source may have changed, the accepted one stays while a Mac that
-// vouched for it exists, or one reports it or holds the weights.
-func Superseded(d *v1alpha1.ModelDeployment, accepted, found *model.Record, macs []v1alpha1.MacNode) bool {
-	if Confirmed(accepted) || found == nil || sameRecord(accepted, found) {
+// Superseded reports whether an accepted record of a deployment that is not confirmed gives way to what
+// was found now. It does if enough Macs found a record that contradicts it: the same files have the same
+// facts, and the same commit, SHA-256 or file:// source the same files. Of a download it does as well
+// if enough Macs found any other record, or were denied the source, unless a second Mac reports the accepted
+// one: a Mac that invents a commit looks like one that saw an earlier commit.
+// If one Mac alone found the other record, the accepted one stays while the MacNode that vouched for it
+// exists, also one that is silent, or a Mac reports it or holds the weights.
+func Superseded(d *v1alpha1.ModelDeployment, accepted *model.Record, now Finding, macs []v1alpha1.MacNode) bool {
+	found := now.Record
+	if Confirmed(accepted) || !now.Denied && (found == nil || sameRecord(accepted, found)) {
 		return false
+	}
+	id, backed, held := InspectionID(d), 0, false
+	for i := range macs {
+		r := inspectionOf(&macs[i], id)
+		backs := slices.Contains(accepted.VouchedBy, macs[i].Name) || r != nil && r.Model != nil && sameRecord(r.Model, accepted)
+		if backs && StateOf(&macs[i]) == MacReady {
+			backed++
+		}
+		held = held || backs || holdsParts(&macs[i], accepted)
+	}
+	if now.Denied {
+		return backed < vouchersNeeded
 	}
 	enough, same := len(found.VouchedBy) >= vouchersNeeded, accepted.Digest == found.Digest
 	local := strings.HasPrefix(accepted.Source, FileScheme)
 	fixed := local || d.Spec.Model.SHA256 != "" || accepted.Commit != "" && accepted.Commit == found.Commit
 	contradicts := same && !sameKind(accepted, found) || !same && fixed
-	if enough == contradicts && (enough || !local) {
-		return enough
+	switch {
+	case enough && contradicts:
+		return true
+	case enough && !local:
+		return backed < vouchersNeeded
 	}
-	id := InspectionID(d)
-	return !slices.ContainsFunc(macs, func(mac v1alpha1.MacNode) bool {
-		r := inspectionOf(&mac, id)
-		return slices.Contains(accepted.VouchedBy, mac.Name) || r != nil && r.Model != nil && sameRecord(r.Model, accepted) || holdsParts(&mac, accepted)
-	})
+	return !held
 }
 
 // VouchesItself reports whether a Mac may act on a record on its own: it found the record

@@ -92,14 +92,15 @@ func accept(s *scope) verdict {
 
 // findRecord prefers the record of an existing revision for this source: once chosen, it is
 // not changed by a Mac that reports other bytes under the same name, nor by a branch that
-// moved on. One that a Mac alone reported may be superseded.
+// moved on. One that a Mac alone reported may be superseded, or
+// refused once two others are denied the source.
 func findRecord(s *scope) (*model.Record, fleet.Finding) {
 	have := s.ofSource()
 	if have != nil && fleet.Confirmed(have) {
 		return have, fleet.Finding{}
 	}
 	f := s.inspectors.Inspect(s.deployment, s.macs, s.rules)
-	if have != nil && !fleet.Superseded(s.deployment, have, f.Record, s.macs) {
+	if have != nil && !fleet.Superseded(s.deployment, have, f, s.macs) {
 		return have, fleet.Finding{}
 	}
 	return f.Record, f
