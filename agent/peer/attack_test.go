@@ -102,6 +102,46 @@ func TestAttackAPeerThatClaimsProgress(t *testing.T) {
 	}
 }
 
+// TestHowLongABusyPeerIsWaitedFor: for the time in which its copies free a slot, also if it reports a
+// download in between that stands still. Then the source is asked.
+func TestHowLongABusyPeerIsWaitedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		bytes  int64
+		free   time.Duration // after it, the peer has a slot; 0: never
+		fetch  bool          // every other answer is that it downloads
+		waited time.Duration // in an earlier turn
+		most   time.Duration
+		copied bool
+	}{
+		"always, a small model":        {bytes: 1 << 20, most: 62 * time.Second},
+		"always, 4 GB":                 {bytes: 4e9, most: 102 * time.Second},
+		"always, 4 GB, a later turn":   {bytes: 4e9, waited: 90 * time.Second, most: 12 * time.Second},
+		"always, or no progress, 4 GB": {bytes: 4e9, fetch: true, most: 102 * time.Second},
+		"always, 40 GB":                {bytes: 40e9, most: 462 * time.Second},
+		"always, 4 TB":                 {bytes: 4e12, most: 30*time.Minute + 2*time.Second},
+		"two copies of 4 GB":           {bytes: 4e9, free: 40 * time.Second, most: 42 * time.Second, copied: true},
+		"two copies of 40 GB":          {bytes: 40e9, free: 400 * time.Second, most: 402 * time.Second, copied: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began, asked := time.Now(), 0
+			s := newScripted(func(*http.Request) *http.Response {
+				if asked++; tc.free > 0 && time.Since(began) >= tc.free {
+					return status(http.StatusOK, http.NoBody)
+				}
+				resp := status(http.StatusServiceUnavailable, http.NoBody)
+				if tc.fetch && asked%2 == 0 {
+					resp.Header.Set(agentapi.HeaderFetched, "0")
+				}
+				return resp
+			})
+			peers := s.Of(t.Context(), sized(tc.bytes), "", tc.waited)
+			if d := time.Since(began); d > tc.most || (len(peers) == 1) != tc.copied || (len(s.blamed) == 0) != tc.copied {
+				t.Errorf("%s: %d peers after %v, blamed %q; want a copy: %v within %v", name, len(peers), d, s.blamed, tc.copied, tc.most)
+			}
+		})
+	}
+}
+
 // TestAttackAPeerThatIsJustFastEnough: it keeps the minimum rate, in one response or in
 // very many, and each time that it is asked.
 func TestAttackAPeerThatIsJustFastEnough(t *testing.T) {

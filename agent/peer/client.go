@@ -106,13 +106,14 @@ type observation struct {
 	have    []store.Peer
 	waitFor []string // Macs that download the weights or are busy
 	busy    bool     // one of them is
+	fetches bool     // one of them downloads the weights
 	lacks   bool     // one may begin its download later
 	done    int64    // the most that a peer has downloaded
 }
 
 // Of returns the peers that have the weights, in the order in which they are
-// assigned. It waits for peers that download them while they keep the pace, or that
-// are busy, within the time that Pace allows, of which waited has passed already.
+// assigned. It waits for peers that download them while they keep the pace, and shorter
+// for those that are busy, within the time that Pace allows, of which waited has passed already.
 func (c *Client) Of(ctx context.Context, rec model.Record, tokenRef string, waited time.Duration) []store.Peer {
 	var w wait
 	most := min(c.Pace.allows(rec.Bytes()), c.Pace.Most) - waited
@@ -120,7 +121,8 @@ func (c *Client) Of(ctx context.Context, rec model.Record, tokenRef string, wait
 		s := c.observe(ctx, rec, tokenRef)
 		waits := s.lacks && waited == 0 && time.Since(began) < c.Pace.Begin
 		if len(s.waitFor) > 0 {
-			waits = (s.busy || w.continues(s.done, time.Now(), c.Pace)) && time.Since(began) < most
+			fetched := s.fetches && w.continues(s.done, time.Now(), c.Pace)
+			waits = time.Since(began) < most && (fetched || s.busy && time.Since(began) < c.Pace.frees(rec.Bytes())-waited)
 		}
 		if len(s.have) > 0 || ctx.Err() != nil {
 			return s.have
@@ -153,7 +155,7 @@ func (c *Client) observe(ctx context.Context, rec model.Record, tokenRef string)
 		case s.busy:
 			out.waitFor, out.busy = append(out.waitFor, p.Mac), true
 		case s.fetches:
-			out.waitFor, out.done = append(out.waitFor, p.Mac), max(out.done, min(s.done, rec.Bytes()))
+			out.waitFor, out.fetches, out.done = append(out.waitFor, p.Mac), true, max(out.done, min(s.done, rec.Bytes()))
 		case s.lacks:
 			out.lacks = true
 		}

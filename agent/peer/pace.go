@@ -25,8 +25,8 @@ type Pace struct {
 	Begin time.Duration
 	// A copy of a record may take Grace, and the time in which its bytes pass at Fair
 	// bytes per second: a source is probably not slower. Time in which this Mac does not
-	// read does not count. Peers that download or are busy are waited for as long, but at
-	// most for Most. 0 means a minute, 10 MB/s and half an hour.
+	// read does not count. Peers that download are waited for as long, those that are busy
+	// at ten times the rate, but at most for Most. 0 means a minute, 10 MB/s and half an hour.
 	Grace time.Duration
 	Fair  int64
 	Most  time.Duration
@@ -61,6 +61,10 @@ func (p Pace) withDefaults() Pace {
 func (p Pace) allows(bytes int64) time.Duration {
 	return p.Grace + time.Duration(float64(bytes)/float64(p.Fair)*float64(time.Second))
 }
+
+// frees is how long peers that are busy are waited for: by default one copies to two Macs, at ten times
+// the Fair rate each, and has a free slot then. No byte proves that it is busy, or has the weights.
+func (p Pace) frees(bytes int64) time.Duration { return p.allows(bytes / 10) }
 
 // least is how many bytes must arrive in a window.
 func (p Pace) least() int64 { return int64(float64(p.Floor) * p.Window.Seconds()) }
