@@ -221,8 +221,12 @@ func (r *values) sameEntries(a, b *Dict, depth int) (bool, error) {
 }
 
 // order is Python's comparison: negative if a is less than b. If one is NaN,
-// ordered is false. It recurses no deeper than equal, which runs first.
-func (r *values) order(a, b any) (c int, ordered bool, err error) {
+// ordered is false. Lists of different lengths are not equal at once, so it may recurse deeper
+// than equal does.
+func (r *values) order(a, b any, depth int) (c int, ordered bool, err error) {
+	if depth > maxDepth {
+		return 0, false, tooDeep()
+	}
 	if err := r.step(); err != nil {
 		return 0, false, err
 	}
@@ -242,12 +246,12 @@ func (r *values) order(a, b any) (c int, ordered bool, err error) {
 		}
 		// The first items that are not equal decide.
 		for i := range min(len(x.Items), len(y.Items)) {
-			same, err := r.equal(x.Items[i], y.Items[i], 0)
+			same, err := r.equal(x.Items[i], y.Items[i], depth+1)
 			if err != nil {
 				return 0, false, err
 			}
 			if !same {
-				return r.order(x.Items[i], y.Items[i])
+				return r.order(x.Items[i], y.Items[i], depth+1)
 			}
 		}
 		return len(x.Items) - len(y.Items), true, nil
@@ -271,7 +275,7 @@ func (r *values) compare(op string, a, b any) (bool, error) {
 	if x, y := setOf(a), setOf(b); x != nil && y != nil {
 		return r.compareSets(op, x.Items, y.Items)
 	}
-	c, ordered, err := r.order(a, b)
+	c, ordered, err := r.order(a, b, 0)
 	switch op {
 	case "<":
 		return ordered && c < 0, err

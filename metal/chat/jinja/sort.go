@@ -57,7 +57,7 @@ func (r *values) sorted(items []keyed, reverse bool) ([]keyed, error) {
 		if reverse {
 			a, b = b, a
 		}
-		c, ordered, err := r.order(a, b)
+		c, ordered, err := r.order(a, b, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -214,7 +214,7 @@ func (r *run) extreme(who string, v any, a args) (any, error) {
 			if who == "max" {
 				a, b = b, a
 			}
-			c, ordered, err := r.order(a, b)
+			c, ordered, err := r.order(a, b, 0)
 			if err != nil {
 				return nil, err
 			}
