@@ -37,7 +37,8 @@ type entrant struct {
 // judgeEnrolment returns the Mac that may enrol, or why its request is denied. It trusts
 // nothing that the requester wrote: user, UID and credential are recorded by the API server.
 // The name is the requester's choice, within the token's pattern; it may have no name that
-// another key has or had.
+// another key has, or had with this token. A name whose MacNode was deleted is free if the Mac
+// joined otherwise: the new MacNode has another UID, so it takes over no grant or certificate.
 func judgeEnrolment(a application) (entrant, *refusal) {
 	e, no := judgeEnrolmentToken(a)
 	if no != nil {
