@@ -26,7 +26,8 @@ type request struct {
 	shorten func() bool
 	// prompts of a completion; nil if wire has the only one.
 	prompts []openai.Prompt
-	// answer returns the form of the response, with the model's name in it.
+	// answer returns the form of the response, with the model's name in it. Of several choices it
+	// stays longer than the body counts, so it keeps nothing of that.
 	answer func(model string, created int64) form
 	// forget ends the count of the stored items that the request continues or refers to; nil
 	// if there are none.
@@ -140,9 +141,10 @@ func decodeChat(d *openai.Decoder, _ http.Header, body []byte) (*request, error)
 		chat.Messages = append(chat.Messages, turn)
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
+	usage, logprobs, hidden := r.IncludeUsage(), r.Logprobs, r.Hidden()
+	return &request{model: r.Model, stream: r.Stream, includeUsage: usage, continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
 		answer: func(model string, created int64) form {
-			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()}, logprobs: r.Logprobs, hidden: r.Hidden()}
+			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: model, IncludeUsage: usage}, logprobs: logprobs, hidden: hidden}
 		}}, nil
 }
 
@@ -159,10 +161,10 @@ func decodeCompletion(d *openai.Decoder, _ http.Header, body []byte) (*request, 
 		g.TopLogprobs = &top
 	}
 	setPrompt(g, r.Prompts[0])
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(), prompts: r.Prompts,
+	usage, logprobs := r.IncludeUsage(), r.Logprobs != nil
+	return &request{model: r.Model, stream: r.Stream, includeUsage: usage, continuousUsage: r.ContinuousUsage(), wire: g, priority: r.Priority, choices: r.Choices(), prompts: r.Prompts,
 		answer: func(model string, created int64) form {
-			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()},
-				logprobs: r.Logprobs != nil}
+			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: model, IncludeUsage: usage}, logprobs: logprobs}
 		}}, nil
 }
 

@@ -58,6 +58,43 @@ func TestARunningResponseKeepsNoConversation(t *testing.T) {
 	}
 }
 
+// A request of several choices stays for the others, but not its body, and not its messages once more:
+// only what the engine is sent counts then.
+func TestSeveralChoicesKeepNoBody(t *testing.T) {
+	const n, each = 6, 4 << 20
+	long, spaces := strings.Repeat("a", each/2), strings.Repeat(" ", each)
+	for name, c := range map[string]struct {
+		path, body string
+		most       int64 // what is sent
+	}{
+		"variables": {dialect.PathChat, `{"model":"m","n":5,"stream":true,"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{}` + spaces + `}`, 0},
+		"parts":     {dialect.PathChat, `{"model":"m","n":5,"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"` + long + `"},{"type":"text","text":"` + long + `"}]}]}`, n * each},
+		"prompt":    {dialect.PathCompletions, `{"model":"m","n":5,"stream":true,"prompt":"hi"` + spaces + `}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("x")))
+			before := heap()
+			for range n {
+				resp := p.do("POST", c.path, c.body)
+				if _, err := resp.Body.Read(make([]byte, 16)); err != nil || resp.StatusCode != 200 {
+					t.Fatal(resp.StatusCode, err)
+				}
+				for range agentapi.ChoicesAtOnce {
+					<-p.seen
+				}
+			}
+			most := c.most + 2*each
+			grown := heap() - before
+			for end := time.Now().Add(patience.Of(t)); grown > most && time.Now().Before(end); grown = heap() - before {
+				runtime.Gosched()
+			}
+			if grown > most {
+				t.Errorf("%d running answers keep %d bytes, want at most %d", n, grown, most)
+			}
+		})
+	}
+}
+
 // The documents of an answer count with other answers that are not read, and its body no more: it would
 // keep the room of other bodies for as long as the client does not read.
 func TestDocumentsForASlowReader(t *testing.T) {
