@@ -83,13 +83,17 @@ type Rank struct {
 func (r *TextsRequest) Ranks(scores []float32) []Rank {
 	out := make([]Rank, len(scores))
 	for i, s := range scores {
-		if out[i] = (Rank{Index: i, Score: s}); r.Echo {
-			out[i].Text = &r.Texts[i]
-		}
+		out[i] = Rank{Index: i, Score: s}
 	}
 	slices.SortStableFunc(out, func(x, y Rank) int { return cmp.Compare(y.Score, x.Score) })
 	if r.TopN != nil {
 		out = out[:min(*r.TopN, len(out))]
+	}
+	for i := range out {
+		if r.Echo {
+			text := r.Texts[out[i].Index] // a pointer into the list would keep all texts
+			out[i].Text = &text
+		}
 	}
 	return out
 }

@@ -4,7 +4,9 @@ package rerank
 
 import (
 	"errors"
+	"runtime"
 	"testing"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -41,6 +43,21 @@ func TestRanksAreSortedByScoreAndPosition(t *testing.T) {
 			t.Errorf("top_n %d: %s", topN, d)
 		}
 	}
+}
+
+// An answer waits for its reader with the texts that it has, and without the others.
+func TestRanksKeepOnlyTheirTexts(t *testing.T) {
+	topN := 1
+	r := &TextsRequest{Texts: []string{"a", "b", "c"}, Echo: true, TopN: &topN}
+	list, out := weak.Make(&r.Texts[0]), r.Ranks([]float32{0, 1, 0})
+	if len(out) != 1 || *out[0].Text != "b" {
+		t.Fatal(out)
+	}
+	r = nil
+	if runtime.GC(); list.Value() != nil {
+		t.Error("all texts are kept")
+	}
+	runtime.KeepAlive(out)
 }
 
 func TestRequestsWithTextsThatCannotBeMeantAreRefused(t *testing.T) {
