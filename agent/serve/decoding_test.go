@@ -124,7 +124,7 @@ func TestStoredResponsesAreEncodedInTurns(t *testing.T) {
 	h := NewHandler(Config{}).(*handler)
 	h.decoding = share.NewTurns(1)
 	cancelled := 0
-	h.cache.Put(responsecache.Entry{Tenant: "a", Response: responses.Response{ID: "resp_1", Status: responses.StatusInProgress}, Cancel: func() { cancelled++ }})
+	h.cache.Put(responsecache.Entry{Tenant: "a", Response: responses.Response{ID: "resp_1", Status: responses.StatusInProgress}, Input: []responses.Item{{ID: "msg_1"}}, Cancel: func() { cancelled++ }})
 	ask := func(ctx context.Context, method, path string) (int, error) {
 		r := httptest.NewRequestWithContext(ctx, method, dialect.PathResponses+"/resp_1"+path, nil)
 		r.Header.Set(agentapi.HeaderTenant, "a")
@@ -179,6 +179,22 @@ func TestTheHeadOfAStoredResponseWaitsForNoMemory(t *testing.T) {
 		r.Header.Set(agentapi.HeaderTenant, "a")
 		w := httptest.NewRecorder()
 		if err := h.kept(w, r); (err == nil) != found || errors.Is(err, front.ErrClientGone) || w.Body.Len() > 0 {
+			t.Errorf("%s: %v, %d bytes", path, err, w.Body.Len())
+		}
+	}
+}
+
+// TestALargeStoredResponseIsShown: one that counts for more than there is for an answer would be
+// refused whenever it is read.
+func TestALargeStoredResponseIsShown(t *testing.T) {
+	h := NewHandler(Config{AnswersBytes: 4 << 20}).(*handler)
+	text := strings.Repeat("x", 3<<19)
+	h.cache.Put(responsecache.Entry{Tenant: "a", Response: responses.Response{ID: "resp_1"}, Input: []responses.Item{{ID: "fco_1", Output: &text}}})
+	for path, least := range map[string]int{"/resp_1": 1, "/resp_1/input_items": len(text)} {
+		r := httptest.NewRequestWithContext(t.Context(), "GET", dialect.PathResponses+path, nil)
+		r.Header.Set(agentapi.HeaderTenant, "a")
+		w := httptest.NewRecorder()
+		if err := h.kept(w, r); err != nil || w.Body.Len() < least {
 			t.Errorf("%s: %v, %d bytes", path, err, w.Body.Len())
 		}
 	}

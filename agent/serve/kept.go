@@ -32,7 +32,7 @@ const (
 	// textCopies is how often a text is in memory until it is sent.
 	textCopies = 3
 	// echoCopies is how often a response is in memory while a client reads it: its JSON is
-	// in a buffer that doubles.
+	// in a buffer that doubles. Of a page of its items it is the items, and the JSON of one.
 	echoCopies = 2
 )
 

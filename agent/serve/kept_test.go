@@ -4,6 +4,7 @@ package serve_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"runtime"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
 	"metalfleet.dev/metalfleet/test/patience"
 )
@@ -92,6 +94,50 @@ func TestSeveralChoicesKeepNoBody(t *testing.T) {
 				t.Errorf("%d running answers keep %d bytes, want at most %d", n, grown, most)
 			}
 		})
+	}
+}
+
+// A page may show one item many times, which is stored, and counts, once.
+func TestAPageOfInputItemsForASlowReader(t *testing.T) {
+	const n, shown, each, most = 6, 99, 80 << 10, 1 << 20
+	a := startAgent(t, servetest.Say("x"), time.Second)
+	a.client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 128 << 10} // as of a gateway
+	ask := func(method, path, body string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), method, a.url+dialect.PathResponses+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := a.client.Do(r)
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp, err)
+		}
+		return resp
+	}
+	get := func(resp *http.Response) (got struct {
+		ID   string
+		Data []responses.Item
+	}) {
+		if err := json.Unmarshal([]byte(read(t, resp)), &got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	text := "x" + strings.Repeat("\u2028", each/3) // no JSON, so the call is in no prompt
+	first := get(ask("POST", "", `{"model":"m","input":[{"type":"function_call","call_id":"a","name":"f","arguments":"`+text+`"},{"role":"user","content":"hi"}]}`)).ID
+	item := get(ask("GET", "/"+first+"/input_items?order=asc", "")).Data[0].ID
+	page := "/" + get(ask("POST", "", `{"model":"m","input":[`+strings.Repeat(`{"type":"item_reference","id":"`+item+`"},`, shown)+`{"role":"user","content":"hi"}]}`)).ID + "/input_items?limit=100"
+	before := heap()
+	var unread []*http.Response
+	for range n {
+		unread = append(unread, ask("GET", page, ""))
+	}
+	if grown := heap() - before; grown > n*most {
+		t.Errorf("%d pages that are not read take %d bytes, want at most %d", n, grown, n*most)
+	}
+	for _, resp := range unread {
+		if all := get(resp).Data; len(all) != shown+1 || all[1].ID != item || *all[shown].Arguments != text {
+			t.Errorf("a page of %d items", len(all))
+		}
 	}
 }
 

@@ -201,7 +201,8 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	}
 	ctx, end := context.WithCancelCause(r.Context())
 	defer end(nil)
-	kept, err := h.keepSoon(ctx, r, echoCopies*h.cache.Size(id, tenant), end)
+	size := min(echoCopies*h.cache.Size(id, tenant), h.answers.Most()) // more is always refused
+	kept, err := h.keepSoon(ctx, r, size, end)
 	if err != nil {
 		return err
 	}
@@ -215,13 +216,14 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	if !ok {
 		return responses.NotFound(id)
 	}
-	var shown any = e.Response
 	if what == "input_items" {
-		if shown, err = items(e.Input, query); err != nil {
+		list, err := items(e.Input, query)
+		if err != nil {
 			return err
 		}
+		return showItems(w, p, list)
 	}
-	return show(w, p, shown)
+	return show(w, p, e.Response)
 }
 
 // headOf serves HEAD: nothing is encoded, and there is nothing to wait for. A gateway that looks for
@@ -256,6 +258,27 @@ func show(w http.ResponseWriter, p *place, v any) error {
 	}
 	p.give() // the client reads as slowly as it likes
 	return front.WriteBody(w, body)
+}
+
+// showItems is show for a page of items, one of which is encoded at a time: the page may have a
+// large one many times, which is stored once.
+func showItems(w http.ResponseWriter, p *place, list responses.ItemList) error {
+	all := list.Data
+	list.Data = []responses.Item{}
+	return front.WriteList(w, list, func(yield func(func() ([]byte, error)) bool) {
+		for _, i := range all {
+			encode := func() ([]byte, error) {
+				if err := p.take(); err != nil {
+					return nil, err
+				}
+				defer p.give()
+				return openai.Marshal(i)
+			}
+			if !yield(encode) {
+				return
+			}
+		}
+	})
 }
 
 // known refuses query parameters that are not supported.

@@ -15,8 +15,8 @@ import (
 const listBuffer = 16 << 10
 
 // WriteList writes a response with status 200 that contains a list, entry by entry: a
-// client that reads slowly makes the server hold one buffer, not the list. Entries may be JSON
-// already, as json.RawMessage. frame is the
+// client that reads slowly makes the server hold one buffer, or one large entry, not the list.
+// Entries may be JSON already, as json.RawMessage, or functions that encode them. frame is the
 // response with an empty list, which must be its first. A short response has a
 // Content-Length. An error that wraps ErrClientGone means that writing had begun.
 func WriteList[T any](w http.ResponseWriter, frame any, entries iter.Seq[T]) error {
@@ -39,19 +39,24 @@ func WriteList[T any](w http.ResponseWriter, frame any, entries iter.Seq[T]) err
 		if err != nil {
 			return err
 		}
-		if len(out)+len(separator)+len(one) > listBuffer {
-			if !began {
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(http.StatusOK)
-				began = true
-			}
-			if _, err := w.Write(out); err != nil {
-				return Gone(err)
-			}
-			out = out[:0]
+		out = append(out, separator...)
+		if separator = ","; len(out)+len(one) < listBuffer {
+			out = append(out, one...)
+			continue
 		}
-		out = append(append(out, separator...), one...)
-		separator = ","
+		if !began {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusOK)
+			began = true
+		}
+		if _, err := w.Write(out); err != nil {
+			return Gone(err)
+		}
+		if out = out[:0]; len(one) < listBuffer {
+			out = append(out, one...)
+		} else if _, err := w.Write(one); err != nil { // the buffer would keep it until the end
+			return Gone(err)
+		}
 	}
 	out = append(append(out, ']'), after...)
 	if !began {
@@ -67,8 +72,11 @@ func WriteList[T any](w http.ResponseWriter, frame any, entries iter.Seq[T]) err
 
 // encode returns an entry as JSON.
 func encode(entry any) ([]byte, error) {
-	if raw, ok := entry.(json.RawMessage); ok {
-		return raw, nil
+	switch e := entry.(type) {
+	case json.RawMessage:
+		return e, nil
+	case func() ([]byte, error):
+		return e()
 	}
 	return openai.Marshal(entry)
 }

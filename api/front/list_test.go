@@ -42,6 +42,7 @@ func TestAListIsWrittenEntryByEntry(t *testing.T) {
 		"few":   {entries: []any{"a", "b<", "c"}, short: true},
 		"many":  {entries: slices.Repeat([]any{"an entry of a long list"}, 5000)},
 		"large": {entries: slices.Repeat([]any{string(make([]byte, 9000))}, 4)},
+		"mixed": {entries: slices.Repeat([]any{string(make([]byte, 9000)), "small"}, 4)},
 	} {
 		w := &largest{ResponseRecorder: httptest.NewRecorder()}
 		if err := front.WriteList(w, list{Kind: "k", Data: []any{}, Other: []any{}}, slices.Values(c.entries)); err != nil {
@@ -66,6 +67,7 @@ func TestAListIsWrittenEntryByEntry(t *testing.T) {
 
 func TestAListThatCannotBeWritten(t *testing.T) {
 	bad := any(math.NaN())
+	fails := any(func() ([]byte, error) { return nil, io.ErrUnexpectedEOF })
 	many := slices.Repeat([]any{"an entry of a long list"}, 5000)
 	for name, c := range map[string]struct {
 		frame   any
@@ -74,6 +76,8 @@ func TestAListThatCannotBeWritten(t *testing.T) {
 	}{
 		"a bad entry":            {frame: list{Data: []any{}}, entries: []any{bad}},
 		"a bad entry after many": {frame: list{Data: []any{}}, entries: append(many, bad), gone: true},
+		"one not encoded":        {frame: list{Data: []any{}}, entries: []any{fails}},
+		"one of many":            {frame: list{Data: []any{}}, entries: append(many, fails), gone: true},
 		"no list":                {frame: struct{}{}},
 		"a bad frame":            {frame: bad},
 	} {

@@ -105,6 +105,8 @@ func escapedBytes(text string) int {
 			n++
 		case c < ' ':
 			n += len(`\u0000`) - 1
+		case c == "\u2028"[0] && (strings.HasPrefix(text[i:], "\u2028") || strings.HasPrefix(text[i:], "\u2029")):
+			n += len(`\u2028`) - len("\u2028")
 		}
 	}
 	return n

@@ -353,7 +353,7 @@ func TestAnImageIsKeptAsItWasSent(t *testing.T) {
 // TestBytesOfAnItemAreThoseOfItsJSON, so that a text of control characters, which JSON
 // writes in six, is not in memory uncounted while a client reads it.
 func TestBytesOfAnItemAreThoseOfItsJSON(t *testing.T) {
-	for _, text := range []string{strings.Repeat("plain ", 1000), strings.Repeat("\x01", 1000), strings.Repeat("\"\\\n\r\t", 1000), strings.Repeat("é語", 1000)} {
+	for _, text := range []string{strings.Repeat("plain ", 1000), strings.Repeat("\x01", 1000), strings.Repeat("\"\\\n\r\t", 1000), strings.Repeat("é語", 1000), strings.Repeat("\u2028\u2029", 1000)} {
 		i := Item{Type: ItemMessage, Role: "user", Content: []Part{{Type: "input_text", Text: text}}}
 		raw, err := openai.Marshal(i)
 		if n := i.Bytes(); err != nil || n < int64(len(raw))-128 || n > int64(len(raw))+128 {
