@@ -16,7 +16,8 @@ import (
 // given back passes to the waiting tenant that has the fewest, of several to the one that had
 // places for the shortest time; among requests of one tenant the first comes first. Time is
 // counted as by start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that comes begins with
-// what is now served, so that neither the past of others nor its absence is of use to it.
+// what is now served, so that neither the past of others nor its absence is of use to it, and with the
+// usual time of a place more, so that those that come once do not keep one that returns from a place.
 type Turns struct {
 	mu sync.Mutex
 	// All below are guarded by mu.
@@ -24,6 +25,8 @@ type Turns struct {
 	tenants map[string]*user
 	waiting []*waiter     // one of each tenant that waits, in turn
 	served  time.Duration // the start of the latest that got a place
+	usual   time.Duration // the time of a place, on average of the latest
+	spent   time.Duration // the time of all places since one was given back
 	sweep   int           // how many tenants there are when those without use are next removed
 }
 
@@ -50,14 +53,21 @@ func NewTurns(places int) *Turns {
 }
 
 // Take waits for a place. The error is that of ctx, also if a place is free when ctx has ended.
-func (t *Turns) Take(ctx context.Context, tenant string) error {
+func (t *Turns) Take(ctx context.Context, tenant string) error { return t.take(ctx, tenant, true) }
+
+// take waits for a place; a tenant that yielded its own does not come as others do.
+func (t *Turns) take(ctx context.Context, tenant string, comes bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	i := slices.IndexFunc(t.waiting, func(w *waiter) bool { return w.tenant == tenant })
 	if u := t.user(tenant); u.taken == 0 && i < 0 {
-		u.used = max(u.used, t.served)
+		start := t.served
+		if comes {
+			start += t.usual
+		}
+		u.used = max(u.used, start)
 	}
 	if t.free > 0 {
 		t.free--
@@ -114,7 +124,7 @@ func (t *Turns) Yield(ctx context.Context, tenant string) error {
 	if !others {
 		return nil
 	}
-	return t.Take(ctx, tenant)
+	return t.take(ctx, tenant, false)
 }
 
 // Give gives a tenant's place back.
@@ -126,6 +136,8 @@ func (t *Turns) Give(tenant string) {
 
 func (t *Turns) giveLocked(tenant string) {
 	t.user(tenant).taken--
+	t.usual += (t.spent - t.usual) / 8
+	t.spent = 0
 	if len(t.waiting) == 0 {
 		t.free++
 		t.forget()
@@ -170,8 +182,9 @@ func (t *Turns) user(tenant string) *user {
 		u = &user{since: now}
 		t.tenants[tenant] = u
 	}
-	u.used += time.Duration(u.taken) * now.Sub(u.since)
-	u.since = now
+	spent := time.Duration(u.taken) * now.Sub(u.since)
+	u.used, u.since = u.used+spent, now
+	t.spent += spent
 	return u
 }
 
