@@ -1,5 +1,10 @@
 package sample
 
+import "slices"
+
+// mostSpare is how much room a matcher keeps for text: one piece may be all of an answer.
+const mostSpare = 4 << 10
+
 // StopMatcher finds stop strings in a text that arrives in pieces. It holds
 // back only what may still become a stop string, and its answer does not
 // depend on how the text is cut: the stop string that is complete first ends
@@ -63,7 +68,9 @@ func (m *StopMatcher) Push(text string) (show string, stopped bool) {
 	}
 	n := len(m.held) - keep
 	show = string(m.held[:n])
-	m.held = append(m.held[:0], m.held[n:]...)
+	if m.held = append(m.held[:0], m.held[n:]...); cap(m.held) > mostSpare+2*len(m.held) {
+		m.held = slices.Clone(m.held)
+	}
 	return show, false
 }
 

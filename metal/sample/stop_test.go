@@ -128,3 +128,13 @@ func TestStopMatcherAgainstThePlainRule(t *testing.T) {
 		}
 	}
 }
+
+func TestTextThatWasShownIsNotKept(t *testing.T) {
+	m := NewStopMatcher([]string{"stop"})
+	if show, _ := m.Push(strings.Repeat("a", 1<<20) + "st"); len(show) != 1<<20 || string(m.held) != "st" {
+		t.Errorf("%d bytes are shown, %q waits", len(show), m.held)
+	}
+	if n := cap(m.held); n > 2*mostSpare {
+		t.Errorf("%d bytes are kept for %q", n, m.held)
+	}
+}

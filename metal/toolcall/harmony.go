@@ -173,7 +173,7 @@ func (h *harmony) refuse(out *sink, part int) {
 		h.raw = h.raw[part:]
 	}
 	out.text(Text, string(h.raw))
-	h.kind, h.args = Text, nil
+	h.kind, h.args, h.raw = Text, nil, nil
 }
 
 // finish ends a message.

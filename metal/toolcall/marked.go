@@ -120,10 +120,10 @@ func (m *marked) inBody(s symbol, out *sink) {
 	}
 	switch v {
 	case done:
-		m.in = nil
+		m.in, m.raw = nil, nil
 	case over:
-		m.in = nil
 		m.queue.prepend(m.raw)
+		m.in, m.raw = nil, nil
 	case bad:
 		m.leave(len(m.raw)-1, out)
 	}
@@ -134,13 +134,16 @@ func (m *marked) inBody(s symbol, out *sink) {
 func (m *marked) leave(part int, out *sink) {
 	begun := m.in.begun()
 	known := m.known || !m.tagged && !m.in.meant()
-	m.in = nil
-	if out.refuse(begun, known, m.lex.plain(m.raw[:part])) {
+	rest, written := m.raw, ""
+	m.in, m.raw = nil, nil
+	if out.held && begun {
+		written = m.lex.plain(rest[:part])
+	}
+	if out.refuse(begun, known, written) {
 		m.called(true)
-		m.queue.prepend(m.raw[part:])
+		m.queue.prepend(rest[part:])
 		return
 	}
-	rest := m.raw
 	if m.tagged { // the tag begins nothing this time
 		rest = slices.Concat(symbols(m.lex.text(rest[0])), rest[1:])
 	}

@@ -9,11 +9,23 @@ type queue struct {
 
 func (q *queue) len() int { return len(q.all) - q.at }
 
+// mostSpare is how much room is kept for more, in symbols or bytes: what is read again once
+// may be all of an answer.
+const mostSpare = 4 << 10
+
+// emptied is a slice without its elements, and without its memory if that is much.
+func emptied[T any](s []T) []T {
+	if cap(s) > mostSpare {
+		return nil
+	}
+	return s[:0]
+}
+
 // pop returns the first symbol and removes it.
 func (q *queue) pop() symbol {
 	s := q.all[q.at]
 	if q.at++; q.at == len(q.all) {
-		q.all, q.at = q.all[:0], 0
+		q.all, q.at = emptied(q.all), 0
 	}
 	return s
 }

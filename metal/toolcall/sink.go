@@ -38,7 +38,9 @@ func (s *sink) text(k Kind, text string) {
 		all = s.without(s.tail[k], text)
 	}
 	s.tell(k, all[len(s.tail[k]):])
-	s.tail[k] = all[max(0, len(all)-longest):]
+	if s.tail[k] = all[max(0, len(all)-longest):]; len(all) > mostSpare {
+		s.tail[k] = strings.Clone(s.tail[k]) // which keeps no more of the text
+	}
 }
 
 // without is a text, after a tail, without the bytes that would make up a control token.
@@ -130,7 +132,7 @@ func (s *sink) tell(k Kind, text string) {
 func (s *sink) join() {
 	if len(s.last) > 0 {
 		s.events[len(s.events)-1].Text += string(s.last)
-		s.last = s.last[:0]
+		s.last = emptied(s.last)
 	}
 }
 

@@ -1,6 +1,9 @@
 package toolcall
 
-import "strings"
+import (
+	"bytes"
+	"strings"
+)
 
 // tagged is the value of a parameter between tags. A string is reported while it is
 // written; anything else is read once it is complete.
@@ -15,14 +18,14 @@ type tagged struct {
 	first, line bool
 	// held are bytes that may not belong to the value: a line end, a misspelt closing tag.
 	held []byte
-	// recent is the end of what came, and opened is set once that was <NAME: then </NAME>
-	// belongs to the value.
-	recent string
-	opened bool
+	// recent is the end of what came, and opened is set once that was opening, which is <NAME:
+	// then </NAME> belongs to the value.
+	recent, opening []byte
+	opened          bool
 }
 
 func newTagged(name string, s *shape, out *sink) *tagged {
-	t := &tagged{name: name, shape: s, first: true}
+	t := &tagged{name: name, shape: s, first: true, opening: []byte("<" + name)}
 	if t.string = s.text(); t.string {
 		out.arguments(`"`)
 	}
@@ -58,9 +61,11 @@ func (t *tagged) release(n int, out *sink) {
 		}
 		t.line = false
 		if !t.opened {
-			next := t.recent + string([]byte{b})
-			t.recent = next[max(0, len(next)-len(t.name)-1):]
-			t.opened = t.recent == "<"+t.name
+			if n := len(t.opening); len(t.recent) == 2*n {
+				t.recent = append(t.recent[:0], t.recent[n:]...)
+			}
+			t.recent = append(t.recent, b)
+			t.opened = bytes.HasSuffix(t.recent, t.opening)
 		}
 	}
 	t.held = append(t.held[:0], t.held[n:]...)

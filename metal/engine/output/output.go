@@ -93,7 +93,7 @@ func (a *Assembler) Push(token int32, ranked *sample.Ranked) (deltas []Delta, st
 	if err != nil {
 		return nil, false, err
 	}
-	a.deltas = a.deltas[:0]
+	a.restart()
 	if a.reasoner == nil {
 		a.counter.push(token, text)
 	}
@@ -113,7 +113,7 @@ func (a *Assembler) Push(token int32, ranked *sample.Ranked) (deltas []Delta, st
 // Flush returns what decoder, parser and stop strings hold back. cut is true if a limit
 // ended the answer.
 func (a *Assembler) Flush(cut bool) []Delta {
-	a.deltas = a.deltas[:0]
+	a.restart()
 	reasoning, text := a.reasoner.flush(a.calls.shown(a.decoder.Flush()))
 	a.emit(Delta{Reasoning: reasoning})
 	if a.show(append(a.calls.push(text), a.calls.flush(cut)...)) {
@@ -170,6 +170,12 @@ func (a *Assembler) show(segments []segment) (stopped bool) {
 		a.pending.drop()
 	}
 	return a.calls.done()
+}
+
+// restart forgets the deltas of the last call.
+func (a *Assembler) restart() {
+	clear(a.deltas)
+	a.deltas = a.deltas[:0]
 }
 
 func (a *Assembler) emit(d Delta) {

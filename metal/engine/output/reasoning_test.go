@@ -154,3 +154,18 @@ func TestAttackReasoningOfLineEnds(t *testing.T) {
 		t.Errorf("%q is shown", shown)
 	}
 }
+
+// TestDeltasThatWereReadAreNotKept: a call that turns out to be text makes many at once.
+func TestDeltasThatWereReadAreNotKept(t *testing.T) {
+	a := New(Options{Tokenizer: tokenizertest.New(t, false)})
+	for range 4 {
+		a.emit(Delta{Text: "shown"})
+	}
+	read := a.deltas
+	if _, _, err := a.Push(0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if last := read[3].Text; last != "" {
+		t.Errorf("%q is kept", last)
+	}
+}
