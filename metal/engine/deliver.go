@@ -92,7 +92,9 @@ func (l *loop) accept(s *sequence, t sampled, counted bool) {
 		return
 	}
 	s.tokens = append(s.tokens, t.token)
-	s.counts.Add(t.token)
+	if s.params.Penalised() {
+		s.counts.Add(t.token)
+	}
 	l.counters.generated.Add(1)
 	if end := s.show(l.log, t); end != nil {
 		l.finish(s, *end)

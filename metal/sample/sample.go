@@ -89,7 +89,7 @@ func Greedy() Params { return Params{Temperature: 0, TopP: 1} }
 
 // Argmax reports whether sampling only takes the largest unmodified logit,
 // which the device can do.
-func (p Params) Argmax() bool { return p.Temperature == 0 && !p.penalised() && len(p.Bias) == 0 }
+func (p Params) Argmax() bool { return p.Temperature == 0 && !p.Penalised() && len(p.Bias) == 0 }
 
 // Validate returns a *ParamError if a parameter is invalid.
 func (p Params) Validate() error {
@@ -129,7 +129,8 @@ func (p Params) validateBias() error {
 	return nil
 }
 
-func (p Params) penalised() bool {
+// Penalised reports whether there is a penalty, for which generated tokens count.
+func (p Params) Penalised() bool {
 	return p.FrequencyPenalty != 0 || p.PresencePenalty != 0 || p.Repeats()
 }
 
@@ -200,7 +201,7 @@ func (s *Sampler) Token(p Params, logits []float32, index uint64, counts *Counts
 	if len(logits) == 0 || len(logits) > s.vocabulary {
 		return 0, fmt.Errorf("sample from %d logits with a limit of %d: %w", len(logits), s.vocabulary, ErrLogits)
 	}
-	if len(p.Bias) > 0 || p.penalised() && counts != nil {
+	if len(p.Bias) > 0 || p.Penalised() && counts != nil {
 		logits = s.adjust(p, logits, counts)
 	}
 	best, err := Argmax(logits)
@@ -240,7 +241,7 @@ func (s *Sampler) adjust(p Params, logits []float32, counts *Counts) []float32 {
 			row[id] += v
 		}
 	}
-	if !p.penalised() || counts == nil {
+	if !p.Penalised() || counts == nil {
 		return row
 	}
 	if p.Repeats() {
