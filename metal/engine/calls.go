@@ -43,15 +43,14 @@ func (p *inputProcessor) toolCalls(ctx context.Context, s *sequence, r Request) 
 	if refusal != nil {
 		return nil, refusal
 	}
+	s.constraint, s.constraintParam = form, param // released with its sequence
 	marks, err := calls.Parse(tools, form != nil && !other)
 	if err != nil {
-		form.Release()
 		return nil, invalid("tools", "%v", err)
 	}
 	if form != nil {
 		form.SetMarks(marks)
 	}
-	s.constraint, s.constraintParam = form, param
 	return calls, nil
 }
 
@@ -108,13 +107,19 @@ func (p *inputProcessor) constrain(ctx context.Context, r Request, prompt []int3
 	if err != nil {
 		return nil, invalid(p.paramAtFault(ctx, r.owner(), r.Constraint), "%v", err)
 	}
+	checked := false
+	defer func() {
+		if !checked { // also in a panic
+			state.Release()
+		}
+	}()
 	if p.continues(r, prompt) {
 		state.Continue()
 	}
 	if err := state.Check(ctx); err != nil {
-		state.Release()
 		return nil, invalid(r.Constraint.Param, "%v", err)
 	}
+	checked = true
 	return state, nil
 }
 

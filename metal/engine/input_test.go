@@ -68,6 +68,29 @@ func TestRefusedEchoReleasesItsConstraint(t *testing.T) {
 	}
 }
 
+// A panic releases a constraint too.
+func TestAPanicReleasesAConstraint(t *testing.T) {
+	p := tinyInput(t)
+	p.constraints = constraint.NewCompiler(p.tok, p.text.Rows(), p.ends, 0)
+	r := Request{Constraint: &Constraint{Spec: grammar.Spec{Kind: grammar.Regex, Source: "[a-f]{4}"}, Param: "regex"}}
+	state, refusal := p.constrain(t.Context(), r, []int32{5})
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	state.Release()
+	unused := p.constraints.Bytes()
+	p.tok = nil
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+		if n := p.constraints.Bytes(); n != unused {
+			t.Errorf("%d bytes are in use after a panic, want %d", n, unused)
+		}
+	}()
+	p.constrain(t.Context(), r, []int32{5})
+}
+
 func TestTokensThatEndAnAnswer(t *testing.T) {
 	p := &inputProcessor{ends: map[int32]bool{2: true}}
 	calls := map[int32]bool{9: true}
