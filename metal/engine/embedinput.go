@@ -223,23 +223,23 @@ func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all tex
 			e.release()
 		}
 	}()
-	if refusal := p.read(ctx, e, all, &turns.long); refusal != nil {
+	if refusal := p.read(ctx, e, all, turns); refusal != nil {
 		return nil, refusal
 	}
 	complete = true
 	return e, nil
 }
 
-// read tokenizes texts into the inputs of e. Other tenants may have the turn between two texts,
-// of which each takes little memory besides its tokens once it is read.
-func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts, turn *longTurn) *Refusal {
+// read tokenizes texts into the inputs of e. Other tenants may have the turn or the place between
+// two texts, of which each takes little memory besides its tokens once it is read.
+func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts, turns *textTurns) *Refusal {
 	if each := int64(all.count) * (textBytes + p.resultBytes()); !e.hold(each) {
 		return all.noRoom(e, each)
 	}
 	e.inputs = make([]embed.Tokenized, 0, all.count)
 	tokens := 0
 	for i := range all.count {
-		if i > 0 && turn.yield(ctx) != nil {
+		if i > 0 && turns.yield(ctx) != nil {
 			return cancelled()
 		}
 		expected := int64(p.mostTokens(all, i)) * tokenBytes

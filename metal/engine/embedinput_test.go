@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,10 +21,24 @@ import (
 // readerInput processes the input of a tiny embedding model or reranker.
 func readerInput(t *testing.T, name string) *inputProcessor {
 	t.Helper()
+	return withTokenizer(t, name, func(text string) string { return text })
+}
+
+// withTokenizer is readerInput of a model whose tokenizer.json is changed.
+func withTokenizer(t *testing.T, name string, change func(string) string) *inputProcessor {
+	t.Helper()
 	all := tinymodel.Readers()
 	r := all[slices.IndexFunc(all, func(r tinymodel.Reader) bool { return r.Name == name })]
 	dir := filepath.Join(t.TempDir(), "model")
 	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "tokenizer.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(change(string(text))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f, err := weights.Open(dir)
@@ -188,34 +203,39 @@ func TestVectorsOfARequestAreCountedUntilItEnds(t *testing.T) {
 	}
 }
 
-// TestALongListGivesWayBetweenItsTexts: another tenant waits for one text of it.
-func TestALongListGivesWayBetweenItsTexts(t *testing.T) {
+// TestAListGivesWayBetweenItsTexts: another tenant waits for one text of it, also if it is short.
+func TestAListGivesWayBetweenItsTexts(t *testing.T) {
 	p := readerInput(t, "qwen3 embed")
-	synctest.Test(t, func(t *testing.T) {
-		p.long = share.NewTurns(1)
-		long := p.written(t, 300, longBytes/256)
-		read, input := 0, long.input
-		long.input = func(ctx context.Context, i int) (embed.Tokenized, error) {
-			read++
-			if i == 0 { // while another waits
-				go func() {
-					if err := p.long.Take(ctx, "b"); err != nil || read > 1 {
-						t.Errorf("another tenant has the turn after %d of %d texts (%v)", read, long.count, err)
-					}
-					p.long.Give("b")
-				}()
-				synctest.Wait()
+	for _, instruction := range []int{longBytes / 256, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			p.long, p.renders = share.NewTurns(1), share.NewTurns(1)
+			list, turns := p.written(t, 300, instruction), p.renders
+			if list.long() {
+				turns = p.long
 			}
-			return input(ctx, i)
-		}
-		if _, refusal := p.embeddingOf(t.Context(), "a", long); refusal != nil {
-			t.Error(refusal)
-		}
-		synctest.Wait()
-		if p.long.Free() != 1 || read != long.count {
-			t.Errorf("%d turns are free after %d of %d texts", p.long.Free(), read, long.count)
-		}
-	})
+			read, input := 0, list.input
+			list.input = func(ctx context.Context, i int) (embed.Tokenized, error) {
+				read++
+				if i == 0 { // while another waits
+					go func() {
+						if err := turns.Take(ctx, "b"); err != nil || read > 1 {
+							t.Errorf("another tenant has the turn after %d of %d texts (%v)", read, list.count, err)
+						}
+						turns.Give("b")
+					}()
+					synctest.Wait()
+				}
+				return input(ctx, i)
+			}
+			if _, refusal := p.embeddingOf(t.Context(), "a", list); refusal != nil {
+				t.Error(refusal)
+			}
+			synctest.Wait()
+			if p.long.Free() != 1 || p.renders.Free() != 1 || read != list.count {
+				t.Errorf("%d turns and %d places are free after %d of %d texts", p.long.Free(), p.renders.Free(), read, list.count)
+			}
+		})
+	}
 }
 
 // TestAttackLongListsTakeTurns: texts that are long together wait for the turn of long ones,

@@ -52,7 +52,7 @@ func (l *longTurn) give() {
 var errLong = errors.New("the text of the conversation is long")
 
 // textTurns are what a request needs to turn its text into tokens: the turn of a long one, or the
-// place of a short one. It has one of them until it has the tokens.
+// place of a short one. It has one of them until it has the tokens, and may yield it between texts.
 type textTurns struct{ long, place longTurn }
 
 func (p *inputProcessor) textTurns(tenant string) *textTurns {
@@ -69,6 +69,14 @@ func (t *textTurns) take(ctx context.Context, long bool) error {
 	}
 	t.place.give()
 	return t.long.take(ctx)
+}
+
+// yield lets the request of another tenant have first what it has. The error is that of ctx.
+func (t *textTurns) yield(ctx context.Context) error {
+	if err := t.place.yield(ctx); err != nil {
+		return err
+	}
+	return t.long.yield(ctx)
 }
 
 // give ends both.

@@ -3,54 +3,22 @@
 package engine
 
 import (
-	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/footprint"
-	"metalfleet.dev/metalfleet/metal/share"
-	"metalfleet.dev/metalfleet/metal/tinymodel"
-	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // compatible is readerInput of a model of unigrams with the normal form NFKC, whose limit is that of
 // larger models.
 func compatible(t *testing.T, name string) *inputProcessor {
 	t.Helper()
-	all := tinymodel.Readers()
-	r := all[slices.IndexFunc(all, func(r tinymodel.Reader) bool { return r.Name == name })]
-	dir := filepath.Join(t.TempDir(), "model")
-	if err := r.Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "tokenizer.json")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(text), `"Lowercase"`, `"NFKC"`, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := weights.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	p := &inputProcessor{ends: map[int32]bool{}, task: model.Embed, long: share.NewTurns(1), received: share.NewBytes(receivedBytes), texts: share.NewBytes(waitingTextBytes), renders: share.NewTurns(renderPlaces)}
-	if r.Rerank {
-		p.task = model.Rerank
-	}
-	if err := p.open(t.Context(), f, ""); err != nil {
-		t.Fatal(err)
-	}
+	p := withTokenizer(t, name, func(text string) string { return strings.Replace(text, `"Lowercase"`, `"NFKC"`, 1) })
 	p.conventions.Limit = 8192
 	return p
 }
