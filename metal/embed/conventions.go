@@ -73,6 +73,15 @@ type Options struct {
 	// InputType is the kind of texts to embed, such as query or document. The
 	// model's prompt for that kind precedes them, if it has one.
 	InputType string
+	// excess is that of tokenizer.EncodeOptions; nil if each text counts alone.
+	excess *int
+}
+
+// OfOneRequest returns options with which all texts may cost no more work, besides that for their
+// bytes, than one of them.
+func (o Options) OfOneRequest() Options {
+	o.excess = new(int)
+	return o
 }
 
 // inputTypes are names that makers give to the prompt for one kind of texts.
@@ -229,7 +238,7 @@ func (c *Conventions) Repeated(query string, o Options) int {
 // encode returns the tokens of a text of which limit are read, and one more if there are others, so
 // that it is known to be too long. What is much longer is truncated, or ErrTooLong.
 func (o Options) encode(ctx context.Context, tok *tokenizer.Tokenizer, text string, limit int) ([]int32, error) {
-	ids, err := tok.Encode(text, tokenizer.EncodeOptions{Stop: ctx.Err, Limit: limit + 1, Cut: o.Truncate})
+	ids, err := tok.Encode(text, tokenizer.EncodeOptions{Stop: ctx.Err, Limit: limit + 1, Cut: o.Truncate, Excess: o.excess})
 	if errors.Is(err, tokenizer.ErrTooMany) {
 		return nil, fmt.Errorf("%w: a text has more than %d tokens, but the model supports %d including its own", ErrTooLong, limit+1, limit)
 	}

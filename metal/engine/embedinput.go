@@ -118,9 +118,9 @@ func (p *inputProcessor) embedTexts(r EmbedRequest) texts {
 			return p.conventions.Tokens(p.tok, r.Tokens[i], r.Options)
 		}}
 	}
-	each := p.conventions.Repeated("", r.Options)
+	each, options := p.conventions.Repeated("", r.Options), r.Options.OfOneRequest()
 	return texts{param: "input", count: len(r.Texts), each: each, common: len(r.Options.Prompt) + len(r.Options.Instruction), bytes: func(i int) int { return len(r.Texts[i]) }, input: func(ctx context.Context, i int) (embed.Tokenized, error) {
-		return p.conventions.Text(ctx, p.tok, r.Texts[i], r.Options)
+		return p.conventions.Text(ctx, p.tok, r.Texts[i], options)
 	}}
 }
 
@@ -133,10 +133,11 @@ func (p *inputProcessor) rerankTexts(r RerankRequest) (texts, *Refusal) {
 	if all.each = p.conventions.Repeated(r.Query, r.Options); all.each == 0 {
 		all.once = len(r.Query)
 	}
+	options := r.Options.OfOneRequest()
 	var write func(document string) (embed.Tokenized, error)
 	all.input = func(ctx context.Context, i int) (in embed.Tokenized, err error) {
 		if write == nil {
-			if write, err = p.conventions.Pairs(ctx, p.tok, r.Query, r.Options); err != nil {
+			if write, err = p.conventions.Pairs(ctx, p.tok, r.Query, options); err != nil {
 				return in, err
 			}
 		}

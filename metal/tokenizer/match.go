@@ -20,10 +20,16 @@ type budget struct {
 // stopSteps is how much work passes between two calls of stop.
 const stopSteps = 1 << 16
 
+// freeSteps is what a text may cost besides the steps for its bytes.
+const freeSteps = 1 << 24
+
 // newBudget is what a text of n bytes may cost: three times the steps of an
 // ordinary expression, 20 for a byte, and a text that is longer than normal forms
 // make it.
-func newBudget(n int) *budget { return &budget{left: 1<<24 + 64*n, most: 1<<20 + 8*n} }
+func newBudget(n int) *budget { return &budget{left: freeSteps + 64*n, most: 1<<20 + 8*n} }
+
+// excess is how many of freeSteps are taken.
+func (b *budget) excess() int { return max(0, freeSteps-b.left) }
 
 // fits reports whether normalizers may make a text of n bytes.
 func (b *budget) fits(n int) bool { return n <= min(b.left, b.most) }

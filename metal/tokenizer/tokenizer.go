@@ -121,6 +121,9 @@ type EncodeOptions struct {
 	Cut   bool
 	// Stop, unless nil, is called now and then: Encode returns its error.
 	Stop func() error
+	// Excess, unless nil, counts the work that texts cost besides that for their bytes, of which
+	// all that share it may take as much as one text.
+	Excess *int
 }
 
 // ErrTooMany means that a text has more ids than EncodeOptions.Limit.
@@ -251,7 +254,12 @@ func shortened(room int, texts [][]int32) [][]int32 {
 // encode appends the ids of text alone.
 func (t *Tokenizer) encode(ids []int32, text string, o EncodeOptions) ([]int32, error) {
 	b, controls := &bounds{EncodeOptions: o}, o.ParseSpecial
-	e := encoding{t: t, worker: t.model.newWorker(controls, b), bounds: b, ids: ids, controls: controls, budget: newBudget(len(text)).stoppable(o.Stop)}
+	e := encoding{t: t, worker: t.model.newWorker(controls, b), bounds: b, ids: ids, controls: controls, budget: newBudget(len(text))}
+	if o.Excess != nil {
+		e.budget.left -= *o.Excess
+		defer func() { *o.Excess = max(*o.Excess, e.budget.excess()) }()
+	}
+	e.budget.stoppable(o.Stop)
 	text = validUTF8(text)
 	t.added.scan(text, controls, parts{plain: func(from, to int) { e.plain(text[from:to], from == 0) }, token: e.token, more: e.more})
 	err := cmp.Or(e.budget.stopped, e.err, b.err)
