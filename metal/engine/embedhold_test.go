@@ -49,7 +49,7 @@ func countPasses(t *testing.T) func(cache int) *passCounter {
 		}
 	})
 	return func(cache int) *passCounter {
-		l := &embedLoop{shared: &shared{opts: Options{Backend: b, Sequences: 4}}, model: &loadedModel{embedder: r.model, cacheTokens: cache}}
+		l := newEmbedLoop(&shared{opts: Options{Backend: b, Sequences: 4}}, &loadedModel{embedder: r.model, cacheTokens: cache})
 		return &passCounter{embedLoop: l, t: t, reader: r}
 	}
 }
@@ -185,6 +185,31 @@ func TestShortTextsDoNotWaitForAllOfALongOne(t *testing.T) {
 				t.Fatalf("with a cache of %d tokens, a short text waits more than 3 passes", cache)
 			}
 		}
+	}
+}
+
+// A pass of a decoder has few texts, and reads all weights for them: texts of one token do not take
+// many passes for each of another tenant.
+func TestTextsOfOneTokenDoNotTakeMostPasses(t *testing.T) {
+	const texts = 8
+	l := countPasses(t)(textContext)
+	for range 2 * l.opts.Sequences {
+		l.ask("hog", 1)
+	}
+	for range texts {
+		l.ask("other", l.opts.Backend.Chunk())
+	}
+	for left := texts; left > 0; {
+		for _, r := range l.step() {
+			if r.tenant == "hog" {
+				l.ask("hog", 1)
+			} else {
+				left--
+			}
+		}
+	}
+	if most := texts * (shortPasses + 2); l.passes > most {
+		t.Errorf("%d texts, each of which fills a pass, are computed in %d passes, want at most %d", texts, l.passes, most)
 	}
 }
 

@@ -28,6 +28,14 @@ type passInput struct {
 	at int
 }
 
+func newEmbedLoop(s *shared, m *loadedModel) *embedLoop {
+	l := &embedLoop{shared: s, model: m}
+	if m.embedder.BlockTokens() > 0 {
+		l.least = embed.PassTokens(s.opts.Backend) / (shortPasses * s.opts.Sequences)
+	}
+	return l
+}
+
 // run computes passes until the engine drains or fails.
 func (l *embedLoop) run() error {
 	defer l.admission.stop()
@@ -133,7 +141,7 @@ func (l *embedLoop) compute(pass []passInput) error {
 	}
 	if err != nil { // else a tenant whose requests leave would be the next again and again
 		for _, p := range pass {
-			p.of.count(p.tokens())
+			p.of.count(p.cost())
 		}
 	}
 	switch {

@@ -1,11 +1,17 @@
 package engine
 
+// shortPasses is how many passes of a decoder count as much as one that is full of tokens: each has
+// only as many inputs as sequences were promised, but reads all weights.
+const shortPasses = 8
+
 // embedTurns decides whose inputs a pass computes: those of the tenant for which the fewest
 // tokens were computed, and of its requests the one with the fewest. One that comes later
 // begins with the share of each, so that it neither waits for the others nor they for it: if it began
 // with the fewest, tenants that come and go would always have these, and lists would never end.
 // The zero value is ready to use; it belongs to the loop.
 type embedTurns struct {
+	// least is how many tokens an input counts as at least.
+	least int
 	// requests that have not ended, in order of arrival.
 	requests []*embedding
 	tenants  map[string]*embedTenant
@@ -79,15 +85,15 @@ func (e *embedding) before(other *embedding) bool {
 func (e *embedding) take() passInput {
 	in := passInput{e, e.begun + e.taken}
 	e.taken++
-	e.picked += in.tokens()
-	e.of.picked += in.tokens()
+	e.picked += in.cost()
+	e.of.picked += in.cost()
 	return in
 }
 
 // done notes that an input was computed.
 func (p passInput) done() {
 	p.of.begun++
-	p.of.count(p.tokens())
+	p.of.count(p.cost())
 }
 
 // count counts tokens that were computed.
@@ -98,5 +104,8 @@ func (e *embedding) count(tokens int) {
 	t.share += float64(tokens) / float64(t.requests)
 	t.all.share += float64(tokens) / float64(len(t.all.tenants))
 }
+
+// cost is how many tokens an input counts as.
+func (p passInput) cost() int { return max(p.tokens(), p.of.of.all.least) }
 
 func (p passInput) tokens() int { return p.of.inputs[p.at].Len() }

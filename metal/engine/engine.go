@@ -225,8 +225,7 @@ func (e *Engine) load() (*loadedModel, error) {
 // serve computes until the engine drains or fails.
 func (e *Engine) serve(m *loadedModel) error {
 	if m.embedder != nil {
-		l := &embedLoop{shared: e.shared, model: m}
-		return l.run()
+		return newEmbedLoop(e.shared, m).run()
 	}
 	l, err := newLoop(e.shared, m, e.prefixes.Load())
 	if err != nil {
