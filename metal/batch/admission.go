@@ -19,7 +19,8 @@ func (s *Scheduler) Admit() []ID {
 		r := s.waiting[at]
 		s.waiting = slices.Delete(s.waiting, at, at+1)
 		for _, w := range s.waiting {
-			if w.arrival < r.arrival && !r.tenant.before(w.tenant) {
+			r.large = r.large || s.large(r, w)
+			if w.arrival < r.arrival && !s.before(r, w) {
 				w.overtaken++
 			}
 		}
@@ -27,7 +28,7 @@ func (s *Scheduler) Admit() []ID {
 		r.tenant.running++
 		// Blocks for all known tokens are taken now, so that a prefill never
 		// waits for memory.
-		r.blocks, r.overtaken, r.running, r.empty, r.turn, r.began = s.blocksFor(r.known), 0, true, true, 0, s.plans
+		r.blocks, r.overtaken, r.running, r.empty, r.turn = s.blocksFor(r.known), 0, true, true, 0
 		s.freeBlocks -= r.blocks
 		s.running = insert(s.running, r)
 	}
@@ -57,17 +58,31 @@ func (s *Scheduler) next() int {
 		case best >= 0 && r.priority < s.waiting[best].priority:
 			return best
 		case s.blocksFor(r.known) > room, s.resting(r.tenant), s.mustFollow(r, patient):
-		case best < 0, r.tenant.before(s.waiting[best].tenant):
+		case best < 0, s.before(r, s.waiting[best]):
 			best = i
 		}
 	}
 	return best
 }
 
-// resting reports whether a tenant gave way so lately that another request of it would do so too, and
-// what was computed of it would be lost.
+// before reports whether a request is admitted before another: by tenant, but while small ones are spared
+// they are before large ones.
+func (s *Scheduler) before(r, o *request) bool {
+	if s.plans < s.spared && (s.large(r, o) || s.large(o, r)) {
+		return s.large(o, r)
+	}
+	return r.tenant.before(o.tenant)
+}
+
+// large reports whether a request takes the place of several of another tenant.
+func (s *Scheduler) large(r, o *request) bool {
+	return r.tenant != o.tenant && s.blocksFor(r.known) > 2*s.blocksFor(o.known)
+}
+
+// resting reports whether a tenant gave way so lately that another request of it, in the last place, would
+// do so too, and what was computed of it would be lost.
 func (s *Scheduler) resting(t *tenant) bool {
-	return s.plans < t.rests && t.running >= t.most && len(s.tenants) > 1
+	return s.plans < t.rests && t.running > 0 && len(s.running)+1 >= s.limits.Sequences && len(s.tenants) > 1
 }
 
 // patient returns the earliest of the requests that were overtaken too often.
@@ -83,7 +98,7 @@ func (s *Scheduler) patient() *request {
 
 // mustFollow reports whether a request may not be admitted before the patient one.
 func (s *Scheduler) mustFollow(r, patient *request) bool {
-	return patient != nil && r != patient && !r.tenant.before(patient.tenant) && (r.tenant == patient.tenant || !s.leavesRoom(r, patient))
+	return patient != nil && r != patient && !s.before(r, patient) && (r.tenant == patient.tenant || !s.leavesRoom(r, patient))
 }
 
 // leavesRoom reports whether the patient request fits next to a later one, once those that came before

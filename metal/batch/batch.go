@@ -21,6 +21,8 @@
 // runs none, one that runs several gives way (Yield), before its prompt is
 // computed or after it has generated enough that the work of computing it again is
 // small, within a bound, or was idle for as long. After a longer turn the only request of a tenant gives way, too.
+// For a while one that gave way leaves one place to others. After a large request for which small ones of
+// another tenant waited these have a longer turn: they are first, and give way one at a time.
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
 // prompts with fewer remaining tokens or of a higher priority may take half of each
@@ -128,9 +130,9 @@ type request struct {
 	maxChunk int
 	// overtaken counts the later requests that were admitted while it waited.
 	overtaken int
-	// began is the plan before which it last began to run.
-	began   int64
-	running bool
+	running   bool
+	// large: it was admitted while much smaller ones of other tenants waited.
+	large bool
 	// empty: the request runs with nothing in the KV cache, and Admit has not
 	// returned it yet.
 	empty bool
@@ -165,6 +167,9 @@ type Scheduler struct {
 	paused           bool
 	// favored is a waiting request that others gave way to; the next Admit takes it first.
 	favored *request
+	// spared is the plan before which small requests are spared: no two of a tenant give way to one, and they
+	// are admitted before large ones.
+	spared int64
 	// head is the prompt that advances first, and headStart the prefilled of its
 	// tenant when it was chosen.
 	head      *request
@@ -333,6 +338,7 @@ func (s *Scheduler) preempt(r *request) {
 	r.tenant.running--
 	s.waits(r.tenant)
 	s.enqueue(r)
+	s.spare(r)
 }
 
 // Computed records that the tokens of a row are in the KV cache.
@@ -404,6 +410,7 @@ func (s *Scheduler) Remove(id ID) {
 		return
 	}
 	delete(s.all, id)
+	s.spare(r)
 	defer s.leave(r.tenant)
 	if r.running {
 		r.tenant.running--

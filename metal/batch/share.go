@@ -9,11 +9,8 @@ const (
 	// turnShare is the part of its length that a request generates before it gives way to
 	// another tenant: its length is what is computed again for it.
 	turnShare = 16
-	// restShare is for how many times as long as a request ran its tenant leaves the place to others after it
-	// gave way. Without that, one that is admitted in between gives way to the next that comes, and most
-	// of what is computed may be in vain.
-	restShare = 8
-	// onlyTurns is how many turns the only request of a tenant generates before it gives way.
+	// onlyTurns is how many turns the only request of a tenant generates before it gives way. In as many
+	// plans a tenant that gave way rests, and small requests are spared.
 	onlyTurns = 16
 )
 
@@ -30,9 +27,10 @@ type tenant struct {
 	// passed is the plan in which a prompt of it last was the first that shared the head's step, or
 	// the one before which the tenant came.
 	passed int64
-	// rests is the plan before which it runs most requests, because one gave way.
+	// rests is the plan before which it leaves one place to others, because a request of it gave way. Without
+	// that, one that is admitted in between gives way to the next that comes, and most of what is computed
+	// may be in vain.
 	rests int64
-	most  int
 }
 
 // before reports whether the next request to admit is one of t rather than of o: the tenant that runs
@@ -101,13 +99,25 @@ func (s *Scheduler) Yield() []ID {
 	victims, favored := s.victims()
 	for _, r := range victims {
 		s.preempt(r)
-		r.tenant.rests, r.tenant.most = max(r.tenant.rests, s.plans+restShare*(s.plans-r.began)), max(1, r.tenant.running)
+		r.tenant.rests = s.plans + s.long()
 		ids = append(ids, r.id)
 	}
 	if len(ids) > 0 {
 		s.favored = favored
 	}
 	return ids
+}
+
+// long is the longer turn, in plans.
+func (s *Scheduler) long() int64 { return int64(onlyTurns * s.limits.Turn) }
+
+// spare begins a longer turn of small requests if a large one stops running that they waited for. Another
+// one then passes before the next such turn: both have half of the time if large ones come again and again.
+func (s *Scheduler) spare(r *request) {
+	if r.large && s.plans >= s.spared+s.long() {
+		s.spared = s.plans + s.long()
+	}
+	r.large = false
 }
 
 // victims returns the requests that Yield preempts, and the one that they give way to.
@@ -211,11 +221,11 @@ func (g *yielding) find() bool {
 
 // victim is the index of the request that gives way first: one of the tenant that runs the
 // most, of those the one of the lowest priority, and then the one that has computed the
-// least. It is -1 if none has had its turn.
+// least. It is -1 if none has had its turn, or if these are spared.
 func (g *yielding) victim() int {
-	best := -1
+	best, spared := -1, g.s.plans < g.s.spared
 	for i, r := range g.running {
-		if r.priority > g.priority && !g.patient || r.done() || r.turn < g.s.turn(r, g.count[r.tenant] < 2, g.patient) {
+		if r.priority > g.priority && !g.patient || spared && g.count[r.tenant] < r.tenant.running || r.done() || r.turn < g.s.turn(r, g.count[r.tenant] < 2, g.patient) {
 			continue
 		}
 		if best < 0 || givesWayBefore(r, g.running[best], g.count) {
