@@ -175,3 +175,53 @@ func TestADraftHeadChangesNoLogit(t *testing.T) {
 		}
 	}
 }
+
+// ending is a context that ends when it has been asked a number of times.
+type ending struct {
+	context.Context
+	left *int
+}
+
+func (e ending) Err() error {
+	if *e.left--; *e.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestAFaultAnywhereInAStepWithDraftsEndsTheStep: after a fault of the back end arrays have no shape.
+func TestAFaultAnywhereInAStepWithDraftsEndsTheStep(t *testing.T) {
+	c := tinymodel.DraftCases()[0]
+	path, err := c.Write(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range backends() {
+		n := loadOn(t, path, b.open(t))
+		d := &drafted{network: n, head: n.m.(arch.Drafter)}
+		tokens := c.Prompts()[0][:4]
+		d.step(tensor.Segment{Request: 1, Length: 4}, tokens, false)
+		for name, work := range map[string]func(tensor.Scope, tensor.RequestID){
+			"step": func(sc tensor.Scope, id tensor.RequestID) {
+				d.head.StepDrafting(sc, d.cache, sc.IDs(tokens), []tensor.Segment{{Request: id, Length: 4}}, []int{3}, nn.Sight{}, nn.Drafting{Wanted: []int{3}})
+			},
+			"draft and its step": func(sc tensor.Scope, id tensor.RequestID) {
+				d.head.Draft(sc, d.cache, sc.IDs(tokens[:1]), []tensor.Segment{{Request: id, Length: 1}}, sc.From(d.state, 1, len(d.state)))
+				d.head.StepDrafting(sc, d.cache, sc.IDs(tokens), []tensor.Segment{{Request: id, Length: 4}}, []int{3}, nn.Sight{}, nn.Drafting{Drafted: []bool{true}})
+			},
+		} {
+			var fault error
+			for asked := 0; asked == 0 || fault != nil && asked < 10_000; asked++ {
+				left, id := asked, tensor.RequestID(2+asked)
+				sc := d.b.NewScope(ending{context.Background(), &left})
+				work(sc, id)
+				fault = sc.Err()
+				sc.Close()
+				d.cache.Drop(id)
+			}
+			if fault != nil {
+				t.Errorf("%s: a %s without a fault fails: %v", b.name, name, fault)
+			}
+		}
+	}
+}

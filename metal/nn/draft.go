@@ -29,6 +29,9 @@ func newDraft(l *Loader, d family.Dimensions, number int) *draft {
 // read has the head read tokens: their embeddings and the states before them, both [T,
 // hidden]. The result has the given rows, or all if rows is nil; nil if rows is empty.
 func (h *draft) read(s tensor.Scope, embeddings, before tensor.Array, p Pass, rows []int) tensor.Array {
+	if s.Err() != nil { // the arrays may have no shape
+		return nil
+	}
 	width := embeddings.Shape()[1]
 	both := s.Join([]tensor.Array{h.embedNorm.apply(s, embeddings), h.stateNorm.apply(s, before)}, width, width)
 	x := h.block.Apply(s, h.join.Apply(s, both), p, rows)
@@ -60,6 +63,9 @@ func (m *Decoder) Draft(s tensor.Scope, cache tensor.Cache, ids tensor.Array, se
 	inner := s.Child()
 	defer inner.Close()
 	embeddings := m.embed.Lookup(inner, ids)
+	if inner.Err() != nil {
+		return nil
+	}
 	x := m.draft.read(inner, embeddings, alike(inner, embeddings, before), Pass{Cache: cache, Segments: segments}, nil)
 	if inner.Err() != nil {
 		return nil
@@ -129,6 +135,9 @@ func (m *Decoder) follow(s tensor.Scope, cache tensor.Cache, ids tensor.Array, s
 	inner := plain(s).Child()
 	defer inner.Close()
 	embeddings := m.embed.Lookup(inner, ids)
+	if inner.Err() != nil {
+		return
+	}
 	if len(rows) < at {
 		embeddings = inner.Rows(embeddings, rows)
 	}
