@@ -77,10 +77,13 @@ func rootsChanged(authority client.ObjectKey) predicate.Predicate {
 
 func comesOrGoes() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
+		return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() || lost(e.ObjectOld) != lost(e.ObjectNew) ||
 			len(e.ObjectOld.GetFinalizers()) != len(e.ObjectNew.GetFinalizers())
 	}}
 }
+
+// lost reports whether a person declared a Mac lost: it may be stolen.
+func lost(mac client.Object) bool { return mac.GetAnnotations()[v1alpha1.AnnotationLost] == "true" }
 
 func madeFor(_ context.Context, o client.Object) []reconcile.Request {
 	mac := o.GetLabels()[v1alpha1.LabelMac]
@@ -100,7 +103,7 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if fleet.Leaving(&mac) {
+	if fleet.Leaving(&mac) && !lost(&mac) {
 		return reconcile.Result{}, nil // it needs its identity until it is drained
 	}
 	if !mac.DeletionTimestamp.IsZero() {
@@ -190,9 +193,7 @@ func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	before := mac.DeepCopy()
-	controllerutil.RemoveFinalizer(mac, v1alpha1.FinalizerIdentity)
-	return client.IgnoreNotFound(r.patch(ctx, mac, before))
+	return client.IgnoreNotFound(status.RemoveFinalizer(ctx, r.Client, v1alpha1.ManagerOperator, mac, v1alpha1.FinalizerIdentity))
 }
 
 // ensure creates an object, or restores its relevant part.

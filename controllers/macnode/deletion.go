@@ -61,12 +61,13 @@ func (r *Deletion) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	before := mac.DeepCopy()
-	switch {
+	var err error
+	switch before := mac.DeepCopy(); {
 	case mac.DeletionTimestamp.IsZero():
 		if !controllerutil.AddFinalizer(&mac, v1alpha1.FinalizerDrain) {
 			return reconcile.Result{}, nil
 		}
+		err = r.Client.Patch(ctx, &mac, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.ManagerOperator))
 	case !fleet.Leaving(&mac):
 		return reconcile.Result{}, nil
 	default:
@@ -74,9 +75,8 @@ func (r *Deletion) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 		if err != nil || wait > 0 {
 			return reconcile.Result{RequeueAfter: wait}, err // the removal of the last replica triggers an earlier pass
 		}
-		controllerutil.RemoveFinalizer(&mac, v1alpha1.FinalizerDrain)
+		err = status.RemoveFinalizer(ctx, r.Client, v1alpha1.ManagerOperator, &mac, v1alpha1.FinalizerDrain)
 	}
-	err := r.Client.Patch(ctx, &mac, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.ManagerOperator))
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("finalizer of Mac %s: %w", mac.Name, err)
 	}

@@ -1,13 +1,16 @@
 package macnode
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -40,5 +43,25 @@ func TestADrainEndsAlthoughTheClockWasSlow(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(mac), mac); !apierrors.IsNotFound(err) {
 		t.Errorf("the MacNode is there after %d looks, at %s: %v", looks, clock.Since(start), err)
+	}
+}
+
+// TestAMacThatWritesItsStatusAllTheTimeIsDeleted: a stolen Mac keeps its account until it is drained.
+func TestAMacThatWritesItsStatusAllTheTimeIsDeleted(t *testing.T) {
+	mac := aMac()
+	mac.Finalizers, mac.DeletionTimestamp = []string{v1alpha1.FinalizerIdentity, v1alpha1.FinalizerDrain}, &metav1.Time{Time: start}
+	c := objects(t, mac)
+	busy := interceptor.NewClient(c, interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+		if err := c.Status().Patch(ctx, aMac(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"bootID":"b"}}`))); err != nil {
+			t.Fatal(err)
+		}
+		return c.Delete(ctx, o, opts...)
+	}})
+	r := &Deletion{Client: busy, Clock: clocktesting.NewFakePassiveClock(start)}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(mac)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(mac), mac); err != nil || len(mac.Finalizers) != 1 || mac.Status.BootID != "b" {
+		t.Errorf("finalizers %v, status %+v, %v", mac.Finalizers, mac.Status, err)
 	}
 }

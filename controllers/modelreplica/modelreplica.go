@@ -208,7 +208,6 @@ func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica,
 	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerOperator, o); err != nil {
 		return err
 	}
-	replica.ResourceVersion = *o.ResourceVersion // the release is locked
 	mac := cmp.Or(replica.Spec.NodeName, replica.Spec.PrefetchNodeName)
 	notice.PostAll(ctx, r.Client, r.Clock.Now(), r.limits.Within(mac, r.Clock.Now(), posts)...)
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // accountWithin is how long a released replica waits until its deployment has accounted for it.
@@ -60,7 +61,7 @@ func (w *waits) end(key types.NamespacedName) {
 
 // release removes the finalizer of a replica that is deleted, released and accounted for, or has
 // waited for that long enough; otherwise it returns how long it still waits.
-// The write is locked, so that it cannot overtake a binding.
+// The write is locked by the spec, so that it cannot overtake a binding.
 func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica) (time.Duration, error) {
 	if replica.DeletionTimestamp.IsZero() || !fleet.Released(replica) ||
 		!controllerutil.ContainsFinalizer(replica, v1alpha1.FinalizerRelease) {
@@ -75,11 +76,8 @@ func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica
 			return left, nil // the deployment's status triggers another pass
 		}
 	}
-	before := replica.DeepCopy()
-	controllerutil.RemoveFinalizer(replica, v1alpha1.FinalizerRelease)
-	if err := r.Client.Patch(ctx, replica, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
-		client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return 0, fmt.Errorf("remove finalizer of %s: %w", client.ObjectKeyFromObject(replica), err)
+	if err := status.RemoveFinalizerUnlessSpecChanged(ctx, r.Client, v1alpha1.ManagerOperator, replica, v1alpha1.FinalizerRelease); err != nil {
+		return 0, err
 	}
 	ctrl.LoggerFrom(ctx).Info("Replica released", "MacNode", replica.Spec.NodeName, "freedBytesTotal", replica.Status.Freed.TotalBytes, "accounted", accounted)
 	return 0, nil

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -39,7 +40,7 @@ func world(t *testing.T, objects ...client.Object) client.WithWatch {
 // leaving returns a replica that its Mac has released, and its owner.
 func leaving(accounted ...string) (*v1alpha1.ModelReplica, *v1alpha1.ModelDeployment) {
 	r := bound()
-	r.Namespace, r.Finalizers = "ns", []string{v1alpha1.FinalizerRelease}
+	r.Namespace, r.Generation, r.Finalizers = "ns", 3, []string{v1alpha1.FinalizerRelease}
 	r.DeletionTimestamp = &metav1.Time{Time: now}
 	r.Spec.Desired = v1alpha1.DesiredDrained
 	r.Spec.DeploymentRef = v1alpha1.DeploymentReference{Name: "d", UID: "owner"}
@@ -111,6 +112,35 @@ func TestAReplicaWhoseDeploymentCannotAccountGoesInTime(t *testing.T) {
 	}
 	if pass(); len(r.waits.since) != 0 {
 		t.Errorf("%v is kept of it", r.waits.since)
+	}
+}
+
+// A person who may evict replicas writes one all the time: it must go nevertheless. One that was bound
+// meanwhile stays: its Mac has not released it.
+func TestAReplicaGoesWhateverIsWrittenBesideItsSpec(t *testing.T) {
+	for name, tc := range map[string]struct {
+		written string
+		goes    bool
+	}{
+		"an annotation": {written: `{"metadata":{"annotations":{"metalfleet.dev/evict":"1"}}}`, goes: true},
+		"a binding":     {written: `{"metadata":{"generation":4},"spec":{"nodeName":"other"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			replica, owner := leaving("u")
+			c := world(t, replica, owner)
+			key := client.ObjectKeyFromObject(replica)
+			err := c.Get(t.Context(), key, replica)
+			if err == nil {
+				err = c.Patch(t.Context(), replica.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(tc.written)))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = (&Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}).release(t.Context(), replica)
+			if gone := apierrors.IsNotFound(c.Get(t.Context(), key, replica)); gone != tc.goes || (err == nil) != tc.goes {
+				t.Errorf("gone %v (%v), want %v", gone, err, tc.goes)
+			}
+		})
 	}
 }
 

@@ -129,13 +129,25 @@ func ApplyStatus(ctx context.Context, c client.Client, manager string, o Configu
 // RemoveFinalizer removes a finalizer that an object has. It is locked by the list of finalizers
 // alone: someone who writes the object all the time does not keep it from being deleted.
 func RemoveFinalizer(ctx context.Context, c client.Client, manager string, o client.Object, finalizer string) error {
+	return removeFinalizer(ctx, c, manager, o, finalizer)
+}
+
+// RemoveFinalizerUnlessSpecChanged removes a finalizer as RemoveFinalizer does, from an object whose
+// spec only the operator writes: it is locked by the spec as well.
+func RemoveFinalizerUnlessSpecChanged(ctx context.Context, c client.Client, manager string, o client.Object, finalizer string) error {
+	return removeFinalizer(ctx, c, manager, o, finalizer, operation{"test", "/metadata/generation", o.GetGeneration()})
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+func removeFinalizer(ctx context.Context, c client.Client, manager string, o client.Object, finalizer string, tests ...operation) error {
 	path := fmt.Sprintf("/metadata/finalizers/%d", slices.Index(o.GetFinalizers(), finalizer))
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value string `json:"value,omitempty"`
-	}
-	patch, err := json.Marshal([]operation{{"test", "/metadata/uid", string(o.GetUID())}, {"test", path, finalizer}, {"remove", path, ""}})
+	patch, err := json.Marshal(append(tests, operation{"test", "/metadata/uid", o.GetUID()}, operation{"test", path, finalizer}, operation{"remove", path, nil}))
 	if err == nil {
 		err = c.Patch(ctx, o, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(manager))
 	}
