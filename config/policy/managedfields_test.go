@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -119,4 +120,73 @@ func TestAPersonMakesUpNoManagedFields(t *testing.T) {
 		{name: "fields of a replica", who: oncall, object: replica, patch: annotations, refused: "managedFields of a ModelReplica"},
 		{name: "evicts", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"true"}}}`},
 	})
+}
+
+// TestAPersonTakesNoFieldsFromTheirManagers: server-side apply removes the fields that a manager has and no longer names, unless
+// others have them too. A Mac whose agent has the conditions of the operator could report nothing any more.
+func TestAPersonTakesNoFieldsFromTheirManagers(t *testing.T) {
+	const version, refusedMac, refusedReplica = "metalfleet.dev/v1alpha1", "managedFields of a MacNode", "managedFields of a ModelReplica"
+	mac := "{apiVersion: " + version + ", kind: MacNode, metadata: {name: fields}}"
+	w := newWorld(t)
+	for user, o := range map[string]string{root: mac, operator: replica} {
+		made := object(t, o)
+		if err := w.as(user).Create(t.Context(), made); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := w.as(root).Delete(context.Background(), made); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	has := func(manager, operation, subresource, fields string) string {
+		return strings.Replace(owned(manager, version, fields), `"Update"`, fmt.Sprintf("%q,\"subresource\":%q", operation, subresource), 1)
+	}
+	with := func(o string, added ...string) string { // its entries, and these
+		got := object(t, o)
+		if err := w.as(root).Get(t.Context(), client.ObjectKeyFromObject(got), got); err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(got.GetManagedFields())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"metadata":{"managedFields":` + strings.Join(append([]string{strings.TrimSuffix(string(b), "]")}, added...), ",") + "]}}"
+	}
+	applied := `{"apiVersion":"` + version + `","kind":"MacNode","metadata":{"name":"fields"},"spec":{"class":"a","unschedulable":%t}}`
+	must := func(user, manager, body string, sub ...string) {
+		t.Helper()
+		patch, o := client.RawPatch(types.ApplyPatchType, []byte(body)), object(t, mac)
+		err := error(nil)
+		if len(sub) > 0 {
+			err = w.as(user).Status().Patch(t.Context(), o, patch, client.FieldOwner(manager), client.ForceOwnership)
+		} else {
+			err = w.as(user).Patch(t.Context(), o, patch, client.FieldOwner(manager), client.ForceOwnership)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(fleet, "gitops", fmt.Sprintf(applied, false))
+	must(operator, "metalfleet-operator", `{"apiVersion":"`+version+`","kind":"MacNode","metadata":{"name":"fields"},"status":{"bootID":"b"}}`, "status")
+	const boot, ready = `{"f:status":{"f:bootID":{}}}`, `{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:type":{}}}}}`
+	w.play([]attempt{
+		{name: "all of the status", who: oncall, object: mac, patch: `{"metadata":{"managedFields":[` + has("metalfleet-agent", "Apply", "status", ready) + `]}}`, refused: refusedMac},
+		{name: "one more entry of the status", who: oncall, object: mac, patch: with(mac, has("metalfleet-agent", "Apply", "status", boot)), refused: refusedMac},
+		{name: "the whole status", who: oncall, object: mac, patch: with(mac, has("metalfleet-agent", "Apply", "status", `{"f:status":{}}`)), refused: refusedMac},
+		{name: "a co-owner of the status", who: oncall, object: mac, patch: with(mac, has("x", "Update", "", boot)), refused: refusedMac},
+		{name: "a co-owner of the status by its subresource", who: oncall, object: mac, patch: with(mac, has("x", "Update", "status", boot)), refused: refusedMac},
+		{name: "fields of the spec", who: oncall, object: mac, patch: with(mac, has("metalfleet-classes", "Apply", "", `{"f:spec":{"f:taints":{}}}`)), refused: refusedMac},
+		{name: "the whole spec", who: oncall, object: mac, patch: with(mac, has("metalfleet-classes", "Apply", "", `{"f:spec":{}}`)), refused: refusedMac},
+		{name: "no entries", who: oncall, object: mac, patch: `{"metadata":{"managedFields":[{}]}}`, refused: refusedMac},
+		{name: "cordons what others apply", who: oncall, object: mac, patch: `{"spec":{"unschedulable":true}}`},
+		{name: "a replica's status", who: oncall, object: replica, patch: with(replica, has("metalfleet-operator", "Apply", "status", `{"f:status":{"f:epoch":{}}}`)), refused: refusedReplica},
+		{name: "a replica's spec", who: oncall, object: replica, patch: with(replica, has("metalfleet-placement", "Apply", "", `{"f:spec":{"f:desired":{}}}`)), refused: refusedReplica},
+		{name: "other annotations", who: oncall, object: replica, patch: with(replica, has("metalfleet-placement", "Apply", "", `{"f:metadata":{"f:annotations":{"f:a":{}}}}`)), refused: refusedReplica},
+		{name: "evicts", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"true"}}}`},
+		{name: "an administrator", who: fleet, object: mac, patch: with(mac, has("x", "Apply", "status", boot))},
+	})
+	must(oncall, "x", `{"apiVersion":"`+version+`","kind":"MacNode","metadata":{"name":"fields"},"spec":{"unschedulable":false}}`)
+	must(oncall, "x", `{"apiVersion":"`+version+`","kind":"MacNode","metadata":{"name":"fields"}}`)
+	must(fleet, "gitops", fmt.Sprintf(applied, true))
 }
