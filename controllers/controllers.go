@@ -318,7 +318,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		}
 	}{
 		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets, Inspectors: inspectors, URL: c.gatewayURL(), PublicURL: c.PublicURL}},
-		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: c.Clock}},
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), RequireRules: c.RequireRules, Clock: c.Clock}},
 		{"namespace rules", 1, &namespacerules.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"classes of Macs", 1, &macclass.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},

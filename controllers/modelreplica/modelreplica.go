@@ -3,7 +3,7 @@
 // It owns a replica's status except the condition Placed, the Events of its
 // download and load, spec.desired once the replica is deleted, the removal of
 // the release finalizer, and the deletion of a replica whose Mac has a NoExecute taint
-// that it does not tolerate, or no longer (evict.go). It refuses to
+// that it does not tolerate, or no longer (evict.go), or whose deployment does not exist. It refuses to
 // let a replica go before its Mac said Released for that epoch, or is gone, and
 // before the deployment has counted what it freed, or could not for minutes (release.go). The figures are the Mac's:
 // it copies them, derives Ready, and marks what is stale.
@@ -44,7 +44,9 @@ import (
 // Reconciler maintains one replica's status and releases it when it may.
 type Reconciler struct {
 	Client client.Client
-	Clock  clock.PassiveClock
+	// Live reads from the API server, without a cache.
+	Live  client.Reader
+	Clock clock.PassiveClock
 
 	// limits bound the Events about what a Mac reports.
 	limits notice.Limits
@@ -104,7 +106,7 @@ func (r *Reconciler) waitingFor(ctx context.Context, d client.Object) []reconcil
 	}
 	var out []reconcile.Request
 	for i := range list.Items {
-		if !list.Items[i].DeletionTimestamp.IsZero() {
+		if !list.Items[i].DeletionTimestamp.IsZero() || !d.GetDeletionTimestamp().IsZero() {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 		}
 	}
@@ -127,6 +129,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if apierrors.IsNotFound(err) {
 			r.waits.end(req.NamespacedName)
 		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := r.deleteOrphan(ctx, &replica); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	mac, err := r.mac(ctx, &replica)

@@ -86,17 +86,40 @@ func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica
 // accounted reports whether the owner has counted the replica's freed bytes, or cannot
 // because it is deleted.
 func (r *Reconciler) accounted(ctx context.Context, replica *v1alpha1.ModelReplica) (bool, error) {
-	var owner v1alpha1.ModelDeployment
+	owner, err := ownerOf(ctx, r.Client, replica)
+	return err == nil && (owner == nil || slices.Contains(owner.Status.Accounted, string(replica.UID))), err
+}
+
+// ownerOf returns the deployment of a replica; nil if it does not exist.
+func ownerOf(ctx context.Context, from client.Reader, replica *v1alpha1.ModelReplica) (*v1alpha1.ModelDeployment, error) {
+	owner := &v1alpha1.ModelDeployment{}
 	key := client.ObjectKey{Namespace: replica.Namespace, Name: replica.Spec.DeploymentRef.Name}
-	err := r.Client.Get(ctx, key, &owner)
-	if apierrors.IsNotFound(err) {
-		return true, nil
+	err := from.Get(ctx, key, owner)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read deployment %s: %w", key, err)
+	case string(owner.UID) != replica.Spec.DeploymentRef.UID:
+		return nil, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("read deployment %s: %w", key, err)
+	return owner, nil
+}
+
+// deleteOrphan deletes a replica whose deployment does not exist: a tenant removed its finalizers
+// before it was released, and no other controller looks at the replica. The cache may lack a new deployment.
+func (r *Reconciler) deleteOrphan(ctx context.Context, replica *v1alpha1.ModelReplica) error {
+	if !replica.DeletionTimestamp.IsZero() {
+		return nil
 	}
-	if string(owner.UID) != replica.Spec.DeploymentRef.UID {
-		return true, nil
+	for _, from := range []client.Reader{r.Client, r.Live} {
+		if owner, err := ownerOf(ctx, from, replica); err != nil || owner != nil {
+			return err
+		}
 	}
-	return slices.Contains(owner.Status.Accounted, string(replica.UID)), nil
+	ctrl.LoggerFrom(ctx).Info("Deleting a replica whose deployment does not exist", "ModelDeployment", replica.Spec.DeploymentRef.Name)
+	if err := r.Client.Delete(ctx, replica, client.Preconditions{UID: &replica.UID}); err != nil {
+		return fmt.Errorf("delete orphan %s: %w", client.ObjectKeyFromObject(replica), err)
+	}
+	return nil
 }

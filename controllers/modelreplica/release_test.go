@@ -144,6 +144,47 @@ func TestAReplicaGoesWhateverIsWrittenBesideItsSpec(t *testing.T) {
 	}
 }
 
+// A tenant may remove the finalizers of a deployment and delete it without its replicas. A replica
+// whose deployment is not in the cache yet, or cannot be read, stays.
+func TestAReplicaWithoutADeploymentIsDeleted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cached, live types.UID // of the deployment; empty if there is none
+		broken, goes bool
+	}{
+		"there":                   {cached: "owner", live: "owner"},
+		"not in the cache yet":    {live: "owner"},
+		"cannot be read":          {broken: true},
+		"gone":                    {goes: true},
+		"another one of its name": {cached: "another", live: "another", goes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			replica, _ := leaving()
+			replica.DeletionTimestamp = nil
+			with := func(uid types.UID, more ...client.Object) client.WithWatch {
+				if uid != "" {
+					more = append(more, &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: uid}})
+				}
+				return world(t, more...)
+			}
+			c := with(tc.cached, replica)
+			live := interceptor.NewClient(with(tc.live), interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if tc.broken {
+					return errors.New("the API server has a bad moment")
+				}
+				return c.Get(ctx, key, o, opts...)
+			}})
+			r := &Reconciler{Client: c, Live: live, Clock: clocktesting.NewFakePassiveClock(now)}
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(replica)})
+			if (err != nil) != tc.broken {
+				t.Fatal(err)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(replica), replica); err != nil || replica.DeletionTimestamp.IsZero() == tc.goes {
+				t.Errorf("deleted at %v (%v)", replica.DeletionTimestamp, err)
+			}
+		})
+	}
+}
+
 // Elsewhere a transient read error was mistaken for the object's deletion, and a running
 // model was removed.
 func TestAnErrorIsNotADeletion(t *testing.T) {
