@@ -128,12 +128,12 @@ func (l *Ledger) checkReservation(w Want, r Reading) error {
 	short := l.short(w)
 	short.Reserved += w.Claimed
 	for _, e := range r.Engines {
-		short.InUse += max(0, e.Gauge()-l.reserved[e.Key])
+		short.InUse += max(0, e.counted()-l.reserved[e.Key])
 	}
 	left := l.limits.Capacity - short.Reserved - short.InUse
 	short.Available = max(0, left)
 	if w.Bytes > left {
-		short.findRoom(w, r, w.Bytes-left, func(e EngineReading) int64 { return max(e.Gauge(), l.reserved[e.Key]) })
+		short.findRoom(w, r, w.Bytes-left, func(e EngineReading) int64 { return max(e.counted(), l.reserved[e.Key]) })
 		return short
 	}
 	return nil
@@ -175,7 +175,7 @@ func (l *Ledger) checkAvailable(w Want, r Reading) error {
 	left := c.Soft - short.InUse - l.growth(w.Key, r.Engines) - w.Claimed
 	short.Available, short.Ceiling = max(0, left), c.Bytes
 	if w.Bytes > left {
-		short.findRoom(w, r, w.Bytes-left, EngineReading.Gauge)
+		short.findRoom(w, r, w.Bytes-left, EngineReading.counted)
 		if w.Waits < poolWait && slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return unsettled(e, r.Now) }) {
 			short.Pending, short.Victims, short.Busy = true, nil, nil
 		}

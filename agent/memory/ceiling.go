@@ -84,7 +84,19 @@ func formatBytes(n int64) string { return v1alpha1.FormatBytes(n) }
 // use adds up the gauges of all engines.
 func use(engines []EngineReading) (sum int64) {
 	for _, e := range engines {
-		sum += e.Gauge()
+		sum += e.counted()
 	}
 	return sum
 }
+
+// believed is a figure of the engine as far as it counts with those of others: an engine that was
+// taken over claims any, so that beyond its limit only the kernel's figure counts.
+func (e EngineReading) believed(n int64) int64 {
+	if e.Limit <= 0 || !e.FootprintKnown {
+		return n
+	}
+	return min(n, max(e.Footprint, e.Limit))
+}
+
+// counted is the engine's gauge as far as it counts with those of others.
+func (e EngineReading) counted() int64 { return e.believed(e.Gauge()) }

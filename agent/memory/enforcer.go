@@ -60,6 +60,9 @@ const (
 	// servePolls is how many of them in a row, or as many offences, end one that serves, even if
 	// it was within its limit in between.
 	servePolls = 20
+	// strainPolls is for how many polls an engine whose excess over its own limit made the prompts of
+	// all engines wait is ended if it does so again, and its requests were aborted: several may take turns.
+	strainPolls = 300
 	// maxVain is how often an engine is asked for its cache in vain before that is no
 	// reason any more to spare others. An answer alone proves nothing.
 	maxVain = 3
@@ -102,6 +105,9 @@ type engineState struct {
 	dropped   bool      // it held no more at a later poll
 	vain      int       // requests before that, in a row, after which it was not dropped
 	aborted   int64     // its requests were aborted, since it or the Mac is over its limit
+	warned    bool      // they were, at any time
+	strained  int64     // its excess over its own limit made the prompts of all engines wait
+	rested    bool      // it was within it at a counted poll since
 	over      int       // consecutive counted polls over its own limit
 	peak      int64     // the most that it held in a poll over its own limit since the last counted one
 	stopping  bool      // it was to end at the last poll
@@ -145,6 +151,14 @@ func (m *engineState) offend(over bool) {
 // alternates reports whether the engine is over its own limit so often that it does not count
 // any more that it was within it in between.
 func (m *engineState) alternates() bool { return m.offences >= offence*servePolls }
+
+// strain notes such a poll over the engine's own limit, and reports whether the engine does so again
+// after it was within it.
+func (m *engineState) strain(poll int64) bool {
+	again := m.rested && m.strained > 0 && poll-m.strained <= strainPolls
+	m.strained, m.rested = poll, false
+	return again
+}
 
 // spare notes whether the engine is over its own limit while its footprint still falls, and
 // reports whether this poll passes over it for that.
@@ -285,12 +299,12 @@ type observation struct {
 func (e *Enforcer) observe(r Reading) observation {
 	s := observation{Reading: r, c: CeilingOf(r), raw: use(r.Engines)}
 	for _, g := range r.Engines {
-		s.net += g.settled()
-		s.use += e.compared(g)
+		s.net += g.believed(g.settled())
+		s.use += e.counts(g)
 		if g.Stopping && !g.Stuck {
-			s.pending += g.Gauge()
+			s.pending += g.counted()
 			if !g.Lasting {
-				s.soon += g.Gauge()
+				s.soon += g.counted()
 			}
 		}
 		s.unsettled = s.unsettled || unsettled(g, r.Now)
@@ -298,7 +312,10 @@ func (e *Enforcer) observe(r Reading) observation {
 	return s
 }
 
-// compared returns the bytes that soft and hard pressure count for an engine.
+// counts returns the bytes that soft and hard pressure count for an engine.
+func (e *Enforcer) counts(g EngineReading) int64 { return g.believed(e.compared(g)) }
+
+// compared returns the bytes that are compared with an engine's own limit.
 func (e *Enforcer) compared(g EngineReading) int64 {
 	m := e.engines[g.Key]
 	if m.asked > 0 && e.poll-m.asked >= trimPolls && !m.refilled(g) || m.beyond >= beyondPolls {

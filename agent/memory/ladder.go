@@ -64,9 +64,9 @@ func (d *actions) has(k Key) bool { return slices.Contains(d.done, k) }
 
 // act escalates from requests for memory to evictions and aborts.
 func (e *Enforcer) act(s observation) []Action {
-	d := &actions{size: e.compared}
+	d := &actions{size: e.counts}
 	if e.level == v1alpha1.PressureEmergency {
-		d.size = EngineReading.Gauge
+		d.size = EngineReading.counted
 	}
 	e.trim(s, d)
 	e.ownLimits(s, d)
@@ -180,26 +180,37 @@ func (e *Enforcer) ownLimits(s observation, d *actions) {
 		}
 		m.note(held, over, e.extra)
 		if !over {
+			m.rested = m.rested || !e.extra
 			if !e.extra && !g.Stopping && s.raw <= s.c.Fixed && !m.alternates() {
 				m.aborted = 0
 			}
 			continue
 		}
 		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", formatBytes(held), formatBytes(g.Limit))
+		again := e.strains(s, d, g) && m.strain(e.poll)
 		switch {
 		case g.Stopping:
 			e.endSooner(g, d, because)
 		case e.level == v1alpha1.PressureEmergency && m.grows && m.aborted > 0 && e.poll > m.aborted:
 			d.kill(g, because+", and grows although it is to end")
-		case m.over < overPolls && !m.alternates():
+		case m.over < overPolls && !m.alternates() && !again:
 		case g.Loading:
 			d.add(g, StepCancelLoad, v1alpha1.ReclaimOverLimit, because)
+		case again && m.warned:
+			d.add(g, StepUnload, v1alpha1.ReclaimOverLimit, because+", again, and prompts of all engines wait for that")
 		case m.aborted == 0:
 			e.abort(g, d, because)
 		case e.fresh(g):
 			d.add(g, StepUnload, v1alpha1.ReclaimOverLimit, because+", and aborting its requests did not help")
 		}
 	}
+}
+
+// strains reports whether prompts of all engines wait for what the engine and others hold beyond
+// their own limits.
+func (e *Enforcer) strains(s observation, d *actions, g EngineReading) bool {
+	return rank(e.level) >= rank(v1alpha1.PressureHard) && !e.lenient(s) && g.excess() > 0 &&
+		s.use-e.offenders(s, d) <= footprint.HardMark(s.c.Fixed)
 }
 
 // endSooner handles an engine that is to end and over its own limit: its requests are aborted,
@@ -217,7 +228,8 @@ func (e *Enforcer) endSooner(g EngineReading, d *actions, because string) {
 }
 
 func (e *Enforcer) abort(g EngineReading, d *actions, because string) {
-	e.engines[g.Key].aborted = e.poll
+	m := e.engines[g.Key]
+	m.aborted, m.warned = e.poll, true
 	d.add(g, StepAbort, "", because)
 }
 
@@ -314,10 +326,10 @@ func (e *Enforcer) cancelWork(s observation, d *actions) {
 
 func busiestOverLimit(engines []EngineReading) (best EngineReading, ok bool) {
 	for _, g := range engines {
-		if g.Stopping || g.Loading || g.Limit <= 0 || g.Gauge() <= g.Limit || g.Requests+g.Holds == 0 {
+		if g.Stopping || g.Loading || g.excess() == 0 || g.Requests+g.Holds == 0 {
 			continue
 		}
-		if !ok || g.Requests > best.Requests || g.Requests == best.Requests && g.Gauge()-g.Limit > best.Gauge()-best.Limit {
+		if !ok || g.Requests > best.Requests || g.Requests == best.Requests && g.excess() > best.excess() {
 			best, ok = g, true
 		}
 	}
@@ -354,8 +366,9 @@ func (e *Enforcer) emergency(s observation, d *actions) {
 	if s.raw <= s.c.Fixed || e.grace(s, left-d.cached) {
 		return
 	}
-	for _, g := range s.Engines { // a draining engine need not finish its requests
-		if g.Stopping && !g.idle() && !d.has(g.Key) && e.engines[g.Key].aborted == 0 {
+	drains := s.raw-d.freed-e.offenders(s, d) > s.c.Fixed // else engines over their own limits suffice
+	for _, g := range s.Engines {                         // a draining engine need not finish its requests
+		if drains && g.Stopping && !g.idle() && !d.has(g.Key) && e.engines[g.Key].aborted == 0 {
 			e.abort(g, d, e.last.Because)
 		}
 	}
@@ -366,7 +379,7 @@ func (e *Enforcer) emergency(s observation, d *actions) {
 	if !ok || d.has(g.Key) {
 		return // its requests are aborted already: look again before another engine's are
 	}
-	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, formatBytes(g.Gauge()))
+	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, formatBytes(g.counted()))
 	switch {
 	case g.Loading:
 		d.add(g, StepCancelLoad, v1alpha1.ReclaimEmergency, because)
@@ -395,7 +408,7 @@ func worst(engines []EngineReading, d *actions) (best EngineReading, ok bool) {
 // is, so one within its reservation is the last.
 func worse(a, b EngineReading) bool {
 	overA, overB := a.excess(), b.excess()
-	withinA, withinB := a.Gauge() <= a.Reserved, b.Gauge() <= b.Reserved
+	withinA, withinB := a.counted() <= a.Reserved, b.counted() <= b.Reserved
 	switch {
 	case overA != overB:
 		return overA > overB
@@ -406,15 +419,15 @@ func worse(a, b EngineReading) bool {
 	case a.Priority != b.Priority:
 		return a.Priority < b.Priority
 	}
-	return a.Gauge() > b.Gauge()
+	return a.counted() > b.counted()
 }
 
-// excess returns by how much the engine is over its own limit, or 0.
+// excess returns by how much the engine is over its own limit, as far as it counts, or 0.
 func (e EngineReading) excess() int64 {
 	if e.Limit <= 0 {
 		return 0
 	}
-	return max(0, e.Gauge()-e.Limit)
+	return max(0, e.counted()-e.Limit)
 }
 
 // headroom evicts idle engines for prompts whose guard asked for memory: engines

@@ -33,7 +33,8 @@
 // # What counts
 //
 // An engine's gauge is the largest of active bytes, kernel footprint and
-// accounted bytes. Pools are asked for first: until a request is 5 polls old,
+// accounted bytes. Where figures of engines are added up, what one reports over its own
+// limit counts only if its footprint shows it: an engine may claim anything. Pools are asked for first: until a request is 5 polls old,
 // soft and hard compare the gauge without the pool, and a pool that was returned
 // and filled again is asked for again. Within 0.5 s after an engine returned its
 // pool nothing is evicted or aborted, because footprints fall 0.25 to 0.5 s
@@ -47,12 +48,14 @@
 //	           else a load (also if the dynamic term is short for 2 polls)
 //	emergency  the requests of the worst offender; the engine itself if the next
 //	           reading is still over. If engines that are ending suffice, the
-//	           others are untouched, unless one does not end when killed
+//	           others are untouched, unless one does not end when killed. Drains
+//	           are cut short unless engines over their own limits suffice
 //
 // An engine over its own limit is handled alone, at every level: its pool, its
 // requests, the engine, one step per poll, and SIGKILL if it grows, or stays over it,
 // while it is to end, however long its drain may take. One that is over it in more than
-// a quarter of its polls is ended too. No other is evicted for what it holds over its
+// a quarter of its polls is ended too, or one that makes all prompts wait again within 5
+// minutes although its requests were aborted. No other is evicted for what it holds over its
 // limit. Prompts no longer wait after 10 polls of soft pressure if no engine runs or can
 // be evicted that would end it, and after 60 in any case.
 //

@@ -14,7 +14,7 @@ const anyPriority = math.MaxInt32
 // and again. Only ready OnDemand engines of at most forPriority qualify that
 // are positively known to be idle. ok is false where none does.
 func Victim(engines []EngineReading, deficit int64, forPriority int32, protect ...Key) (key Key, ok bool) {
-	i := victim(engines, deficit, forPriority, EngineReading.Gauge, protect)
+	i := victim(engines, deficit, forPriority, EngineReading.counted, protect)
 	if i < 0 {
 		return Key{}, false
 	}
