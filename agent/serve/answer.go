@@ -64,7 +64,11 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		if err := a.count(e.more, true); err != nil {
 			return err
 		}
+		if err := toolsOnly(a.forms[e.choice], e.more); err != nil {
+			return ended(ctx, err)
+		}
 		got[e.choice].add(e.more)
+		e.written()
 		if e.end == nil {
 			u.grow(e)
 			continue
@@ -112,7 +116,8 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			}
 		case e := <-events:
 			if p := e.more.GetProgress(); p != nil {
-				if err := idle.progress(out, p); err != nil {
+				err := idle.progress(out, p)
+				if e.written(); err != nil {
 					return front.Gone(err)
 				}
 				continue
@@ -132,13 +137,8 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			if err := a.count(e.more, false); err != nil {
 				return a.fail(ctx, out, err)
 			}
-			written, err := a.kept.writing(e.more)
-			if err != nil {
-				return a.fail(ctx, out, err)
-			}
-			err = a.more(out, e)
-			written()
-			if err != nil {
+			err := a.more(out, e)
+			if e.written(); err != nil {
 				return front.Gone(err)
 			}
 		}
@@ -177,16 +177,23 @@ func (a answer) more(out *eventStream, e event) error {
 			return err
 		}
 	}
+	if err := toolsOnly(f, e.more); err != nil {
+		return err
+	}
 	for _, c := range e.more.GetCalls() {
-		t, ok := f.(toolCaller)
-		if !ok {
-			return fmt.Errorf("%w: the engine sent tool calls for a request without tools", admission.ErrOrder)
-		}
-		if chunk := t.calls(c); chunk != nil {
+		if chunk := f.(toolCaller).calls(c); chunk != nil {
 			if err := out.send(e.choice, chunk); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// toolsOnly refuses tool calls for a form that has none.
+func toolsOnly(f form, d *wire.Delta) error {
+	if _, ok := f.(toolCaller); !ok && len(d.GetCalls()) > 0 {
+		return fmt.Errorf("%w: the engine sent tool calls for a request without tools", admission.ErrOrder)
 	}
 	return nil
 }

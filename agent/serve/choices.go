@@ -66,6 +66,8 @@ type event struct {
 	more   *wire.Delta
 	end    *wire.Finished
 	err    error
+	// written ends the count of a large event.
+	written func()
 }
 
 // used sums the usage of the choices that ended. A prompt counts once for all of
@@ -243,6 +245,9 @@ func (c *choices) read(ctx context.Context, i int, admitted *admission.Admitted,
 	for {
 		e := event{choice: i}
 		e.more, e.end, e.err = admitted.Next()
+		if e.err == nil {
+			e.written, e.err = c.kept.writing(e.more)
+		}
 		if !c.bring(ctx, e) || e.err != nil {
 			return false
 		}
@@ -261,6 +266,9 @@ func (c *choices) bring(ctx context.Context, e event) bool {
 	case c.events <- e:
 		return true
 	case <-ctx.Done():
+		if e.written != nil {
+			e.written()
+		}
 		return false
 	}
 }

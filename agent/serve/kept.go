@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/unread"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -26,6 +29,8 @@ const (
 	// count until then; others are many, and take little.
 	eventCopies = 8
 	largeEvent  = 1 << 20
+	// callBytes is what a tool call takes by itself, and an item of a response.
+	callBytes = 512
 	// vectorBytes is assumed for the vector of an input, whose length is not known yet: 4096
 	// dimensions.
 	vectorBytes = 4 * 4096
@@ -47,8 +52,10 @@ var errUnread = errors.New("the answer gave way to that of another tenant")
 type kept struct {
 	*unread.Hold
 	room *unread.Room
-	// bytes are what the answer keeps, and counted those that Hold has.
-	bytes, counted int64
+	mu   sync.Mutex // guards the fields after it
+	// bytes are what the answer keeps, and counted those that Hold has; events are those of
+	// large events, which Hold has too.
+	bytes, counted, events int64
 }
 
 // ownerOf returns whose memory and turns a request takes: its tenant's, or those of its client
@@ -86,14 +93,16 @@ func tooMany(cause error) *openai.Error {
 		Message: "Answers that clients have not read use all of the memory for them. Read answers sooner, ask for fewer at once, or try again later."}
 }
 
-// add counts more text, and the log-probabilities of its tokens, which are many times as
-// large. Its error refuses the answer.
-func (k *kept) add(text int, tokens []*wire.TokenLogprobs) error {
-	k.bytes += textCopies*int64(text) + logprobsBytes(tokens)
+// add counts more text, items that it is in, and the log-probabilities of its tokens, which are
+// many times as large. Its error refuses the answer.
+func (k *kept) add(text, items int, tokens []*wire.TokenLogprobs) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.bytes += textCopies*int64(text) + callBytes*int64(items) + logprobsBytes(tokens)
 	if k.bytes-k.counted < logprobStep {
 		return nil
 	}
-	switch err := k.Set(k.bytes); {
+	switch err := k.Set(k.bytes + k.events); {
 	case err != nil && k.bytes <= k.room.Most():
 		return tooMany(err)
 	case err != nil:
@@ -119,33 +128,52 @@ func logprobsBytes(tokens []*wire.TokenLogprobs) (n int64) {
 func texts(d *wire.Delta) int {
 	n := len(d.GetText()) + len(d.GetReasoning())
 	for _, c := range d.GetCalls() {
-		n += len(c.GetArguments())
+		n += len(c.GetName()) + len(c.GetArguments()) + len(c.GetWritten())
 	}
 	return n
 }
 
-// writing counts a large event of a stream until written is called. A client that does not
-// read holds it for as long as a write may take, and so do all streams of its tenant. The error
-// refuses the rest of the answer.
+// writing counts a large event until written is called. A client that does not read holds it, and
+// the next one of each choice, for as long as a write may take, and so do all streams of its
+// tenant. The error refuses the rest of the answer.
 func (k *kept) writing(d *wire.Delta) (written func(), err error) {
-	n := eventCopies*int64(texts(d)) + logprobsBytes(d.GetLogprobs())
+	n := eventCopies*int64(texts(d)) + callBytes*int64(len(d.GetCalls())) + logprobsBytes(d.GetLogprobs())
+	n = max(n, 2*int64(proto.Size(d)+4*len(d.GetTokens()))) // what is not written takes memory until then
 	if n < largeEvent {
 		return func() {}, nil
 	}
-	if err := k.Set(k.counted + n); err != nil {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.Set(k.counted + k.events + n); err != nil {
 		return nil, tooMany(err)
 	}
-	return func() { _ = k.Set(k.counted) }, nil // an answer that gave way has none
+	k.events += n
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.events -= n
+		_ = k.Set(k.counted + k.events) // an answer that gave way has none
+	}, nil
 }
 
 // count counts what of an event stays in memory: an echoed prompt, and the rest if the whole
 // answer is sent, or stored, at its end.
 func (a answer) count(d *wire.Delta, whole bool) error {
-	if err := a.kept.add(len(d.GetPrompt().GetText()), d.GetPrompt().GetLogprobs()); err != nil {
+	if err := a.kept.add(len(d.GetPrompt().GetText()), 0, d.GetPrompt().GetLogprobs()); err != nil {
 		return err
 	}
-	if _, stored := a.form.(*responseForm); !whole && !stored {
+	f, stored := a.form.(*responseForm)
+	if !whole && !stored {
 		return nil
 	}
-	return a.kept.add(texts(d), d.GetLogprobs())
+	items := 0
+	for _, c := range d.GetCalls() {
+		if c.GetName() != "" { // else it continues one
+			items++
+		}
+	}
+	if stored {
+		items += f.turns(d)
+	}
+	return a.kept.add(texts(d), items, d.GetLogprobs())
 }

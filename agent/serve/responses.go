@@ -37,6 +37,19 @@ type responseForm struct {
 	entry responsecache.Entry
 	limit bool
 	ended bool
+	// thought: the last event had reasoning and no text.
+	thought bool
+}
+
+// turns counts the items that an event begins, each after one of the other kind.
+func (f *responseForm) turns(d *wire.Delta) (n int) {
+	if d.GetReasoning() != "" && !f.thought {
+		n, f.thought = n+1, true
+	}
+	if d.GetText() != "" && f.thought {
+		n, f.thought = n+1, false
+	}
+	return n
 }
 
 func (f *responseForm) admitted(_ int, cancel func()) {
