@@ -43,7 +43,7 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 		over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) },
 		stop: func() { unwatch(); cancel() },
 	}
-	s, err := h.engine.client.Generate(call, r, grpc.MaxCallRecvMsgSize(maxEvent), count)
+	s, err := h.engine.client.Generate(call, r, grpc.MaxCallRecvMsgSize(eventLimit(r)), count)
 	if err != nil {
 		stream.stop()
 		return nil, stream.explain(err)
@@ -55,12 +55,23 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 // Bounds of an engine's messages in bytes: a message is in memory before it counts, and there are
 // as many as requests.
 const (
-	// maxEvent is more than an engine sends in one event: a part of an echoed prompt, and parts of
-	// the answer. The agent holds more than twice as much while it decodes it.
-	maxEvent = 2 << 20
+	// maxEvent is more than an engine sends in one event: parts of the answer, or of an echoed prompt.
+	// The agent holds more than twice as much while it decodes it, and this much for each request
+	// whose engine does not send the rest.
+	maxEvent = 320 << 10
+	// maxRanked is more than the log-probabilities of one event: of 16 tokens.
+	maxRanked = 384 << 10
 	// maxVector is a vector of 16,384 dimensions, maxScore a score, and otherParts all else.
 	maxVector, maxScore, otherParts = 64 << 10, 16, 64 << 10
 )
+
+// eventLimit bounds an event of the answer to a request.
+func eventLimit(r *wire.GenerateRequest) int {
+	if r.TopLogprobs != nil {
+		return maxEvent + maxRanked
+	}
+	return maxEvent
+}
 
 // answerLimit bounds an answer that has each bytes for each of n inputs.
 func answerLimit(n, each int) grpc.CallOption {

@@ -67,8 +67,8 @@ func TestAttackAnswersOfManyBytes(t *testing.T) {
 		verbose
 		refused bool
 	}{
-		"as large as models are": {verbose: verbose{dimensions: 16384, scores: 2, text: 1 << 20}},
-		"larger":                 {verbose: verbose{dimensions: 65536, scores: 65536, text: 3 << 20}, refused: true},
+		"as large as models are": {verbose: verbose{dimensions: 16384, scores: 2, text: 300 << 10}},
+		"larger":                 {verbose: verbose{dimensions: 65536, scores: 65536, text: 400 << 10}, refused: true},
 	} {
 		h := tc.hold(t)
 		two := []string{"a", "b"}

@@ -100,6 +100,7 @@ type gathered struct {
 	ranked   []openai.Ranked // of the text under way
 	open     *call
 	written  strings.Builder // the arguments of open so far
+	raw      strings.Builder // the raw text of open so far
 }
 
 func (g *gathered) add(d *wire.Delta) {
@@ -112,15 +113,17 @@ func (g *gathered) add(d *wire.Delta) {
 			g.cut()
 			g.open = &call{name: c.GetName()}
 			g.written.Reset()
+			g.raw.Reset()
 		}
 		if g.open == nil {
 			continue
 		}
 		g.written.WriteString(c.GetArguments())
+		g.raw.WriteString(c.GetWritten())
 		if !c.GetEnded() {
 			continue
 		}
-		g.open.arguments, g.open.written = g.written.String(), c.GetWritten()
+		g.open.arguments, g.open.written = g.written.String(), g.raw.String()
 		g.parts = append(g.parts, part{call: g.open})
 		g.open = nil
 	}

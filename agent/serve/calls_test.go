@@ -31,7 +31,8 @@ func calls() servetest.Script {
 
 // broken is an answer with a call that never was one.
 func broken() servetest.Script {
-	return servetest.Events(servetest.Admit(), callOf("", &wire.CallDelta{Name: "f", Arguments: `{"a`}, &wire.CallDelta{Ended: true, Written: "<f>{\"a"}), servetest.Text("rest"),
+	return servetest.Events(servetest.Admit(), callOf("", &wire.CallDelta{Name: "f", Arguments: `{"a`}, &wire.CallDelta{Written: "<f>{"}, &wire.CallDelta{Ended: true, Written: "\"a"}),
+		servetest.Text("rest"),
 		servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3))
 }
 

@@ -210,7 +210,7 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	if ev, s.rest = ev.split(); s.rest == nil {
 		s.unread.kept = 0
 	} else {
-		s.unread.kept += int64(len(ev.Prompt) + len(ev.Text) + len(ev.Reasoning))
+		s.unread.kept += int64(len(ev.Prompt)) + bytesOf(ev.Text, ev.Reasoning, nil, nil, ev.Calls)
 	}
 	s.unread.waiting -= ev.bytes()
 	s.unread.taken = ev.sentBytes()

@@ -78,13 +78,26 @@ func TestALongAnswerThatWaitsComesInParts(t *testing.T) {
 	s.pushPrompt("p", []sample.Ranked{{}})
 	s.push([]output.Delta{{Text: text, Reasoning: thoughts, Tokens: make([]int32, 3*maxTokens+1), Logprobs: make([]sample.Ranked, 2*maxRanked+1)}}, 0)
 	s.push([]output.Delta{{Calls: []output.Call{{Name: "f", Arguments: "{}", Ended: true}}}}, 0)
+	for range 2 * maxCalls {
+		s.push([]output.Delta{{Calls: []output.Call{{Name: "g", Ended: true}}}}, 0)
+	}
+	s.push([]output.Delta{{Calls: []output.Call{{Name: "h", Arguments: text}}}, {Calls: []output.Call{{Ended: true, Written: thoughts}}}}, 0)
 	s.finish(Finished{})
-	var gotText, gotThoughts strings.Builder
+	var gotText, gotThoughts, calls strings.Builder
 	var all Event
 	for {
 		ev, err := s.Next(t.Context())
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, c := range ev.Calls {
+			calls.WriteString(c.Name + c.Arguments + c.Written)
+			if c.Ended {
+				calls.WriteString(";")
+			}
+		}
+		if bytesOf("", "", nil, nil, ev.Calls) > maxText || len(ev.Calls) > maxCalls {
+			t.Fatalf("an event has %d bytes of %d calls", bytesOf("", "", nil, nil, ev.Calls), len(ev.Calls))
 		}
 		if len(ev.Text) > maxText || len(ev.Reasoning) > maxText || len(ev.Tokens) > maxTokens || len(ev.Logprobs) > maxRanked || !utf8.ValidString(ev.Text) {
 			t.Fatalf("an event has %d and %d bytes of text, %d tokens and %d log-probabilities", len(ev.Text), len(ev.Reasoning), len(ev.Tokens), len(ev.Logprobs))
@@ -95,7 +108,7 @@ func TestALongAnswerThatWaitsComesInParts(t *testing.T) {
 		gotText.WriteString(ev.Text)
 		gotThoughts.WriteString(ev.Reasoning)
 		all.Prompt += ev.Prompt
-		all.Tokens, all.Logprobs, all.Calls = append(all.Tokens, ev.Tokens...), append(all.Logprobs, ev.Logprobs...), append(all.Calls, ev.Calls...)
+		all.Tokens, all.Logprobs = append(all.Tokens, ev.Tokens...), append(all.Logprobs, ev.Logprobs...)
 		all.PromptLogprobs = append(all.PromptLogprobs, ev.PromptLogprobs...)
 		if ev.Finished != nil {
 			break
@@ -104,8 +117,11 @@ func TestALongAnswerThatWaitsComesInParts(t *testing.T) {
 	if gotText.String() != text || gotThoughts.String() != thoughts {
 		t.Errorf("%d and %d bytes of text came, want %d and %d", gotText.Len(), gotThoughts.Len(), len(text), len(thoughts))
 	}
-	if all.Prompt != "p" || len(all.PromptLogprobs) != 1 || len(all.Tokens) != 3*maxTokens+1 || len(all.Logprobs) != 2*maxRanked+1 || len(all.Calls) != 1 {
-		t.Errorf("%q, %d log-probabilities of it, %d tokens, %d log-probabilities and %d calls", all.Prompt, len(all.PromptLogprobs), len(all.Tokens), len(all.Logprobs), len(all.Calls))
+	if want := "f{};" + strings.Repeat("g;", 2*maxCalls) + "h" + text + thoughts + ";"; calls.String() != want {
+		t.Errorf("%d bytes of calls came, want %d", calls.Len(), len(want))
+	}
+	if all.Prompt != "p" || len(all.PromptLogprobs) != 1 || len(all.Tokens) != 3*maxTokens+1 || len(all.Logprobs) != 2*maxRanked+1 {
+		t.Errorf("%q, %d log-probabilities of it, %d tokens and %d log-probabilities", all.Prompt, len(all.PromptLogprobs), len(all.Tokens), len(all.Logprobs))
 	}
 }
 

@@ -21,10 +21,10 @@ const (
 	// maxPrompt is how many bytes of an echoed prompt one event has. An event that was sent may lie
 	// in the transport until the client reads, when the next one is being sent.
 	maxPrompt = 64 << 10
-	// maxText is how many bytes of text, and of reasoning, one event has, and maxTokens how many
-	// tokens: with the parts of a prompt all are less than an agent takes in one message, of which
+	// maxText is how many bytes of text, of reasoning, and of calls one event has, maxCalls how many
+	// calls, and maxTokens how many tokens: with the parts of a prompt all are less than an agent takes in one message, of which
 	// it may get one of each request at once.
-	maxText, maxTokens = 64 << 10, 16 << 10
+	maxText, maxCalls, maxTokens = 64 << 10, 256, 16 << 10
 	// eventBytes is what an event takes by itself, and sentLogprob a log-probability in the
 	// form in which it is sent.
 	eventBytes, sentLogprob = 320, 140
@@ -126,6 +126,10 @@ func (ev *Event) split() (first Event, rest *Event) {
 		first, rest = Event{Prompt: ev.Prompt, PromptLogprobs: ev.PromptLogprobs, Text: ev.Text}, new(*ev)
 		rest.Prompt, rest.PromptLogprobs, rest.Text = "", nil, ""
 		first.Reasoning, rest.Reasoning = cutText(ev.Reasoning, maxText)
+	case bytesOf("", "", nil, nil, ev.Calls) > maxText || len(ev.Calls) > maxCalls:
+		first = Event{Prompt: ev.Prompt, PromptLogprobs: ev.PromptLogprobs, Text: ev.Text, Reasoning: ev.Reasoning}
+		rest = &Event{Tokens: ev.Tokens, Logprobs: ev.Logprobs}
+		first.Calls, rest.Calls = cutCalls(ev.Calls)
 	case len(ev.Tokens) > maxTokens:
 		first, rest = *ev, new(Event)
 		first.Tokens, rest.Tokens = ev.Tokens[:maxTokens:maxTokens], ev.Tokens[maxTokens:]
@@ -146,6 +150,29 @@ func cutText(text string, most int) (first, rest string) {
 		n--
 	}
 	return text[:n], text[n:]
+}
+
+// cutCalls divides calls, or the first of them if it has more than maxText bytes.
+func cutCalls(calls []output.Call) (first, rest []output.Call) {
+	c := calls[0]
+	if bytesOf("", "", nil, nil, calls[:1]) <= maxText {
+		n := 1
+		for n < len(calls) && n < maxCalls && bytesOf("", "", nil, nil, calls[:n+1]) <= maxText {
+			n++
+		}
+		return calls[:n:n], calls[n:]
+	}
+	head, tail := output.Call{Name: c.Name}, c
+	tail.Name = ""
+	switch {
+	case len(c.Arguments) > maxText:
+		head.Arguments, tail.Arguments = cutText(c.Arguments, maxText)
+	case c.Name != "" || c.Arguments != "":
+		head.Arguments, tail.Arguments = c.Arguments, ""
+	default:
+		head.Written, tail.Written = cutText(c.Written, maxText)
+	}
+	return []output.Call{head}, append([]output.Call{tail}, calls[1:]...)
 }
 
 // cutRanked moves the first out, so that they are freed before the rest.

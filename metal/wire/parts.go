@@ -20,8 +20,9 @@ const (
 	// maxParts bounds what the parts of a message take if they are empty. The most have reports about
 	// the disk cache, with one for each new block, or for each that must be removed.
 	maxParts = 24 << 20
-	// fewBytes cannot have many parts, and are not counted.
-	fewBytes = 64 << 10
+	// maxEventParts is the same of an event of an answer, of which each request has one: the most
+	// have log-probabilities, some hundred.
+	maxEventParts = 1 << 20
 )
 
 var errParts = errors.New("the message has too many parts")
@@ -34,12 +35,16 @@ func newBounded() bounded { return bounded{encoding.GetCodecV2("proto")} }
 // Unmarshal implements encoding.CodecV2.
 func (c bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
-	if !ok || data.Len() <= fewBytes {
+	most := maxParts
+	if _, event := v.(*GenerateEvent); event {
+		most = maxEventParts
+	}
+	if !ok || data.Len() <= 2*most/messageBytes { // no more parts than that, of two bytes each
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer whole.Free()
-	if partsLeft(whole.ReadOnlyData(), m.ProtoReflect().Descriptor(), maxParts) < 0 {
+	if partsLeft(whole.ReadOnlyData(), m.ProtoReflect().Descriptor(), most) < 0 {
 		return errParts
 	}
 	return c.CodecV2.Unmarshal(mem.BufferSlice{whole}, v)

@@ -2331,7 +2331,7 @@ type CallDelta struct {
 	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	// written is the raw text of a call that is not complete: a limit cut it, or it is
 	// malformed; a client that has not passed a malformed call on treats it as text of
-	// the answer.
+	// the answer. All pieces of one before ended belong to it.
 	Written       string `protobuf:"bytes,4,opt,name=written,proto3" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
