@@ -37,6 +37,9 @@ type Bodies struct {
 	// SendBuffer is the size of the buffer from which a body is sent on, or of the body if that is
 	// shorter. It counts with the body; 0 for bodies that are not sent.
 	SendBuffer int64
+	// ReceiveBuffer is the memory of the kernel for a large body that arrives, see Arriving. It counts
+	// with the body until that is complete.
+	ReceiveBuffer int64
 
 	mu      sync.Mutex // guards the fields after it, and the bytes of all bodies
 	held    int64
@@ -59,6 +62,8 @@ type body struct {
 	owner *owner
 	at    *list.Element // nil once it is complete or interrupted
 	bytes int64
+	// receiving is the part of it that the kernel has until the body is complete.
+	receiving int64
 	// interrupt stops reading this body.
 	interrupt func()
 	crowded   bool
@@ -178,6 +183,9 @@ func (b *body) move(to string) bool {
 
 // read reads into a buffer that doubles when it is full.
 func (b *body) read(from io.Reader, promised, limit int64) ([]byte, error) {
+	if large(promised) {
+		b.receiving = b.room.ReceiveBuffer
+	}
 	data := make([]byte, probeBytes)
 	n, err := from.Read(data) // a client that sends nothing uses no more memory than this
 	data = data[:n]
@@ -240,6 +248,7 @@ func (b *body) grow(size int64) bool {
 	if size > smallBytes {
 		most = int64(largeShare * float64(most))
 	}
+	size += b.receiving
 	for !b.crowded && !b.fits(size, most) {
 		if !r.makeRoom(b, size) {
 			return false

@@ -19,7 +19,7 @@ import (
 // serveAt serves a handler on a Listener, and returns a connection to it with small
 // buffers of its own.
 func serveAt(t *testing.T, h http.HandlerFunc) *net.TCPConn {
-	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	raw, err := intake.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

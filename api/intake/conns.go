@@ -124,6 +124,7 @@ type Conn struct {
 	headOnce sync.Once // of counting a head that is refused
 	endOnce  sync.Once // of giving its place back
 	aborted  atomic.Bool
+	raised   atomic.Bool // its receive buffer
 	reads    reading
 
 	// Guarded by the listener's mu.
@@ -323,7 +324,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 // connection is not closed in favour of another one while its client reads.
 func Arrived(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
-		c.receives(servingBytes)
+		c.lower()
 		c.room.arrived()
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
@@ -345,7 +346,7 @@ func Pause(ctx context.Context) {
 
 // ended returns the connection to those that wait for a request.
 func (c *Conn) ended() {
-	c.receives(receiveBytes)
+	c.lower()
 	c.room.release(false)
 	c.reads.end()
 	c.leaves()

@@ -73,10 +73,11 @@ func (l *Limited) End() {
 	}
 }
 
-// Lift removes the limits, once the client has authenticated. No Read may be in progress.
+// Lift removes the limits, also that of Listen, once the client has authenticated. No Read may be in progress.
 func (l *Limited) Lift() {
 	l.End()
 	l.left = unlimited
+	receives(l.Conn, bodyBytes)
 }
 
 // Read implements net.Conn.

@@ -36,6 +36,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/tunnel"
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/logs"
 	"metalfleet.dev/metalfleet/api/tracing"
@@ -276,11 +277,11 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	if c.Links, err = agent.Connect(cluster); err != nil {
 		return c, err
 	}
-	if c.Listener, err = net.Listen("tcp", f.listen); err != nil {
+	if c.Listener, err = intake.Listen(f.listen); err != nil {
 		return c, fmt.Errorf("--listen: %w", err)
 	}
 	if f.metrics != "" {
-		if c.Metrics, err = net.Listen("tcp", f.metrics); err != nil {
+		if c.Metrics, err = intake.Listen(f.metrics); err != nil {
 			return c, fmt.Errorf("--metrics: %w", err)
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/logs"
 	"metalfleet.dev/metalfleet/api/tracing"
 	"metalfleet.dev/metalfleet/gateway"
@@ -197,10 +198,10 @@ func (f flags) open() (o gateway.Options, err error) {
 		flag, address, what string
 		listen              func(address string) (net.Listener, error)
 	}{
-		{to: &o.Front, flag: "listen", address: f.listen, what: "clients", listen: tcp},
-		{to: &o.Health, flag: "health", address: f.health, what: "probes", listen: tcp},
-		{to: &o.Metrics, flag: "metrics", address: f.metrics, what: "scrapes", listen: tcp},
-		{to: &o.Tunnels, flag: "tunnels", address: f.tunnels, what: "tunnels", listen: tcp},
+		{to: &o.Front, flag: "listen", address: f.listen, what: "clients", listen: intake.Listen},
+		{to: &o.Health, flag: "health", address: f.health, what: "probes", listen: intake.Listen},
+		{to: &o.Metrics, flag: "metrics", address: f.metrics, what: "scrapes", listen: intake.Listen},
+		{to: &o.Tunnels, flag: "tunnels", address: f.tunnels, what: "tunnels", listen: intake.Listen},
 		{to: &o.Logs, flag: "logs", address: f.logs, what: "readers of logs", listen: maclogs.Listen},
 	} {
 		if l.address == "" && (l.to == &o.Tunnels || l.to == &o.Logs) {
@@ -217,8 +218,6 @@ func (f flags) open() (o gateway.Options, err error) {
 	}
 	return o, nil
 }
-
-func tcp(address string) (net.Listener, error) { return net.Listen("tcp", address) }
 
 func newLogger(to io.Writer, verbose bool, format logs.Format) logr.Logger {
 	level := slog.LevelInfo

@@ -26,7 +26,7 @@ const portEnd = 2 * time.Second
 // 1 MiB of headers each.
 func servePorts(mgr ctrl.Manager, config *rest.Config, s settings) error {
 	if !off(s.health) {
-		l, err := net.Listen("tcp", s.health)
+		l, err := intake.Listen(s.health)
 		if err != nil {
 			return fmt.Errorf("listen for probes (--health-bind-address): %w", err)
 		}
@@ -41,7 +41,7 @@ func servePorts(mgr ctrl.Manager, config *rest.Config, s settings) error {
 	if off(s.metrics) {
 		return nil
 	}
-	l, err := net.Listen("tcp", s.metrics)
+	l, err := intake.Listen(s.metrics)
 	if err != nil {
 		return fmt.Errorf("listen for metrics (--metrics-bind-address): %w", err)
 	}

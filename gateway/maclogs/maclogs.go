@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/scrape"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
@@ -33,7 +34,7 @@ func Listen(address string) (net.Listener, error) {
 	if !scrape.Open(address) {
 		return nil, fmt.Errorf("%s is no address of the loopback interface: logs are for those who may forward ports of this Pod; use 127.0.0.1:8083", address)
 	}
-	return net.Listen("tcp", address)
+	return intake.Listen(address)
 }
 
 // Handler serves GET /logs/MAC, the agent's log, and /logs/MAC/ENGINE, where ENGINE is

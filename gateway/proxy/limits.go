@@ -48,6 +48,7 @@ func (l *limits) boundUnread(w *reply, r *http.Request) error {
 
 // readBody reads a request body; its memory counts until release is called.
 func (l *limits) readBody(c caller, w *reply, r *http.Request) (body []byte, release func(), err error) {
+	intake.Arriving(r.Context(), r.ContentLength)
 	body, err = l.ReadBody(w, r, func(interrupt func()) (body []byte, err error) {
 		body, release, err = l.bodies.Read(r.Body, c.share(), r.ContentLength, l.MaxBodyBytes, interrupt)
 		if err == nil {

@@ -69,7 +69,7 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 // Start listens until ctx ends.
 func (s *Server) Start(ctx context.Context) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	l, err := intake.Listen(s.Address)
 	if err != nil {
 		return fmt.Errorf("listen for reports of gateways (--demand-bind-address): %w", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
@@ -54,7 +53,7 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 // Start listens until ctx ends.
 func (s *Server) Start(ctx context.Context) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	l, err := intake.Listen(s.Address)
 	if err != nil {
 		return fmt.Errorf("listen for external metrics requests (--metrics-api-bind-address): %w", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -50,7 +49,7 @@ func (*Server) NeedLeaderElection() bool { return false }
 
 // Start listens until ctx ends.
 func (s *Server) Start(ctx context.Context) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	l, err := intake.Listen(s.Address)
 	if err != nil {
 		return fmt.Errorf("listen for KEDA (--keda-bind-address): %w", err)
 	}
