@@ -40,6 +40,9 @@ type Bodies struct {
 	// ReceiveBuffer is the memory of the kernel for a large body that arrives, see Arriving. It counts
 	// with the body until that is complete.
 	ReceiveBuffer int64
+	// Keyed is true if clients need a key: heads of those that have shown none, which Own has not
+	// counted, give way to all else. They may come from any number of addresses.
+	Keyed bool
 
 	mu      sync.Mutex // guards the fields after it, and the bytes of all bodies
 	held    int64
@@ -67,6 +70,8 @@ type body struct {
 	// interrupt stops reading this body.
 	interrupt func()
 	crowded   bool
+	// stranger is true for the head of a client that has shown no key.
+	stranger bool
 }
 
 // Read reads a request body of at most limit bytes. Its memory counts against its owner
@@ -169,9 +174,11 @@ func (b *body) move(to string) bool {
 	r := b.room
 	r.mu.Lock()
 	if b.owner.name == to {
+		b.stranger = false
 		r.mu.Unlock()
 		return true
 	}
+	b.stranger = false
 	bytes, arriving := b.bytes, b.at != nil
 	b.leave()
 	if b.owner = r.join(to); arriving {
@@ -271,17 +278,28 @@ func (b *body) fits(size, most int64) bool {
 	return b.owner.bytes-b.bytes+size <= free
 }
 
-// makeRoom drops the oldest incomplete body of the owner with the most memory. The body
+// makeRoom drops the oldest incomplete body of the owner with the most memory: first of strangers,
+// and for a stranger of no other. The body
 // that asks is dropped only if it is the one, because it does make progress. It returns
 // false if there is no other, or if all others hold less than the owner of the one that
 // asks. The lock is held.
 func (r *Bodies) makeRoom(asks *body, size int64) bool {
 	mine := asks.owner.bytes - asks.bytes + size
-	var most *owner
+	var most, stranger *owner
 	for _, o := range r.owners {
-		if o.arriving.Len() > 0 && (o == asks.owner || o.bytes > mine) && (most == nil || o.bytes > most.bytes) {
+		if o.arriving.Len() == 0 {
+			continue
+		}
+		first := o.arriving.Front().Value.(*body)
+		if first.stranger && o.bytes > 0 && (stranger == nil || o.bytes > stranger.bytes) {
+			stranger = o
+		}
+		if (o == asks.owner || o.bytes > mine) && (first.stranger || !asks.stranger) && (most == nil || o.bytes > most.bytes) {
 			most = o
 		}
+	}
+	if stranger != nil && !asks.stranger {
+		most = stranger
 	}
 	if most == nil {
 		return false

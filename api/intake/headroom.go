@@ -41,6 +41,7 @@ func (h *headRoom) grow(owner string, bytes int64, interrupt func()) bool {
 	}
 	if h.held == nil {
 		h.held = h.bodies.begin(owner, interrupt)
+		h.held.stranger = h.bodies.Keyed
 	}
 	return bytes <= h.held.bytes || h.held.grow(bytes)
 }

@@ -121,7 +121,7 @@ func New(c Config) *Proxy {
 		c.Draining = func() bool { return false }
 	}
 	m := newMetrics(c.Registry, c.Table)
-	bodies := &intake.Bodies{Max: c.MaxHeldBytes, SendBuffer: sendBuffer, ReceiveBuffer: intake.BodyBuffer}
+	bodies := &intake.Bodies{Max: c.MaxHeldBytes, SendBuffer: sendBuffer, ReceiveBuffer: intake.BodyBuffer, Keyed: c.Keys != nil}
 	c.Registry.MustRegister(bodies)
 	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, pace: newPace(), metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
 		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout, decoding: newDecoding()}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}

@@ -1,0 +1,48 @@
+package intake
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+// TestHeadsWithoutAKeyGiveWayToTenants: heads of any number of addresses fill the memory, and none
+// of them takes what a tenant has or needs. Without keys, all addresses share.
+func TestHeadsWithoutAKeyGiveWayToTenants(t *testing.T) {
+	const addresses, each = 64, 16 << 10
+	for _, keyed := range []bool{true, false} {
+		b := &Bodies{Max: addresses * each, Keyed: keyed}
+		cut := 0
+		strangers := make([]headRoom, addresses)
+		for i := range strangers {
+			strangers[i].bodies = b
+			if !strangers[i].grow(fmt.Sprint("10.0.0.", i), each, func() { cut++ }) {
+				t.Fatal("there is no memory for the first heads")
+			}
+		}
+		upload := func(size int) (release func(), err error) {
+			_, release, err = b.Read(io.LimitReader(strings.NewReader(strings.Repeat(" ", size)), int64(size)), "tenant", int64(size), 1<<20, func() { t.Error("a tenant's body gave way") })
+			return release, err
+		}
+		release, err := upload(2 * each)
+		if (err == nil) != keyed {
+			t.Errorf("keyed %t: a tenant's body gets %v", keyed, err)
+		}
+		if !keyed {
+			continue
+		}
+		if _, err := upload(4 * each); err != nil || cut == 0 {
+			t.Errorf("a tenant's second body gets %v, and %d heads gave way", err, cut)
+		}
+		held := &headRoom{bodies: b}
+		if !held.grow("10.0.1.1", each, func() { t.Error("a head with a key gave way") }) || held.own("tenant") != nil {
+			t.Error("there is no memory for a tenant's head")
+		}
+		for i := range 2 * addresses {
+			late := &headRoom{bodies: b}
+			late.grow(fmt.Sprint("10.0.2.", i), each, func() {})
+		}
+		release()
+	}
+}
