@@ -84,8 +84,9 @@ type address struct {
 	count   int
 	serving list.List
 	// fresh connections have not completed a request yet, used ones have; closing ones are closed,
-	// but their clients have not read everything.
-	fresh, used, closing list.List
+	// but their clients have not read everything. known ones wait like used ones: their clients have a
+	// key.
+	fresh, used, known, closing list.List
 }
 
 // stalled returns the connection whose client is the latest; nil if all read.
@@ -106,7 +107,7 @@ func (a *address) waiting(now time.Time) *Conn {
 	if c := a.stalled(now); c != nil {
 		return c
 	}
-	for _, l := range []*list.List{&a.closing, &a.fresh, &a.used} {
+	for _, l := range []*list.List{&a.closing, &a.fresh, &a.used, &a.known} {
 		if first := l.Front(); first != nil {
 			return first.Value.(*Conn)
 		}
@@ -129,7 +130,9 @@ type Conn struct {
 
 	// Guarded by the listener's mu.
 	address *address
-	owner   string     // of its request; empty if unknown
+	owner   string // of its request; empty if unknown
+	known   bool   // a request of it had a key
+	entered time.Time
 	in      *list.List // nil if it is closed
 	at      *list.Element
 	gone    bool
@@ -184,7 +187,10 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	case l.PerAddress > 0 && a.count >= l.PerAddress:
 		old, why = a.waiting(time.Now()), noAddress
 	case l.Total > 0 && l.count >= l.Total:
-		if old, why = l.heaviest(a), noTotal; old == nil && a.count < few && l.count < l.Total+l.Total/keptShare {
+		if old = l.stranger(time.Now()); old == nil {
+			old = l.heaviest(a)
+		}
+		if why = noTotal; old == nil && a.count < few && l.count < l.Total+l.Total/keptShare {
 			why = ""
 		}
 	}
@@ -199,7 +205,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 		return nil, why
 	}
 	l.addresses[name] = a
-	c.address = a
+	c.address, c.entered = a, time.Now()
 	a.count++
 	l.count++
 	c.move(&a.fresh)
@@ -339,7 +345,7 @@ func Pause(ctx context.Context) {
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
 		if c.in == &c.address.serving {
-			c.move(&c.address.used)
+			c.wait()
 		}
 	}
 }
@@ -353,8 +359,17 @@ func (c *Conn) ended() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.disown()
-	c.move(&c.address.used)
+	c.wait()
 	c.heads.end()
+}
+
+// wait moves the connection to those that wait for their client; the lock is held.
+func (c *Conn) wait() {
+	if c.known {
+		c.move(&c.address.known)
+	} else {
+		c.move(&c.address.used)
+	}
 }
 
 const (

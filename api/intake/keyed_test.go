@@ -1,10 +1,13 @@
 package intake
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestHeadsWithoutAKeyGiveWayToTenants: heads of any number of addresses fill the memory, and none
@@ -44,5 +47,61 @@ func TestHeadsWithoutAKeyGiveWayToTenants(t *testing.T) {
 			late.grow(fmt.Sprint("10.0.2.", i), each, func() {})
 		}
 		release()
+	}
+}
+
+// TestConnectionsWithoutAKeyGiveWayToTenants: idle ones of many addresses are closed before the
+// uploads of a tenant's address, which has more connections than each of these.
+func TestConnectionsWithoutAKeyGiveWayToTenants(t *testing.T) {
+	for _, keyed := range []bool{true, false} {
+		l := &Listener{Total: 64, Bodies: &Bodies{Keyed: keyed}}
+		enter := func(address string) (*Conn, context.Context, reason) {
+			client, server := net.Pipe()
+			t.Cleanup(func() { _ = client.Close() })
+			c := &Conn{Conn: server, listener: l}
+			_, why := l.enter(c, address)
+			return c, Context(context.Background(), c), why
+		}
+		var mine []*Conn
+		for range 8 { // uploads
+			c, ctx, _ := enter("tenant")
+			Know(ctx)
+			mine = append(mine, c)
+		}
+		for range 8 { // idle between requests
+			c, ctx, _ := enter("tenant")
+			Know(ctx)
+			Arrived(ctx)
+			c.ended()
+			mine = append(mine, c)
+		}
+		for i := range 24 {
+			c, ctx, _ := enter(fmt.Sprint("idle", i))
+			Arrived(ctx)
+			c.ended()
+		}
+		for i := range 24 {
+			c, _, _ := enter(fmt.Sprint("silent", i))
+			c.entered = time.Now().Add(-strangerTime)
+		}
+		for i := range 48 {
+			address := "tenant"
+			if i%2 == 1 {
+				address = fmt.Sprint("late", i)
+			}
+			_, ctx, why := enter(address)
+			if Know(ctx); why != replaced {
+				t.Errorf("a connection is %q, want %q", why, replaced)
+			}
+		}
+		cut := 0
+		for _, c := range mine {
+			if c.gone {
+				cut++
+			}
+		}
+		if (cut == 0) != keyed {
+			t.Errorf("keyed %t: %d connections of the tenant are closed", keyed, cut)
+		}
 	}
 }

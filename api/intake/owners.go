@@ -1,7 +1,9 @@
 package intake
 
 import (
+	"container/list"
 	"context"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/openai"
 )
@@ -51,4 +53,55 @@ func (c *Conn) disown() {
 		delete(l.owned, c.owner)
 	}
 	c.owner = ""
+}
+
+// strangerTime is how long a client may take to send the head of its first request.
+const strangerTime = time.Second
+
+// Know marks the connection of a context: its client has a key.
+func Know(ctx context.Context) {
+	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
+		c.known = true
+	}
+}
+
+// stranger returns the connection to sacrifice first where clients need a key, nil if there is none: one
+// that idles without a key, or else has sent none in strangerTime, of the address with the most of
+// these. Strangers may have any number of addresses with few connections each. The lock is held.
+func (l *Listener) stranger(now time.Time) (out *Conn) {
+	if l.Bodies == nil || !l.Bodies.Keyed {
+		return nil
+	}
+	if out = l.most(func(a *address) (*Conn, int) { return strangers(now, &a.closing, &a.used) }); out != nil {
+		return out
+	}
+	before := now.Add(-strangerTime)
+	return l.most(func(a *address) (*Conn, int) { return strangers(before, &a.fresh) })
+}
+
+// most returns the connection of the address for which of counts the most; nil if all count none.
+func (l *Listener) most(of func(*address) (*Conn, int)) (out *Conn) {
+	most := 0
+	for _, a := range l.addresses {
+		if c, n := of(a); n > most {
+			out, most = c, n
+		}
+	}
+	return out
+}
+
+// strangers counts the connections without a key that were there before a time, and returns the first.
+func strangers(before time.Time, of ...*list.List) (first *Conn, n int) {
+	for _, l := range of {
+		for at := l.Front(); at != nil; at = at.Next() {
+			if c := at.Value.(*Conn); !c.known && !c.entered.After(before) {
+				if n++; first == nil {
+					first = c
+				}
+			}
+		}
+	}
+	return first, n
 }

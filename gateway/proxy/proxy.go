@@ -232,6 +232,9 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 	if !to.open {
 		c, refused = p.gate.admit(ctx, w, r)
 	}
+	if refused == nil && c.tenant() != "" {
+		intake.Know(r.Context())
+	}
 	if err := p.pace.await(ctx, c.share(), to.open, r); err != nil {
 		return err
 	}
