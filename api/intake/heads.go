@@ -42,6 +42,8 @@ type heads struct {
 	twice bool
 	// bytes and lines of the current head; over is the number of the first head with too many.
 	bytes, lines, over int
+	// reads of the current head.
+	reads int
 	// begun counts the requests that reached a handler, where one is now if serving is true.
 	begun   int
 	serving bool
@@ -50,9 +52,16 @@ type heads struct {
 // lineBytes are kept of each line: longer header names are irrelevant.
 const lineBytes = 64
 
+// A head may arrive in headReads pieces, and one more for each headPiece bytes: each takes the processor
+// as long as a thousand bytes.
+const headReads, headPiece = 256, 64
+
 func (h *heads) see(p []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.skip == 0 {
+		h.reads++
+	}
 	for len(p) > 0 && h.encoded == 0 && h.over == 0 {
 		if h.skip > 0 {
 			n := min(h.skip, int64(len(p)))
@@ -64,7 +73,7 @@ func (h *heads) see(p []byte) {
 		n := min(len(part), lineBytes-len(h.line))
 		h.line, h.cut = append(h.line, part[:n]...), h.cut || n < len(part)
 		h.bytes += len(p) - len(rest)
-		if p = rest; h.maxBytes > 0 && h.bytes > h.maxBytes {
+		if p = rest; h.maxBytes > 0 && (h.bytes > h.maxBytes || h.reads > headReads+h.bytes/headPiece) {
 			h.over, h.line = h.seen+1, nil
 		} else if whole {
 			h.ended()
@@ -84,7 +93,7 @@ func (h *heads) ended() {
 		}
 		return
 	}
-	h.within, h.bytes = false, 0
+	h.within, h.bytes, h.reads = false, 0, 0
 	if h.seen++; h.encoding || h.odd { // the end of the body is unknown
 		h.encoded, h.twice, h.line = h.seen, h.encoding && h.sized, nil
 		return
@@ -142,7 +151,7 @@ func (h *heads) memory() int64 {
 func (h *heads) refusal() *openai.Error {
 	limits := fmt.Sprintf("%d header lines", h.max)
 	if h.maxBytes > 0 {
-		limits += fmt.Sprintf(" or %d bytes of headers", h.maxBytes)
+		limits += fmt.Sprintf(" or %d bytes of headers, or sends them in too many pieces", h.maxBytes)
 	}
 	return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: openai.TypeInvalidRequest,
 		Message: fmt.Sprintf("The request has more than %s. Send fewer.", limits)}

@@ -210,3 +210,26 @@ func TestLongHeadsCountAsBodies(t *testing.T) {
 	holds <- nil
 	eventually(t, "nothing counts after the request", func() bool { return bodies.Held() == 0 })
 }
+
+// TestAHeadInTinyPiecesIsRefused: each piece takes processor time. A body may arrive so.
+func TestAHeadInTinyPiecesIsRefused(t *testing.T) {
+	h := heads{max: 200, maxBytes: 64 << 10}
+	send := func(text string) (pieces int) {
+		for i := range text {
+			if h.see([]byte(text[i : i+1])); h.tooMany() {
+				return i
+			}
+		}
+		return len(text)
+	}
+	for range 3 {
+		for _, text := range []string{"POST / HTTP/1.1\nHost: x\nContent-Length: 2000\n\n", strings.Repeat(" ", 2000)} {
+			if n := send(text); n != len(text) {
+				t.Fatalf("refused after %d of %d pieces", n, len(text))
+			}
+		}
+	}
+	if n := send("GET / HTTP/1.1\nX: " + strings.Repeat("y", 2000)); n > 2*headReads {
+		t.Errorf("%d pieces of a head are read", n)
+	}
+}
