@@ -3,6 +3,7 @@ package sandbox
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,9 +25,16 @@ func profile(r Rules, program string) string {
 	line("(deny process-fork)")
 	line("(deny signal (target others))")
 	line("(deny file-write*)")
+	// A second name of a file would be one below a folder that may be read and written.
+	line("(deny file-link file-clone)")
+	// By these another process, without a sandbox, would do it.
+	line("(deny job-creation lsopen appleevent-send mach-priv-task-port)")
 	line(`(allow file-write-data (literal "/dev/null"))`)
 	// What belongs to people and to the agent, and other models.
-	secrets := append([]string{"/Users", "/Volumes", "/private/tmp", "/private/var/root"}, stateFolder(r)...)
+	secrets := append([]string{"/Users", "/Volumes", "/private/tmp", "/private/var/root", "/usr/local", "/Library/Logs"}, stateFolder(r)...)
+	for _, path := range r.Read {
+		secrets = append(secrets, around(path)...)
+	}
 	for _, path := range r.Write {
 		secrets = append(secrets, filepath.Dir(path))
 	}
@@ -45,6 +53,16 @@ func profile(r Rules, program string) string {
 	// Darwin's compiler of Metal kernels keeps its output in this folder.
 	line(`(allow file-read* file-write* (regex #"^/private/var/folders/[^/]+/[^/]+/C/"))`)
 	return b.String()
+}
+
+// around is the top folder of a model, in which those of others may lie, unless it is one of the system's.
+func around(path string) []string {
+	top, _, below := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	system := []string{"Applications", "Library", "System", "bin", "dev", "etc", "private", "sbin", "usr", "var"}
+	if !below || slices.Contains(system, top) {
+		return nil
+	}
+	return []string{"/" + top}
 }
 
 // stateFolder is the agent's, in which it keeps its identity: the socket lies

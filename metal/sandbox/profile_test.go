@@ -28,6 +28,8 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 		{`(deny file-read* (subpath "/fast/cache"))`, `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
 		{`(allow file-read* file-write* (subpath "/fast/cache/model-a"))`, `(deny file-write-flags file-write-acl (subpath "/fast/cache/model-a"))`},
 		{"(deny file-write*)", `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
+		{`(deny file-read* (subpath "/models"))`, `(allow file-read* (subpath "/models/a \"quoted\" name.gguf"))`},
+		{`(deny file-read* (subpath "/usr/local"))`, `(allow file-read* (subpath "/usr/local/metalfleet/current"))`},
 		{`(deny file-read* (subpath "/Users"))`, `(allow file-read* (subpath "/models/a \"quoted\" name.gguf"))`},
 	} {
 		before, ok1 := at[order[0]]
@@ -42,7 +44,10 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 	if denied < 0 || allowed < denied {
 		t.Errorf("the agent's folder may be read in\n%s", elsewhere)
 	}
-	for _, always := range []string{"(deny network-outbound)", "(deny process-fork)"} {
+	for _, always := range []string{
+		"(deny network-outbound)", "(deny process-fork)", "(deny file-link file-clone)",
+		"(deny job-creation lsopen appleevent-send mach-priv-task-port)",
+	} {
 		if _, ok := at[always]; !ok {
 			t.Errorf("want %s", always)
 		}
