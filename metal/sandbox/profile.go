@@ -25,7 +25,7 @@ func profile(r Rules, program string) string {
 	line("(deny process-fork)")
 	line("(deny signal (target others))")
 	line("(deny file-write*)")
-	// A second name of a file would be one below a folder that may be read and written.
+	// By a second name in a folder that may be written, any file could be read.
 	line("(deny file-link file-clone)")
 	// By these another process, without a sandbox, would do it.
 	line("(deny job-creation lsopen appleevent-send mach-priv-task-port)")
