@@ -19,14 +19,18 @@ func TestOnDemandModelsTakeAShareOfADisk(t *testing.T) {
 			r.Spec.Model.Digest, r.Spec.Model.Files = digest, []model.File{{Path: "m.gguf", Bytes: bytes}}
 		}
 	}
+	file := func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = "file://m.gguf" }
 	other := func(r *v1alpha1.ModelReplica) { r.Namespace = "other" }
 	for name, c := range map[string]struct {
 		bound, next v1alpha1.ModelReplica
 		rules       Rules
+		stored      bool // the weights of next are on the disk too
 		placed      bool
 	}{
 		"more than half":            {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib)), next: replica("r", gib, onDemand, stores("y", 30*gib)), rules: half},
 		"exactly half":              {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib)), next: replica("r", gib, onDemand, stores("y", 10*gib)), rules: half, placed: true},
+		"more, and stored before":   {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib)), next: replica("r", gib, onDemand, stores("y", 30*gib)), rules: half, stored: true},
+		"files in place":            {bound: replica("b", gib, onDemand, on("a"), stores("x", 60*gib)), next: replica("r", gib, onDemand, stores("y", 30*gib), file), rules: half, placed: true},
 		"the same weights":          {bound: replica("b", gib, onDemand, on("a"), stores("x", 60*gib)), next: replica("r", gib, onDemand, stores("x", 60*gib)), rules: half, placed: true},
 		"the first":                 {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib), other), next: replica("r", gib, onDemand, stores("y", 55*gib)), rules: half, placed: true},
 		"a revision of it":          {bound: replica("b", gib, onDemand, on("a"), stores("x", 40*gib), of("d")), next: replica("r", gib, onDemand, stores("y", 40*gib), of("d")), rules: half, placed: true},
@@ -38,6 +42,11 @@ func TestOnDemandModelsTakeAShareOfADisk(t *testing.T) {
 		n := c.bound.Spec.Model.Bytes()
 		m.Status.Disk.FreeBytes, m.Status.Disk.WeightsBytes = 100*gib-n, n
 		m.Status.Weights = []v1alpha1.StoredWeights{{Digest: c.bound.Spec.Model.Digest, Bytes: n}}
+		if c.stored {
+			m.Status.Weights = append(m.Status.Weights, v1alpha1.StoredWeights{Digest: c.next.Spec.Model.Digest, Bytes: c.next.Spec.Model.Bytes()})
+		}
+		m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", Source: "file://m.gguf", State: v1alpha1.InspectionResolved,
+			Model: &model.Record{Source: "file://m.gguf", Digest: "y"}}}
 		d := NewSnapshot([]v1alpha1.MacNode{m}, []v1alpha1.ModelReplica{c.bound}, now).Under(c.rules).Pick(&c.next)
 		if (d.Mac == "a") != c.placed || !c.placed && !strings.Contains(d.Message, "replicasPerMac") {
 			t.Errorf("%s: placed on %q: %s", name, d.Mac, d.Message)

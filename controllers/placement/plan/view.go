@@ -74,7 +74,7 @@ func (v *view) fits(i int) (kind, bool) {
 		return full, false
 	case v.crowds(st):
 		return crowded, false
-	case f.fetch > 0 && v.crowdsDisk(st):
+	case v.crowdsDisk(st):
 		return crowdedDisk, false
 	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return noDisk, false
@@ -112,7 +112,8 @@ func (v *view) crowds(st *state) bool {
 }
 
 // crowdsDisk reports whether the OnDemand models of the replica's namespace would take more than
-// its share of a Mac's disk: its limit of memory does not count these. The first model fits in any
+// its share of a Mac's disk: its limit of memory does not count these. Weights that are stored there
+// count too: without the replica, the Mac could remove them. The first model fits in any
 // case, and revisions of one deployment replace one another.
 func (v *view) crowdsDisk(st *state) bool {
 	most := v.s.rules.of(v.r.Namespace).perMac
@@ -134,10 +135,10 @@ func (v *view) crowdsDisk(st *state) bool {
 			add(r)
 		}
 	}
-	if len(weights) == 0 {
+	before := bytes
+	if add(v.r); before == 0 || bytes == before {
 		return false
 	}
-	add(v.r)
 	disk := &st.mac.Status.Disk
 	return float64(bytes) > float64(disk.FreeBytes+disk.WeightsBytes)*float64(most)/fleet.MaxAssignments
 }
