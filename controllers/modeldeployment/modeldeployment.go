@@ -200,7 +200,7 @@ func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error
 		}
 		noRoom = cmp.Or(noRoom, err)
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
-		if onDemand := replica.Spec.Residency.OnDemand(); onDemand && !residency.OnDemand() && replica.Spec.NodeName != "" {
+		if replica.Spec.NodeName != "" && replica.Spec.Residency.OnDemand() != residency.OnDemand() {
 			residency = replica.Spec.Residency // placement changes it, if the rules and the Mac allow that
 		}
 		cache := fleet.Cache(spec.PrefixCache, replica.Spec.PrefixCache)

@@ -65,3 +65,39 @@ func TestAttackEditsOfADeploymentWithManyReplicas(t *testing.T) {
 		}
 	}
 }
+
+// TestAResidencyThatRulesLimitIsPlacements: a replica on a Mac keeps its policy until placement has asked
+// the rules and the Mac, in both directions; until there is a Mac it follows.
+func TestAResidencyThatRulesLimitIsPlacements(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	always, onDemand := v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}, v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60}
+	for _, c := range []struct {
+		mac                string
+		before, next, want v1alpha1.Residency
+	}{
+		{mac: "m", before: always, next: onDemand, want: always},
+		{mac: "m", before: onDemand, next: always, want: onDemand},
+		{before: always, next: onDemand, want: onDemand},
+		{before: onDemand, next: always, want: always},
+		{mac: "m", before: v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand}, next: onDemand, want: onDemand},
+	} {
+		replica := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r", UID: "r"}}
+		replica.Spec.NodeName, replica.Spec.Residency = c.mac, c.before
+		r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(&replica).Build()}
+		var list v1alpha1.ModelReplicaList
+		if err := r.Client.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		s := &scope{deployment: &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d"}}, replicas: list.Items}
+		s.deployment.Spec.Residency.Policy = c.next.Policy
+		if c.next.Policy == v1alpha1.ResidencyOnDemand {
+			s.deployment.Spec.Residency.IdleSeconds = &c.next.IdleSeconds
+		}
+		if err := r.follow(t.Context(), s, ""); err != nil || s.replicas[0].Spec.Residency != c.want {
+			t.Errorf("on %q, %+v became %+v for %+v, %v", c.mac, c.before, s.replicas[0].Spec.Residency, c.next, err)
+		}
+	}
+}

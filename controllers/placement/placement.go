@@ -3,7 +3,7 @@
 // namespaces in turns. A pass that takes long ends, and another continues (round).
 //
 // It owns spec.nodeName of a replica (bound once), spec.prefetchNodeName until then, its
-// condition Placed, the change of a bound replica from OnDemand to Always, and the deletion of
+// condition Placed, the residency policy of a bound replica, and the deletion of
 // replicas that make room for one of a higher priority, or for one of a new revision that may swap. It decides nothing: package plan
 // does, on a snapshot, by the administrator's rules (plan.Rules); a decision is assumed in
 // the snapshot first, and dropped with it at the end of the pass if it could not be

@@ -24,8 +24,8 @@ func residencyChanged() predicate.Predicate {
 	}}
 }
 
-// reserve makes bound OnDemand replicas Always whose deployments want that, as far as the rules
-// and their Macs allow, and reports in their condition Placed why one stays OnDemand. Their
+// reserve gives bound replicas the residency policy that their deployments want, as far as the rules
+// and their Macs allow, and reports in their condition Placed why one keeps its own. Their
 // deployments change every other field of theirs.
 func (r *Reconciler) reserve(ctx context.Context, s *plan.Snapshot, w *writes, replicas []v1alpha1.ModelReplica) error {
 	var deployments v1alpha1.ModelDeploymentList
@@ -40,23 +40,29 @@ func (r *Reconciler) reserve(ctx context.Context, s *plan.Snapshot, w *writes, r
 	for _, replica := range boundOf(replicas) {
 		message := "placed on " + replica.Spec.NodeName
 		residency, known := wanted[replica.Spec.DeploymentRef.UID]
-		keeps := false
-		if known && replica.Spec.Residency.OnDemand() && !residency.OnDemand() && !fleet.Released(replica) {
-			if why := s.Reserve(replica, residency); why != "" {
+		placed, changes := placedTrue(replica), false
+		if onDemand := replica.Spec.Residency.OnDemand(); known && onDemand != residency.OnDemand() && !fleet.Released(replica) {
+			why := s.ChangeResidency(replica, residency)
+			switch changes = why == ""; {
+			case changes:
+			case onDemand:
 				message += "; it stays OnDemand: " + why
-			} else {
-				keeps = true
+			default:
+				message += "; it stays Always: " + why
+			}
+			if !changes && !placed {
+				r.round.lookAgain(sayAfter) // this pass reports the Mac, and no watch the condition
 			}
 		}
-		c := meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced)
-		if !keeps && c.Message == message {
+		reports := placed && meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced).Message != message
+		if !changes && !reports {
 			continue
 		}
 		due.add(replica, func() {
-			if keeps {
-				w.specWrite(replica.UID, func() error { return r.keep(ctx, replica, residency) })
+			if changes {
+				w.specWrite(replica.UID, func() error { return r.change(ctx, replica, residency) })
 			}
-			if c.Message != message {
+			if reports {
 				w.deferStatus(replica.UID, func() error {
 					return r.report(ctx, replica, status.True(v1alpha1.ConditionPlaced, v1alpha1.ReasonPlaced, message))
 				})
@@ -98,11 +104,11 @@ func (d *residencyWrites) begin() (left bool) {
 	return false
 }
 
-// boundOf returns the replicas whose condition reports a Mac, in the order of placement.
+// boundOf returns the replicas that have a Mac, in the order of placement.
 func boundOf(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for i := range replicas {
-		if r := &replicas[i]; r.DeletionTimestamp.IsZero() && r.Spec.NodeName != "" && placedTrue(r) {
+		if r := &replicas[i]; r.DeletionTimestamp.IsZero() && r.Spec.NodeName != "" {
 			out = append(out, r)
 		}
 	}
@@ -110,13 +116,13 @@ func boundOf(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	return out
 }
 
-// keep writes the residency of a replica whose memory is reserved from now on.
-func (r *Reconciler) keep(ctx context.Context, replica *v1alpha1.ModelReplica, residency v1alpha1.Residency) error {
+// change writes another residency of a replica.
+func (r *Reconciler) change(ctx context.Context, replica *v1alpha1.ModelReplica, residency v1alpha1.Residency) error {
 	next := replica.DeepCopy()
 	next.Spec.Residency = residency
 	err := r.Client.Patch(ctx, next, client.MergeFromWithOptions(replica, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.ManagerOperator))
 	if err != nil {
-		return fmt.Errorf("reserve memory of replica %s: %w", client.ObjectKeyFromObject(replica), err)
+		return fmt.Errorf("change the residency of replica %s: %w", client.ObjectKeyFromObject(replica), err)
 	}
 	return nil
 }

@@ -72,6 +72,8 @@ type state struct {
 	// leaving is the part of promise.Always that drains, and claimed what replicas of a
 	// higher priority wait for here.
 	leaving, claimed int64
+	// shared is the part of promise.Always of replicas that become OnDemand in this pass.
+	shared int64
 	// fetching lists the pending downloads, and fetchBytes is their sum.
 	fetching   []fetch
 	fetchBytes int64

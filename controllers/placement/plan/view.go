@@ -89,8 +89,7 @@ func (v *view) fits(i int) (kind, bool) {
 	if free < v.r.Spec.ReservedBytes {
 		return short, false
 	}
-	if factor := v.s.rules.overcommit; factor > 0 && v.r.Spec.Residency.OnDemand() &&
-		float64(st.onDemand+v.r.Spec.ReservedBytes) > factor*float64(free) {
+	if v.overcommits(st, free) {
 		return overcommitted, false
 	}
 	if !f.holds {
@@ -98,6 +97,13 @@ func (v *view) fits(i int) (kind, bool) {
 		return looking, false
 	}
 	return 0, true
+}
+
+// overcommits reports whether the replica and the OnDemand replicas of a Mac would together need
+// more than the rules allow for its free memory.
+func (v *view) overcommits(st *state, free int64) bool {
+	factor := v.s.rules.overcommit
+	return factor > 0 && v.r.Spec.Residency.OnDemand() && float64(st.onDemand+v.r.Spec.ReservedBytes) > factor*float64(free)
 }
 
 // crowds reports whether the namespace of the replica has used its share of a Mac's
