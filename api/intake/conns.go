@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +43,12 @@ type Listener struct {
 	owned     map[string]int // requests by owner, see Own
 	inAll     int            // of all owners
 
-	lingering []*Conn // closed, and not delivered; the oldest first
+	// heavy ranks the addresses that have a connection to sacrifice by all that they have, lingering
+	// by those that are closed, of which there are linger, and silent by those that are silent.
+	heavy, lingering, silent ranks[*address]
+	linger                   int
+	idle, young              list.List // connections without a key, where clients need one, see queue
+	looked                   time.Time // for connections that stall
 
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
@@ -87,18 +91,34 @@ type address struct {
 	// but their clients have not read everything. known ones wait like used ones: their clients have a
 	// key.
 	fresh, used, known, closing list.List
+	// late ones of those that serve stall, the latest first; silent ones of the fresh ones have sent no
+	// key in strangerTime.
+	late, silent                list.List
+	looked                      time.Time // for late ones
+	weight, lingering, silences rank[*address]
 }
 
-// stalled returns the connection whose client is the latest; nil if all read.
-func (a *address) stalled(now time.Time) (out *Conn) {
-	most := time.Duration(0)
-	for at := a.serving.Front(); at != nil; at = at.Next() {
-		c := at.Value.(*Conn)
-		if late := c.reads.late(now); c.stalled(now) && late > most {
-			out, most = c, late
-		}
+// newAddress returns one without connections.
+func newAddress(name string) *address {
+	a := &address{name: name}
+	a.weight.of, a.lingering.of, a.silences.of = a, a, a
+	return a
+}
+
+// place is the place of a connection in a list, or in none.
+type place struct {
+	in *list.List
+	at *list.Element
+}
+
+// move appends the connection to a list, or to none.
+func (p *place) move(c *Conn, to *list.List) {
+	if p.in != nil {
+		p.in.Remove(p.at)
 	}
-	return out
+	if p.in, p.at = to, nil; to != nil {
+		p.at = to.PushBack(c)
+	}
 }
 
 // waiting returns the connection to sacrifice first; nil if all serve requests of clients
@@ -133,8 +153,8 @@ type Conn struct {
 	owner   string // of its request; empty if unknown
 	known   bool   // a request of it had a key
 	entered time.Time
-	in      *list.List // nil if it is closed
-	at      *list.Element
+	place         // in none if it is closed
+	turn    place // to give way, see queue
 	gone    bool
 }
 
@@ -181,14 +201,17 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	}
 	a := l.addresses[name]
 	if a == nil {
-		a = &address{name: name}
+		a = newAddress(name)
 	}
+	now := time.Now()
 	switch {
 	case l.PerAddress > 0 && a.count >= l.PerAddress:
-		old, why = a.waiting(time.Now()), noAddress
+		a.look(now)
+		old, why = a.waiting(now), noAddress
+		l.rank(a)
 	case l.Total > 0 && l.count >= l.Total:
-		if old = l.stranger(time.Now()); old == nil {
-			old = l.heaviest(a)
+		if old = l.stranger(now); old == nil {
+			old = l.heaviest(a, now)
 		}
 		if why = noTotal; old == nil && a.count < few && l.count < l.Total+l.Total/keptShare {
 			why = ""
@@ -205,7 +228,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 		return nil, why
 	}
 	l.addresses[name] = a
-	c.address, c.entered = a, time.Now()
+	c.address, c.entered = a, now
 	a.count++
 	l.count++
 	c.move(&a.fresh)
@@ -214,16 +237,31 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 
 // heaviest returns a waiting connection of the address with the most connections: the
 // newcomer's, or one with more than the newcomer's.
-func (l *Listener) heaviest(newcomer *address) (c *Conn) {
-	most, now := 0, time.Now()
-	for _, a := range l.addresses {
-		if a.count > most && (a == newcomer || a.count > newcomer.count) {
-			if w := a.waiting(now); w != nil {
-				c, most = w, a.count
-			}
+func (l *Listener) heaviest(newcomer *address, now time.Time) *Conn {
+	l.look(now)
+	for {
+		a := l.heavy.first()
+		if a == nil || a.count <= newcomer.count {
+			return newcomer.waiting(now)
 		}
+		c := a.waiting(now)
+		if c != nil {
+			return c
+		}
+		l.rank(a) // its late clients have read
 	}
-	return c
+}
+
+// rank notes what an address has; the lock is held.
+func (l *Listener) rank(a *address) {
+	weight := 0
+	if a.late.Len()+a.closing.Len()+a.fresh.Len()+a.used.Len()+a.known.Len() > 0 {
+		weight = a.count
+	}
+	l.linger += a.closing.Len() - int(a.lingering.n)
+	l.heavy.set(&a.weight, int64(weight))
+	l.lingering.set(&a.lingering, int64(a.closing.Len()))
+	l.silent.set(&a.silences, int64(a.silent.Len()))
 }
 
 // leave removes a connection; the lock is held.
@@ -231,13 +269,13 @@ func (l *Listener) leave(c *Conn) {
 	if c.gone {
 		return
 	}
-	c.move(nil)
-	c.disown()
-	c.gone = true
 	l.count--
 	if c.address.count--; c.address.count == 0 {
 		delete(l.addresses, c.address.name)
 	}
+	c.move(nil)
+	c.disown()
+	c.gone = true
 }
 
 // move appends the connection to a list, or to none; the lock is held.
@@ -245,12 +283,8 @@ func (c *Conn) move(to *list.List) {
 	if c.gone {
 		return
 	}
-	if c.in != nil {
-		c.in.Remove(c.at)
-	}
-	if c.in, c.at = to, nil; to != nil {
-		c.at = to.PushBack(c)
-	}
+	c.place.move(c, to)
+	c.queue()
 }
 
 // Read implements net.Conn.
@@ -307,9 +341,6 @@ func (c *Conn) end() (err error) {
 		l := c.listener
 		l.mu.Lock()
 		l.leave(c)
-		if at := slices.Index(l.lingering, c); at >= 0 {
-			l.lingering = slices.Delete(l.lingering, at, at+1)
-		}
 		l.mu.Unlock()
 		err = c.Conn.Close()
 	})

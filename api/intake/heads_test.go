@@ -106,7 +106,7 @@ func TestAttackManyHeaderLines(t *testing.T) {
 func TestAttackHeadsThatDoNotEnd(t *testing.T) {
 	const n = 100
 	p := watched(t, &Listener{HeadLines: 200}, func(http.ResponseWriter, *http.Request) {})
-	before := heap()
+	before := heapBytes()
 	var sending sync.WaitGroup
 	for range n {
 		conn := p.dial("10.0.0.1")
@@ -115,7 +115,7 @@ func TestAttackHeadsThatDoNotEnd(t *testing.T) {
 		sending.Go(func() { _, _ = io.WriteString(conn, "GET / HTTP/1.1\nHost: x\n"+lines(10_900)) }) // 64 KiB
 	}
 	sending.Wait()
-	if each := (heap() - before) / n; each > 64<<10 {
+	if each := (heapBytes() - before) / n; each > 64<<10 {
 		t.Errorf("a connection holds %d KiB", each>>10)
 	}
 }
@@ -155,7 +155,7 @@ func TestAttackTrailers(t *testing.T) {
 	}
 }
 
-func heap() int64 {
+func heapBytes() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

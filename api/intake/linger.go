@@ -1,9 +1,6 @@
 package intake
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 const (
 	// lingerTime is how long a closed connection may take to deliver the end of its response.
@@ -36,7 +33,7 @@ func (c *Conn) linger() bool {
 	l.mu.Lock()
 	c.disown()
 	c.move(&c.address.closing)
-	other := l.lingers(c)
+	other := l.undelivered()
 	l.mu.Unlock()
 	if other != nil {
 		other.abort()
@@ -45,23 +42,14 @@ func (c *Conn) linger() bool {
 	return true
 }
 
-// lingers counts a connection that lingers. If there are too many it returns the one to end: of the
-// address with the most, the one that has for longest. The lock is held.
-func (l *Listener) lingers(c *Conn) (out *Conn) {
-	l.lingering = append(l.lingering, c)
-	if len(l.lingering) <= maxLingering {
+// undelivered removes a connection if too many linger, and returns it to be ended: of the address with
+// the most, the one that has for longest. The lock is held.
+func (l *Listener) undelivered() *Conn {
+	if l.linger <= maxLingering {
 		return nil
 	}
-	counts, most := map[string]int{}, ""
-	for _, one := range l.lingering {
-		name := one.address.name
-		if counts[name]++; counts[name] > counts[most] {
-			most = name
-		}
-	}
-	at := slices.IndexFunc(l.lingering, func(one *Conn) bool { return one.address.name == most })
-	out = l.lingering[at]
-	l.lingering = slices.Delete(l.lingering, at, at+1)
+	out := l.lingering.first().closing.Front().Value.(*Conn)
+	l.leave(out)
 	return out
 }
 

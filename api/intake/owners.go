@@ -64,44 +64,45 @@ func Know(ctx context.Context) {
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
 		c.known = true
+		c.queue()
 	}
 }
 
-// stranger returns the connection to sacrifice first where clients need a key, nil if there is none: one
-// that idles without a key, or else has sent none in strangerTime, of the address with the most of
-// these. Strangers may have any number of addresses with few connections each. The lock is held.
-func (l *Listener) stranger(now time.Time) (out *Conn) {
-	if l.Bodies == nil || !l.Bodies.Keyed {
-		return nil
+// queue gives the connection its turn to give way as one without a key, where clients need one; the lock
+// is held.
+func (c *Conn) queue() {
+	a, l := c.address, c.listener
+	var to *list.List
+	switch stranger := l.Bodies != nil && l.Bodies.Keyed && !c.known; {
+	case stranger && (c.in == &a.used || c.in == &a.closing):
+		to = &l.idle
+	case stranger && c.in == &a.fresh:
+		to = &l.young
 	}
-	if out = l.most(func(a *address) (*Conn, int) { return strangers(now, &a.closing, &a.used) }); out != nil {
-		return out
+	if to != c.turn.in {
+		c.turn.move(c, to)
 	}
-	before := now.Add(-strangerTime)
-	return l.most(func(a *address) (*Conn, int) { return strangers(before, &a.fresh) })
+	l.rank(a)
 }
 
-// most returns the connection of the address for which of counts the most; nil if all count none.
-func (l *Listener) most(of func(*address) (*Conn, int)) (out *Conn) {
-	most := 0
-	for _, a := range l.addresses {
-		if c, n := of(a); n > most {
-			out, most = c, n
+// stranger returns the connection to sacrifice first where clients need a key, nil if there is none: the
+// one that idles without a key for longest, or else the first that has sent none in strangerTime, of the
+// address with the most of these. Strangers may have any number of addresses with few connections
+// each, so that looking at all would take long. The lock is held.
+func (l *Listener) stranger(now time.Time) *Conn {
+	if first := l.idle.Front(); first != nil {
+		return first.Value.(*Conn)
+	}
+	for first := l.young.Front(); first != nil; first = l.young.Front() {
+		c := first.Value.(*Conn)
+		if now.Sub(c.entered) < strangerTime {
+			break
 		}
+		c.turn.move(c, &c.address.silent)
+		l.rank(c.address)
 	}
-	return out
-}
-
-// strangers counts the connections without a key that were there before a time, and returns the first.
-func strangers(before time.Time, of ...*list.List) (first *Conn, n int) {
-	for _, l := range of {
-		for at := l.Front(); at != nil; at = at.Next() {
-			if c := at.Value.(*Conn); !c.known && !c.entered.After(before) {
-				if n++; first == nil {
-					first = c
-				}
-			}
-		}
+	if a := l.silent.first(); a != nil {
+		return a.silent.Front().Value.(*Conn)
 	}
-	return first, n
+	return nil
 }

@@ -98,6 +98,56 @@ func (c *Conn) awaitRead(pause time.Duration) {
 // stalled reports whether the client has not kept up for long enough to give way.
 func (c *Conn) stalled(now time.Time) bool { return c.reads.late(now) >= stallTime }
 
+// stalled returns the connection whose client is the latest; nil if all read, as far as look has found.
+func (a *address) stalled(now time.Time) *Conn {
+	for first := a.late.Front(); first != nil; first = a.late.Front() {
+		c := first.Value.(*Conn)
+		if c.stalled(now) {
+			return c
+		}
+		c.turn.move(c, nil)
+	}
+	return nil
+}
+
+// look finds the connections of all addresses that stall, unless it did so a moment ago: a client that
+// opens many connections must not have all looked at for each. The lock is held.
+func (l *Listener) look(now time.Time) {
+	if now.Sub(l.looked) < stallTime/stallChecks {
+		return
+	}
+	l.looked = now
+	for _, a := range l.addresses {
+		a.look(now)
+		l.rank(a)
+	}
+}
+
+// look finds the connections of an address that stall, unless it did so a moment ago. l.rank is next.
+func (a *address) look(now time.Time) {
+	if now.Sub(a.looked) < stallTime/stallChecks {
+		return
+	}
+	a.looked = now
+	var late []stalled
+	for at := a.serving.Front(); at != nil; at = at.Next() {
+		if c := at.Value.(*Conn); c.stalled(now) {
+			late = append(late, stalled{Conn: c, late: c.reads.late(now)})
+		}
+	}
+	slices.SortFunc(late, func(a, b stalled) int { return cmp.Compare(b.late, a.late) })
+	for _, s := range late {
+		s.turn.move(s.Conn, &a.late)
+	}
+}
+
+// stalled is a connection that stalls.
+type stalled struct {
+	*Conn
+	late time.Duration
+	rank int // among those of its owner or address
+}
+
 // watch looks for clients that do not read, for as long as there may be too many.
 func (l *Listener) watch() {
 	if l.Unread > 0 && l.writing.Load() > int64(l.Unread) && l.watching.CompareAndSwap(false, true) {
@@ -116,11 +166,6 @@ func (l *Listener) watch() {
 func (l *Listener) tooMany(now time.Time) (out []*Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	type stalled struct {
-		*Conn
-		late time.Duration
-		rank int // among those of its owner or address
-	}
 	by := map[string][]stalled{}
 	for _, a := range l.addresses {
 		for c := range a.all {

@@ -1,0 +1,149 @@
+package intake
+
+import (
+	"container/list"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestTheConnectionToCloseIsThatOfALookAtAll: random histories against a choice that looks at all
+// connections.
+func TestTheConnectionToCloseIsThatOfALookAtAll(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			l := &Listener{Total: 24, PerAddress: 8, Bodies: &Bodies{Keyed: seed%2 == 0}}
+			var all []*Conn
+			for range 400 {
+				time.Sleep(stallTime/stallChecks + time.Duration(random.IntN(int(stallTime/8))))
+				c, name := &Conn{listener: l}, fmt.Sprint(min(random.IntN(12), random.IntN(12)))
+				want := choices(l, name)
+				old, why := l.enter(c, name)
+				if old == nil && len(want) > 0 || old != nil && !want[old] {
+					t.Fatalf("seed %d: another connection of %s closes %+v, want one of %d", seed, name, old, len(want))
+				}
+				if why == "" || why == replaced {
+					all = append(all, c)
+				}
+				for range 3 {
+					change(random, all[random.IntN(len(all))])
+				}
+			}
+			for _, c := range all {
+				l.leave(c)
+			}
+			if n := l.idle.Len() + l.young.Len() + len(l.heavy.in) + len(l.silent.in) + len(l.lingering.in) + l.linger + l.count; n > 0 {
+				t.Errorf("seed %d: %d places are taken after all connections have ended", seed, n)
+			}
+		})
+	}
+}
+
+// change is what a client does.
+func change(random *rand.Rand, c *Conn) {
+	now := time.Now()
+	switch a := c.address; random.IntN(8) {
+	case 0, 1:
+		c.move(&a.serving)
+	case 2:
+		c.wait()
+	case 3:
+		c.move(&a.closing)
+	case 4:
+		if !c.gone {
+			c.known = true
+			c.queue()
+		}
+	case 5, 6:
+		if c.in == &a.serving {
+			c.reads.left.CompareAndSwap(nil, &now)
+		}
+	default:
+		c.reads.left.Store(nil)
+	}
+}
+
+// choices are the connections that may be closed for another one of an address.
+func choices(l *Listener, name string) map[*Conn]bool {
+	mine := 0
+	if a := l.addresses[name]; a != nil {
+		if mine = a.count; mine >= l.PerAddress {
+			return sacrifices(a)
+		}
+	}
+	if l.count < l.Total {
+		return nil
+	}
+	idle, silent, heavy := map[*Conn]bool{}, map[*Conn]bool{}, map[*Conn]bool{}
+	mostSilent, most := 1, 0
+	for _, a := range l.addresses {
+		for _, in := range []*list.List{&a.closing, &a.used} {
+			for _, c := range connsOf(in) {
+				if l.Bodies.Keyed && !c.known {
+					idle[c] = true
+				}
+			}
+		}
+		n := 0
+		var first *Conn
+		for _, c := range connsOf(&a.fresh) {
+			if l.Bodies.Keyed && !c.known && time.Since(c.entered) >= strangerTime {
+				if n++; first == nil {
+					first = c
+				}
+			}
+		}
+		if n > mostSilent {
+			mostSilent, silent = n, map[*Conn]bool{}
+		}
+		if n == mostSilent {
+			silent[first] = true
+		}
+		if some := sacrifices(a); len(some) > 0 && (a.name == name || a.count > mine) && a.count >= most {
+			if a.count > most {
+				most, heavy = a.count, map[*Conn]bool{}
+			}
+			for c := range some {
+				heavy[c] = true
+			}
+		}
+	}
+	if len(idle) > 0 {
+		return idle
+	}
+	if len(silent) > 0 {
+		return silent
+	}
+	return heavy
+}
+
+// sacrifices are the connections of an address of which any may give way first.
+func sacrifices(a *address) map[*Conn]bool {
+	latest, late := stallTime, map[*Conn]bool{}
+	for _, c := range connsOf(&a.serving) {
+		if by := c.reads.late(time.Now()); by > latest {
+			latest, late = by, map[*Conn]bool{c: true}
+		} else if by == latest {
+			late[c] = true
+		}
+	}
+	if len(late) > 0 {
+		return late
+	}
+	for _, in := range []*list.List{&a.closing, &a.fresh, &a.used, &a.known} {
+		if some := connsOf(in); len(some) > 0 {
+			return map[*Conn]bool{some[0]: true}
+		}
+	}
+	return nil
+}
+
+func connsOf(in *list.List) (out []*Conn) {
+	for at := in.Front(); at != nil; at = at.Next() {
+		out = append(out, at.Value.(*Conn))
+	}
+	return out
+}
