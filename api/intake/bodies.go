@@ -44,10 +44,13 @@ type Bodies struct {
 	// counted, give way to all else. They may come from any number of addresses.
 	Keyed bool
 
-	mu      sync.Mutex // guards the fields after it, and the bytes of all bodies
-	held    int64
-	owners  map[string]*owner
-	crowded int64 // bodies that were refused or interrupted for lack of memory
+	mu     sync.Mutex // guards the fields after it, and the bytes of all bodies
+	held   int64
+	owners map[string]*owner
+	// heavy ranks the owners of incomplete bodies by their memory, and strange those of which the
+	// oldest is a stranger's head.
+	heavy, strange ranks[*owner]
+	crowded        int64 // bodies that were refused or interrupted for lack of memory
 }
 
 // owner is a tenant or an address that sends bodies.
@@ -56,7 +59,8 @@ type owner struct {
 	bytes  int64
 	bodies int
 	// arriving lists the incomplete bodies, oldest first.
-	arriving list.List
+	arriving        list.List
+	weight, strange rank[*owner]
 }
 
 // body is one request body and its buffer, or a head.
@@ -80,7 +84,7 @@ type body struct {
 // dropped: its interrupt is called, which must end the read, and its Read returns the error
 // of an overloaded server.
 func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, interrupt func()) (data []byte, release func(), err error) {
-	body := b.begin(owner, interrupt)
+	body := b.begin(owner, false, interrupt)
 	data, err = body.read(from, promised, limit)
 	if err != nil {
 		if body.end() || errors.Is(err, errCrowded) {
@@ -99,7 +103,7 @@ func (b *Bodies) Hold(owner string, n int64) (release func(), err error) {
 	if n == 0 {
 		return func() {}, nil
 	}
-	held := b.begin(owner, func() {})
+	held := b.begin(owner, false, func() {})
 	held.arrived() // others do not interrupt it
 	if !held.grow(n) {
 		held.end()
@@ -122,12 +126,31 @@ func (b *Bodies) countCrowded() {
 	b.crowded++
 }
 
-func (b *Bodies) begin(name string, interrupt func()) *body {
+func (b *Bodies) begin(name string, stranger bool, interrupt func()) *body {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := &body{room: b, owner: b.join(name), interrupt: interrupt}
-	out.at = out.owner.arriving.PushBack(out)
+	out := &body{room: b, owner: b.join(name), stranger: stranger, interrupt: interrupt}
+	out.arrive()
 	return out
+}
+
+// arrive makes the body one that others may interrupt; the lock is held.
+func (b *body) arrive() {
+	b.at = b.owner.arriving.PushBack(b)
+	b.room.rank(b.owner)
+}
+
+// rank notes what an owner has; the lock is held.
+func (b *Bodies) rank(o *owner) {
+	weight, strange := int64(0), int64(0)
+	if first := o.arriving.Front(); first != nil {
+		weight = o.bytes
+		if first.Value.(*body).stranger {
+			strange = weight
+		}
+	}
+	b.heavy.set(&o.weight, weight)
+	b.strange.set(&o.strange, strange)
 }
 
 // join adds a body to those of an owner; the lock is held.
@@ -138,6 +161,7 @@ func (b *Bodies) join(name string) *owner {
 	o := b.owners[name]
 	if o == nil {
 		o = &owner{name: name}
+		o.weight.of, o.strange.of = o, o
 		b.owners[name] = o
 	}
 	o.bodies++
@@ -159,6 +183,7 @@ func (b *body) stay() {
 	if b.at != nil {
 		b.owner.arriving.Remove(b.at)
 		b.at = nil
+		b.room.rank(b.owner)
 	}
 }
 
@@ -173,16 +198,16 @@ func (b *body) arrived() {
 func (b *body) move(to string) bool {
 	r := b.room
 	r.mu.Lock()
+	b.stranger = false
 	if b.owner.name == to {
-		b.stranger = false
+		r.rank(b.owner)
 		r.mu.Unlock()
 		return true
 	}
-	b.stranger = false
 	bytes, arriving := b.bytes, b.at != nil
 	b.leave()
 	if b.owner = r.join(to); arriving {
-		b.at = b.owner.arriving.PushBack(b)
+		b.arrive()
 	}
 	r.mu.Unlock()
 	return b.grow(bytes)
@@ -244,6 +269,7 @@ func (b *body) count(more int64) {
 	b.bytes += more
 	b.owner.bytes += more
 	b.room.held += more
+	b.room.rank(b.owner)
 }
 
 // grow reserves memory for a buffer of a size that replaces the current one.
@@ -285,24 +311,15 @@ func (b *body) fits(size, most int64) bool {
 // asks. The lock is held.
 func (r *Bodies) makeRoom(asks *body, size int64) bool {
 	mine := asks.owner.bytes - asks.bytes + size
-	var most, stranger *owner
-	for _, o := range r.owners {
-		if o.arriving.Len() == 0 {
-			continue
-		}
-		first := o.arriving.Front().Value.(*body)
-		if first.stranger && o.bytes > 0 && (stranger == nil || o.bytes > stranger.bytes) {
-			stranger = o
-		}
-		if (o == asks.owner || o.bytes > mine) && (first.stranger || !asks.stranger) && (most == nil || o.bytes > most.bytes) {
-			most = o
-		}
+	most := r.strange.first()
+	if most == nil && !asks.stranger {
+		most = r.heavy.first()
 	}
-	if stranger != nil && !asks.stranger {
-		most = stranger
-	}
-	if most == nil {
-		return false
+	if most == nil || most.bytes <= mine && (most.strange.n == 0 || asks.stranger) {
+		most = asks.owner
+		if first := most.arriving.Front(); first == nil || asks.stranger && !first.Value.(*body).stranger {
+			return false
+		}
 	}
 	victim := most.arriving.Front().Value.(*body)
 	if victim == asks && most.arriving.Len() > 1 {

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,4 +147,77 @@ func connsOf(in *list.List) (out []*Conn) {
 		out = append(out, at.Value.(*Conn))
 	}
 	return out
+}
+
+// TestTheBodyToInterruptIsThatOfALookAtAll: random histories against a choice that looks at all owners.
+func TestTheBodyToInterruptIsThatOfALookAtAll(t *testing.T) {
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		r := &Bodies{}
+		var all []*body
+		for range 400 {
+			b := r.begin(fmt.Sprint(random.IntN(8)), random.IntN(2) == 0, func() {})
+			b.count(random.Int64N(1 << 40))
+			asks := all
+			if all = append(all, b); len(asks) == 0 {
+				continue
+			}
+			one := asks[random.IntN(len(asks))]
+			switch random.IntN(4) {
+			case 0:
+				one.arrived()
+			case 1:
+				one.stranger = false
+				r.rank(one.owner)
+			}
+			size := one.bytes + random.Int64N(1<<40)
+			want := interrupted(r, one, size)
+			if ok := r.makeRoom(one, size); ok != (want != nil) || ok && !want.crowded {
+				t.Fatalf("seed %d: interrupted another than %+v", seed, want)
+			}
+			for len(all) > 24 || len(all) > 0 && random.IntN(4) == 0 {
+				at := random.IntN(len(all))
+				all[at].end()
+				all = slices.Delete(all, at, at+1)
+			}
+			all = slices.DeleteFunc(all, func(b *body) bool { return b.crowded && b.end() })
+		}
+		for _, b := range all {
+			b.end()
+		}
+		if n := len(r.heavy.in) + len(r.strange.in) + len(r.owners); n > 0 {
+			t.Errorf("seed %d: %d places are taken after all bodies have ended", seed, n)
+		}
+	}
+}
+
+// interrupted is the body that gives way to another one.
+func interrupted(r *Bodies, asks *body, size int64) *body {
+	mine := asks.owner.bytes - asks.bytes + size
+	var most, stranger *owner
+	for _, o := range r.owners {
+		if o.arriving.Len() == 0 {
+			continue
+		}
+		first := o.arriving.Front().Value.(*body)
+		if first.stranger && o.bytes > 0 && (stranger == nil || o.bytes > stranger.bytes) {
+			stranger = o
+		}
+		if (o == asks.owner || o.bytes > mine) && (first.stranger || !asks.stranger) && (most == nil || o.bytes > most.bytes) {
+			most = o
+		}
+	}
+	if stranger != nil && !asks.stranger {
+		most = stranger
+	}
+	if most == nil {
+		return nil
+	}
+	first := most.arriving.Front()
+	if first == asks.at {
+		if first = first.Next(); first == nil {
+			return nil
+		}
+	}
+	return first.Value.(*body)
 }

@@ -40,8 +40,7 @@ func (h *headRoom) grow(owner string, bytes int64, interrupt func()) bool {
 		return false
 	}
 	if h.held == nil {
-		h.held = h.bodies.begin(owner, interrupt)
-		h.held.stranger = h.bodies.Keyed
+		h.held = h.bodies.begin(owner, h.bodies.Keyed, interrupt)
 	}
 	return bytes <= h.held.bytes || h.held.grow(bytes)
 }

@@ -105,3 +105,36 @@ func TestConnectionsWithoutAKeyGiveWayToTenants(t *testing.T) {
 		}
 	}
 }
+
+// TestAHeadCostsTheSameNextToMany: they may come from as many addresses, and need room with each
+// piece.
+func TestAHeadCostsTheSameNextToMany(t *testing.T) {
+	const n, each = 4000, 16 << 10
+	for _, keyed := range []bool{true, false} {
+		t.Run(fmt.Sprint("keys ", keyed), func(t *testing.T) {
+			sameCost(t, func(crowd int) time.Duration {
+				b := &Bodies{Max: int64(crowd) * each, Keyed: keyed}
+				heads := make([]headRoom, 2*crowd+n)
+				var cut []int
+				next := func(i int) {
+					heads[i].bodies = b
+					if !heads[i].grow(fmt.Sprint("10.0.0.", i), each+int64(i%7), func() { cut = append(cut, i) }) {
+						cut = append(cut, i)
+					}
+					for _, i := range cut {
+						heads[i].release(true)
+					}
+					cut = cut[:0]
+				}
+				for i := range 2 * crowd {
+					next(i)
+				}
+				before := processorTime(t)
+				for i := range n {
+					next(2*crowd + i)
+				}
+				return (processorTime(t) - before) / n
+			})
+		})
+	}
+}
