@@ -104,10 +104,14 @@ func (l *Ledger) Admit(w Want, r Reading) error {
 }
 
 // CanAdmit reports whether a key without a reservation would get the memory, now or once other
-// engines have ended for it.
+// engines have ended for it. If it has waited for busyTenure, these include engines in use that
+// have served for less.
 func (l *Ledger) CanAdmit(w Want, r Reading) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if w.Waits >= busyTenure {
+		r.Now = r.Now.Add(loadTenure)
+	}
 	var short *NoRoomError
 	if err := l.checkReservation(w, r); errors.As(err, &short) {
 		return short.Pending || len(short.Victims)+len(short.Busy) > 0

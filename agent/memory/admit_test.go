@@ -328,15 +328,17 @@ func TestCeilingNamesTheBindingTerm(t *testing.T) {
 	}
 }
 
+// inUse is an engine in use that has served for some minutes.
+func inUse(uid, namespace string, gibs float64, minutes int) EngineReading {
+	return with(engine(uid, gibs, 0), func(e *EngineReading) {
+		busy(e)
+		e.Namespace, e.ReadySince = namespace, start().Add(-time.Duration(minutes)*time.Minute)
+		e.LoadBegan = e.ReadySince
+	})
+}
+
 // A load that has waited for a minute may end engines in use.
 func TestBusyVictims(t *testing.T) {
-	inUse := func(uid, namespace string, gibs float64, minutes int) EngineReading {
-		return with(engine(uid, gibs, 0), func(e *EngineReading) {
-			busy(e)
-			e.Namespace, e.ReadySince = namespace, start().Add(-time.Duration(minutes)*time.Minute)
-			e.LoadBegan = e.ReadySince
-		})
-	}
 	waits := func(change ...func(*Want)) Want {
 		w := Want{Key: Key{"new", 1}, Bytes: 30 * gib, Namespace: "mine", Waits: BusyWait}
 		for _, c := range change {
@@ -381,6 +383,29 @@ func TestBusyVictims(t *testing.T) {
 				t.Errorf("ends %q, want %q (idle ones: %v)", s, tc.victims, short.Victims)
 			}
 		})
+	}
+}
+
+// Room is kept for a load that has waited for long if others will have served for long enough.
+func TestLongWaitsCountEnginesThatServeForLess(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waits  time.Duration
+		engine EngineReading // of 90 GiB
+		want   bool
+	}{
+		"it has served for long enough": {BusyWait, inUse("a", "other", 80, 5), true},
+		"it has not, a shorter wait":    {busyTenure - 1, inUse("a", "other", 80, 4), false},
+		"it has not":                    {busyTenure, inUse("a", "other", 80, 0), true},
+		"it loads":                      {busyTenure, with(inUse("a", "other", 80, 0), loading), true},
+		"it is of the same namespace":   {busyTenure, inUse("a", "mine", 80, 0), false},
+		"it is of a higher priority":    {busyTenure, with(inUse("a", "other", 80, 0), func(e *EngineReading) { e.Priority = 1 }), false},
+		"it is always resident":         {busyTenure, with(inUse("a", "other", 80, 0), always), false},
+	} {
+		r := mac(106, 0, tc.engine)
+		w := Want{Key: Key{"new", 1}, Bytes: 30 * gib, Namespace: "mine", Waits: tc.waits}
+		if got := ledgerFor(r).CanAdmit(w, r); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

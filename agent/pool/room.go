@@ -76,8 +76,10 @@ func (p *pressure) wantOf(e *entry, waits time.Duration, now time.Time) memory.W
 }
 
 // keptFor is the memory that an on-demand load leaves to the one of another namespace that has
-// waited longest, and for a minute, if that one could have it now: it is next, also if another asks first
-// when an engine becomes idle or ends. The caller holds mu.
+// waited longest, and for a minute, of those that could have it (memory.CanAdmit): it is next, also
+// if another asks first when an engine becomes idle or ends. A load that needs the room of several
+// engines gets it although they never become idle, or serve for long enough, at the same time: what
+// ends is not followed by others. The caller holds mu.
 func (p *pressure) keptFor(e *entry, r memory.Reading, now time.Time) int64 {
 	if !e.onDemand() || e.reserved || e.claims(now) {
 		return 0
@@ -85,11 +87,12 @@ func (p *pressure) keptFor(e *entry, r memory.Reading, now time.Time) int64 {
 	var first *entry
 	for _, o := range p.entries {
 		if o.waits(now) && !o.claims(now) && o.assignment.Namespace != e.assignment.Namespace &&
-			o.wait.began.Before(e.wait.began) && (first == nil || o.wait.began.Before(first.wait.began)) {
+			o.wait.began.Before(e.wait.began) && (first == nil || o.wait.began.Before(first.wait.began)) &&
+			p.ledger.CanAdmit(p.wantOf(o, now.Sub(o.wait.began), now), r) {
 			first = o
 		}
 	}
-	if first == nil || !p.ledger.CanAdmit(p.wantOf(first, now.Sub(first.wait.began), now), r) {
+	if first == nil {
 		return 0
 	}
 	return first.assignment.ReservedBytes
