@@ -3,6 +3,7 @@ package intake
 import (
 	"container/list"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -36,7 +37,7 @@ func TestTheConnectionToCloseIsThatOfALookAtAll(t *testing.T) {
 			for _, c := range all {
 				l.leave(c)
 			}
-			if n := l.idle.Len() + l.young.Len() + len(l.heavy.in) + len(l.silent.in) + len(l.lingering.in) + l.linger + l.count; n > 0 {
+			if n := l.idle.Len() + l.young.Len() + l.kept.Len() + len(l.heavy.in) + len(l.silent.in) + len(l.lingering.in) + l.linger + l.count; n > 0 {
 				t.Errorf("seed %d: %d places are taken after all connections have ended", seed, n)
 			}
 		})
@@ -78,47 +79,76 @@ func choices(l *Listener, name string) map[*Conn]bool {
 	if l.count < l.Total {
 		return nil
 	}
-	idle, silent, heavy := map[*Conn]bool{}, map[*Conn]bool{}, map[*Conn]bool{}
-	mostSilent, most := 1, 0
+	idle, kept, silent, young := lookAtAll(l)
+	heavy, most := map[*Conn]bool{}, mine
 	for _, a := range l.addresses {
-		for _, in := range []*list.List{&a.closing, &a.used} {
+		if some := sacrifices(a); len(some) > 0 && a.count > mine && a.count >= most {
+			if a.count > most {
+				most, heavy = a.count, map[*Conn]bool{}
+			}
+			maps.Copy(heavy, some)
+		}
+	}
+	switch {
+	case len(idle) > 0:
+		return idle
+	case len(silent) > 0:
+		return silent
+	case len(young) > l.Total/strangerShare:
+		return map[*Conn]bool{slices.MinFunc(young, func(a, b *Conn) int { return a.entered.Compare(b.entered) }): true}
+	case len(heavy) > 0:
+		return heavy
+	}
+	var own map[*Conn]bool
+	if a := l.addresses[name]; a != nil {
+		own = sacrifices(a)
+	}
+	begun := len(own) == 0
+	for c := range own {
+		begun = begun || c.in == &c.address.fresh && time.Since(c.entered) < strangerTime
+	}
+	if begun && len(kept) > 0 {
+		return kept
+	}
+	return own
+}
+
+// lookAtAll returns the connections that idle, those without a key where clients need one apart from the
+// others, the silent ones of the addresses with the most, and those that may still send a key.
+func lookAtAll(l *Listener) (idle, kept, silent map[*Conn]bool, young []*Conn) {
+	idle, kept, silent = map[*Conn]bool{}, map[*Conn]bool{}, map[*Conn]bool{}
+	most := 1
+	for _, a := range l.addresses {
+		for _, in := range []*list.List{&a.closing, &a.used, &a.known} {
 			for _, c := range connsOf(in) {
 				if l.Bodies.Keyed && !c.known {
 					idle[c] = true
+				} else {
+					kept[c] = true
 				}
 			}
 		}
 		n := 0
 		var first *Conn
 		for _, c := range connsOf(&a.fresh) {
-			if l.Bodies.Keyed && !c.known && time.Since(c.entered) >= strangerTime {
+			switch {
+			case !l.Bodies.Keyed || c.known:
+			case time.Since(c.entered) < strangerTime:
+				young = append(young, c)
+			default:
 				if n++; first == nil {
 					first = c
 				}
 			}
 		}
-		if n > mostSilent {
-			mostSilent, silent = n, map[*Conn]bool{}
+		if n > most {
+			most, silent = n, map[*Conn]bool{}
 		}
-		if n == mostSilent {
+		if n == most {
 			silent[first] = true
 		}
-		if some := sacrifices(a); len(some) > 0 && (a.name == name || a.count > mine) && a.count >= most {
-			if a.count > most {
-				most, heavy = a.count, map[*Conn]bool{}
-			}
-			for c := range some {
-				heavy[c] = true
-			}
-		}
 	}
-	if len(idle) > 0 {
-		return idle
-	}
-	if len(silent) > 0 {
-		return silent
-	}
-	return heavy
+	return idle, kept, silent, young
 }
 
 // sacrifices are the connections of an address of which any may give way first.

@@ -48,6 +48,7 @@ type Listener struct {
 	heavy, lingering, silent ranks[*address]
 	linger                   int
 	idle, young              list.List // connections without a key, where clients need one, see queue
+	kept                     list.List // others that wait for a request, the first for longest
 	looked                   time.Time // for connections that stall
 
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
@@ -236,13 +237,18 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 }
 
 // heaviest returns a waiting connection of the address with the most connections: the
-// newcomer's, or one with more than the newcomer's.
+// newcomer's, or one with more than the newcomer's. Before a newcomer is refused, or takes the place of a
+// request that its own address begins, the one that idles for longest gives way, of whatever address.
 func (l *Listener) heaviest(newcomer *address, now time.Time) *Conn {
 	l.look(now)
 	for {
 		a := l.heavy.first()
 		if a == nil || a.count <= newcomer.count {
-			return newcomer.waiting(now)
+			c := newcomer.waiting(now)
+			if first := l.kept.Front(); first != nil && (c == nil || c.in == &newcomer.fresh && now.Sub(c.entered) < strangerTime) {
+				return first.Value.(*Conn)
+			}
+			return c
 		}
 		c := a.waiting(now)
 		if c != nil {

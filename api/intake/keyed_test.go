@@ -138,3 +138,77 @@ func TestAHeadCostsTheSameNextToMany(t *testing.T) {
 		})
 	}
 }
+
+// TestAFloodWithoutAKeyClosesNoConnectionWithOne: more connections a second than there are places, of
+// any number of addresses. Those whose clients have a key stay, and new ones have time to send it.
+func TestAFloodWithoutAKeyClosesNoConnectionWithOne(t *testing.T) {
+	l := &Listener{Total: 64, Bodies: &Bodies{Keyed: true}}
+	enter := func(address string) (*Conn, context.Context) {
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		c := &Conn{Conn: server, listener: l}
+		_, _ = l.enter(c, address)
+		return c, Context(context.Background(), c)
+	}
+	var mine []*Conn
+	for i := range 16 {
+		c, ctx := enter("tenant")
+		Know(ctx)
+		if Arrived(ctx); i%2 == 0 {
+			c.ended()
+		}
+		mine = append(mine, c)
+	}
+	for i := range 256 {
+		_, _ = enter(fmt.Sprint("flood", i%40))
+		if i%32 == 31 {
+			c, ctx := enter("tenant")
+			if c.address == nil {
+				t.Fatalf("connection %d of the tenant is refused", len(mine))
+			}
+			for j := range l.Total / strangerShare {
+				_, _ = enter(fmt.Sprint("more", j))
+			}
+			Know(ctx)
+			mine = append(mine, c)
+		}
+	}
+	for i, c := range mine {
+		if c.gone {
+			t.Errorf("connection %d of the tenant is closed", i)
+		}
+	}
+}
+
+// TestAnIdleConnectionGivesWayBeforeOneIsRefused: idle ones of addresses that have fewer than the
+// newcomer's would otherwise keep it out.
+func TestAnIdleConnectionGivesWayBeforeOneIsRefused(t *testing.T) {
+	l := &Listener{Total: 64, Bodies: &Bodies{}}
+	enter := func(address string, idle bool) reason {
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		c := &Conn{Conn: server, listener: l}
+		_, why := l.enter(c, address)
+		if why != noTotal {
+			Arrived(Context(context.Background(), c))
+		}
+		if idle {
+			c.ended()
+		}
+		return why
+	}
+	for range 16 {
+		enter("busy", false)
+	}
+	for i := range 48 {
+		enter(fmt.Sprint("idle", i%24), true)
+	}
+	for i := range 48 {
+		if why := enter("busy", false); why != replaced {
+			t.Errorf("connection %d is %q, want %q", i, why, replaced)
+		}
+	}
+	if why := enter("busy", false); why != noTotal {
+		t.Errorf("a connection beside others that all serve is %q, want %q", why, noTotal)
+	}
+}

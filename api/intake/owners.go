@@ -55,8 +55,9 @@ func (c *Conn) disown() {
 	c.owner = ""
 }
 
-// strangerTime is how long a client may take to send the head of its first request.
-const strangerTime = time.Second
+// strangerTime is how long a client may take to send the head of its first request, and strangerShare the
+// part of Total in which clients without a key have that time while clients with a key need the rest.
+const strangerTime, strangerShare = time.Second, 8
 
 // Know marks the connection of a context: its client has a key.
 func Know(ctx context.Context) {
@@ -68,16 +69,19 @@ func Know(ctx context.Context) {
 	}
 }
 
-// queue gives the connection its turn to give way as one without a key, where clients need one; the lock
-// is held.
+// queue gives the connection its turn to give way: among those that idle, or as one without a key, where
+// clients need one. The lock is held.
 func (c *Conn) queue() {
 	a, l := c.address, c.listener
 	var to *list.List
-	switch stranger := l.Bodies != nil && l.Bodies.Keyed && !c.known; {
-	case stranger && (c.in == &a.used || c.in == &a.closing):
+	stranger := l.Bodies != nil && l.Bodies.Keyed && !c.known
+	switch idle := c.in == &a.used || c.in == &a.known || c.in == &a.closing; {
+	case stranger && idle:
 		to = &l.idle
 	case stranger && c.in == &a.fresh:
 		to = &l.young
+	case idle:
+		to = &l.kept
 	}
 	if to != c.turn.in {
 		c.turn.move(c, to)
@@ -87,8 +91,9 @@ func (c *Conn) queue() {
 
 // stranger returns the connection to sacrifice first where clients need a key, nil if there is none: the
 // one that idles without a key for longest, or else the first that has sent none in strangerTime, of the
-// address with the most of these. Strangers may have any number of addresses with few connections
-// each, so that looking at all would take long. The lock is held.
+// address with the most of these. If strangerShare of all have sent none yet, it is the first of them.
+// Strangers may have any number of addresses with few connections each, so that looking at all would
+// take long. The lock is held.
 func (l *Listener) stranger(now time.Time) *Conn {
 	if first := l.idle.Front(); first != nil {
 		return first.Value.(*Conn)
@@ -103,6 +108,9 @@ func (l *Listener) stranger(now time.Time) *Conn {
 	}
 	if a := l.silent.first(); a != nil {
 		return a.silent.Front().Value.(*Conn)
+	}
+	if l.young.Len() > l.Total/strangerShare {
+		return l.young.Front().Value.(*Conn)
 	}
 	return nil
 }
