@@ -122,7 +122,10 @@ func (i Item) Bytes() int64 {
 			continue
 		}
 		for _, l := range *p.Logprobs {
-			n += (1 + len(l.TopLogprobs)) * (logprobBytes + 9*len(l.Token))
+			n += logprobBytes + 9*len(l.Token)
+			for _, top := range l.TopLogprobs {
+				n += logprobBytes + 9*len(top.Token)
+			}
 		}
 	}
 	for _, text := range []*string{i.Arguments, i.Input, i.Output} {

@@ -361,3 +361,19 @@ func TestBytesOfAnItemAreThoseOfItsJSON(t *testing.T) {
 		}
 	}
 }
+
+// TestLogprobsOfAnItemCountByTheirOwnTokens: the alternatives of a short token may be long, and the
+// other way round.
+func TestLogprobsOfAnItemCountByTheirOwnTokens(t *testing.T) {
+	one := func(length int) openai.TokenLogprob {
+		return openai.TokenLogprob{Token: strings.Repeat("x", length), Logprob: -1.5, Bytes: make([]int, length)}
+	}
+	for name, c := range map[string]struct{ chosen, top int }{"long alternatives": {1, 1000}, "a long choice": {1000, 1}} {
+		l := openai.ChatLogprob{TokenLogprob: one(c.chosen), TopLogprobs: slices.Repeat([]openai.TokenLogprob{one(c.top)}, 20)}
+		i := Item{Content: []Part{{Logprobs: &[]openai.ChatLogprob{l, l}}}}
+		takes := int64(2 * 9 * (c.chosen + 20*c.top)) // each byte as text and as a number
+		if n := i.Bytes(); n < takes || n > takes+takes/8+50*logprobBytes {
+			t.Errorf("%s: %d bytes are counted, and they take %d", name, n, takes)
+		}
+	}
+}
