@@ -97,7 +97,7 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	defer stop()
 	w, u := door.Open(a.admitted), used{choices: a.each}
 	door.Inform(a.admitted, agentapi.HeaderTokens, agentapi.TokensValue(a.admitted.PromptTokens(), 0))
-	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings()}
+	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings(), unless: func() func() { return breakUnread(ctx, w) }}
 	a.addUsage(out, &u)
 	out.shown = out.usage
 	idle := newIdle(a)
@@ -300,6 +300,8 @@ type eventStream struct {
 	// it shows no token.
 	shown *openai.Usage
 	wrote bool // since that was last set to false
+	// unless breaks a write off if the answer has to give way before stop is called.
+	unless func() (stop func())
 }
 
 // echo makes the echoed prompt the opening of its choice.
@@ -325,6 +327,7 @@ func (s *eventStream) send(choice int, chunk any) error {
 
 // one sends a chunk, or the named events that the form made of it.
 func (s *eventStream) one(chunk any) error {
+	defer s.unless()()
 	s.wrote, s.shown = true, s.usage
 	events, named := chunk.([]openai.NamedEvent)
 	if !named {

@@ -11,6 +11,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/unread"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/front"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -47,6 +48,26 @@ const keepTime = 2 * unread.Grace
 
 // errUnread ends an answer that has to give way to that of another tenant.
 var errUnread = errors.New("the answer gave way to that of another tenant")
+
+// breakUnread breaks the write of an answer off that has to give way meanwhile: what it writes is in
+// memory until then. What is written after it gave way is the error.
+func breakUnread(ctx context.Context, w http.ResponseWriter) (stop func()) {
+	if ctx.Err() != nil {
+		return func() {}
+	}
+	gave, give := context.WithCancel(context.WithoutCancel(ctx))
+	unless := context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), errUnread) {
+			give()
+		}
+	})
+	finish := front.BreakAfter(gave, w)
+	return func() {
+		unless()
+		finish()
+		give()
+	}
+}
 
 // kept counts what one answer keeps in memory until the client has read it.
 type kept struct {

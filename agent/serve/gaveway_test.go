@@ -1,0 +1,41 @@
+package serve_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+)
+
+// TestAStreamThatGaveWayEndsItsWrite: its memory does not count any more, and is not kept until its
+// client has had the time for what it does not read.
+func TestAStreamThatGaveWayEndsItsWrite(t *testing.T) {
+	a := startAgent(t, servetest.Hang(servetest.Admit(), servetest.Text("x")), time.Second, func(c *serve.Config) { c.AnswersBytes = 16 << 20 })
+	a.client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 128 << 10} // as of a gateway
+	for _, c := range []struct {
+		tenant string
+		bytes  int // of the answer, which is in memory twice
+	}{{"a", 7600 << 10}, {"b", 3600 << 10}, {"c", 2800 << 10}} {
+		body := `{"model":"m","input":"hi","stream":true,"store":false,"user":"` + strings.Repeat("x", c.bytes/2) + `"}`
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.url+"/v1/responses", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set(agentapi.HeaderTenant, c.tenant)
+		resp, err := a.client.Do(r)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatal(c.tenant, resp, err)
+		}
+		defer resp.Body.Close()
+	}
+	gone := func() bool { holds, _ := a.fake.Holds(here); return holds == 2 }
+	for end := time.Now().Add(10 * time.Second); !gone() && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	if !gone() {
+		t.Error("the stream that gave way still writes what its client does not read")
+	}
+}
