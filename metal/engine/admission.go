@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/metal/batch"
 )
@@ -109,8 +110,10 @@ func (a *admission) admit(s *sequence) error {
 	}
 	a.nextID++
 	s.id = batch.ID(a.nextID)
+	cancelled := new(atomic.Bool) // and not s: a stream is open until its client has read all of it
+	s.cancelled = cancelled
 	s.stream.cancel = func() {
-		s.cancelled.Store(true)
+		cancelled.Store(true)
 		a.notify()
 	}
 	a.sequences = append(a.sequences, s)

@@ -344,7 +344,7 @@ func (b *blocks) saveBlock(s *sequence, key kv.Key, first, last int, state bool)
 // where their logits would take too much, and those with an image before it, until its
 // tokens are there.
 func (b *blocks) cut(chunks []batch.Row) []batch.Row {
-	b.wanted = b.wanted[:0]
+	b.wanted = slices.Delete(b.wanted, 0, len(b.wanted)) // no sequence stays after its end
 	kept := chunks[:0]
 	for _, row := range chunks {
 		s := b.byID[row.ID]

@@ -75,9 +75,10 @@ func TestToolsReachTheTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ids := s.Prompt()
 	collect(t, s)
 	var prompt strings.Builder
-	for _, id := range s.Prompt() {
+	for _, id := range ids {
 		prompt.Write(s.Spell(id))
 	}
 	if p := prompt.String(); !strings.Contains(p, `"description": "does"`) || !strings.Contains(p, "low<|im_start|>") {

@@ -118,14 +118,15 @@ func TestEchoHasTheTextOfThePrompt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ids := s.Prompt()
 	collect(t, s)
 	var spelled strings.Builder
-	for _, id := range s.Prompt() {
+	for _, id := range ids {
 		spelled.Write(s.Spell(id))
 	}
-	byTokens := ask(t, e, engine.Request{Tokens: s.Prompt(), Echo: true, MaxTokens: 2, Logprobs: alternatives(0)})
-	if byTokens.prompt != spelled.String() || !strings.HasSuffix(byTokens.prompt, written) || len(byTokens.ranked) != len(s.Prompt()) {
-		t.Errorf("echoed %q, want %q, and %d of %d log-probabilities", byTokens.prompt, spelled.String(), len(byTokens.ranked), len(s.Prompt()))
+	byTokens := ask(t, e, engine.Request{Tokens: ids, Echo: true, MaxTokens: 2, Logprobs: alternatives(0)})
+	if byTokens.prompt != spelled.String() || !strings.HasSuffix(byTokens.prompt, written) || len(byTokens.ranked) != len(ids) {
+		t.Errorf("echoed %q, want %q, and %d of %d log-probabilities", byTokens.prompt, spelled.String(), len(byTokens.ranked), len(ids))
 	}
 }
 

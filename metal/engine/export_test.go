@@ -2,8 +2,10 @@ package engine
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
+	"weak"
 
 	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/engine/output"
@@ -171,4 +173,28 @@ func Spoil(ctx context.Context, e *Engine, tenant string, work string) (n int) {
 		}
 	})
 	return n
+}
+
+// InMemory is how many requests the loop has. left returns how many of them, and of their prompts,
+// are in memory when it is called.
+func InMemory(ctx context.Context, e *Engine) (requests int, left func() (requests, prompts int)) {
+	var all []weak.Pointer[sequence]
+	var tokens []weak.Pointer[int32]
+	_, _ = e.admission.run(ctx, func(c loopControl) {
+		for _, s := range c.(*loop).byID {
+			all, tokens = append(all, weak.Make(s)), append(tokens, weak.Make(&s.stream.prompt[0]))
+		}
+	})
+	return len(all), func() (requests, prompts int) {
+		runtime.GC()
+		for i := range all {
+			if all[i].Value() != nil {
+				requests++
+			}
+			if tokens[i].Value() != nil {
+				prompts++
+			}
+		}
+		return requests, prompts
+	}
 }

@@ -50,7 +50,7 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 		return false, nil, nil, nil
 	}
 	all := e.inTurn(slices.Concat(e.blocks.roomless, e.blocks.wanted))
-	e.blocks.roomless = e.blocks.roomless[:0]
+	e.blocks.roomless = slices.Delete(e.blocks.roomless, 0, len(e.blocks.roomless))
 	for i, w := range all {
 		s, m := w.sequence, w.image
 		if e.byID[s.id] != s || s.cancelled.Load() || m.seen.States != nil {

@@ -271,8 +271,9 @@ func TestImagesAreFoundInThePrefixCacheByTheirContent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			ids := s.Prompt()
 			drain(t, s)
-			if got := ask(t, e, engine.Request{Tokens: s.Prompt(), MaxTokens: 1}); got.finished.Usage.Cached != 0 {
+			if got := ask(t, e, engine.Request{Tokens: ids, MaxTokens: 1}); got.finished.Usage.Cached != 0 {
 				t.Errorf("the placeholders as text found %d tokens of images", got.finished.Usage.Cached)
 			}
 		})

@@ -188,7 +188,7 @@ func (l *loop) refuse(s *sequence, err error) {
 // sampleParked samples the rows that left their step and whose masks are ready now.
 func (l *loop) sampleParked() {
 	parked := l.parked
-	l.parked = l.parked[:0:0]
+	l.parked = nil // and not an empty part, which would keep them
 	var ready []*sequence
 	var rows [][]float32
 	for _, s := range parked {

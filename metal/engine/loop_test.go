@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"testing"
+	"weak"
 
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/engine/constraint"
@@ -63,4 +65,18 @@ func TestAFormThatCannotBeFollowedIsTheFaultOfItsRequest(t *testing.T) {
 			t.Errorf("%v: %+v, want %v", c.err, r, c.want)
 		}
 	}
+}
+
+// TestRowsThatWaitForNoMaskAreNotKept: what has ended meanwhile is not in memory.
+func TestRowsThatWaitForNoMaskAreNotKept(t *testing.T) {
+	l := &loop{sequences: &sequences{byID: map[batch.ID]*sequence{}}, runner: &runner{samplers: newSamplers(1, nil)}}
+	s := &sequence{id: 1}
+	kept := weak.Make(s)
+	l.parked = append(l.parked, s)
+	l.sampleParked()
+	runtime.GC()
+	if kept.Value() != nil {
+		t.Error("a request that ended is in memory")
+	}
+	runtime.KeepAlive(l)
 }

@@ -17,7 +17,7 @@ type sequence struct {
 	id     batch.ID
 	stream *Stream
 	// cancelled is set by any goroutine and read between steps.
-	cancelled atomic.Bool
+	cancelled *atomic.Bool
 	// owner is the tenant whose request it is, or the client where there is one tenant.
 	owner string
 	// tokens of the prompt and of the answer; the first prompt ones are the prompt.

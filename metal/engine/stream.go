@@ -79,7 +79,6 @@ type Stream struct {
 	// PromptTokens after template and tokenizer.
 	PromptTokens int
 
-	prompt []int32
 	spell  func(token int32) []byte
 	ready  chan struct{}
 	cancel func()
@@ -90,6 +89,7 @@ type Stream struct {
 
 	mu sync.Mutex
 	// mu guards the fields after it.
+	prompt    []int32 // until Next is called
 	text      []byte
 	thoughts  []byte
 	tokens    []int32
@@ -113,8 +113,12 @@ func newStream(prompt []int32, spell func(token int32) []byte, u unread) *Stream
 	return &Stream{PromptTokens: len(prompt), prompt: prompt, spell: spell, ready: make(chan struct{}, 1), aborted: make(chan struct{}), unread: u}
 }
 
-// Prompt returns the ids of the prompt.
-func (s *Stream) Prompt() []int32 { return slices.Clone(s.prompt) }
+// Prompt returns the ids of the prompt. It must be called before Next.
+func (s *Stream) Prompt() []int32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.prompt)
+}
 
 // Spell returns the bytes that a token adds to a text, which need not be whole characters.
 // The caller must not change them.
@@ -186,7 +190,7 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.unread.settle()
-	s.unread.taken = 0
+	s.unread.taken, s.prompt = 0, nil
 	switch {
 	case s.delivered:
 		return Event{}, false, true
