@@ -56,7 +56,7 @@ type looking struct {
 }
 
 var (
-	statusPatch = client.RawPatch(types.MergePatchType, []byte(`{"status":{"agentVersion":"x"}}`))
+	statusPatch = client.RawPatch(types.ApplyPatchType, []byte(`{"apiVersion":"metalfleet.dev/v1alpha1","kind":"MacNode","status":{"agentVersion":"x"}}`))
 	specPatch   = client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))
 	leasePatch  = client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"x"}}`))
 )
@@ -82,7 +82,7 @@ func (l looking) itsOwn() map[string]func() error {
 			return l.a.List(l.ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": "mac-1"})
 		},
 		"write its MacNode's status": func() error {
-			return l.a.Status().Patch(l.ctx, macNamed("mac-1"), statusPatch, client.DryRunAll, client.FieldOwner(v1alpha1.ManagerAgent))
+			return l.a.Status().Patch(l.ctx, macNamed("mac-1"), statusPatch, client.DryRunAll, client.ForceOwnership, client.FieldOwner(v1alpha1.ManagerAgent))
 		},
 		"read its Secret": func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-1")), &corev1.Secret{}) },
 		"renew its Lease": func() error {
@@ -97,7 +97,7 @@ func (l looking) otherMacs() map[string]func() error {
 		"read another MacNode": func() error { return l.a.Get(l.ctx, client.ObjectKey{Name: "mac-2"}, macNamed("")) },
 		"list all MacNodes":    func() error { return l.a.List(l.ctx, &v1alpha1.MacNodeList{}) },
 		"write another MacNode's status": func() error {
-			return l.a.Status().Patch(l.ctx, macNamed("mac-2"), statusPatch, client.FieldOwner(v1alpha1.ManagerAgent))
+			return l.a.Status().Patch(l.ctx, macNamed("mac-2"), statusPatch, client.ForceOwnership, client.FieldOwner(v1alpha1.ManagerAgent))
 		},
 		"read another Mac's Secret": func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-2")), &corev1.Secret{}) },
 		"renew another Mac's Lease": func() error {

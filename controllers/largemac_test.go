@@ -3,16 +3,19 @@
 package controllers_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -42,9 +45,15 @@ func large(of rune, paths, messages int) v1alpha1.MacNodeStatus {
 		}
 		s.Assignments = append(s.Assignments, a)
 	}
+	facts := model.Facts{Architecture: "llama", Task: model.Embed, Quantization: "Q4", Name: "n"}
+	for _, f := range reflect.ValueOf(&facts).Elem().Fields() {
+		if f.Kind() == reflect.Int64 {
+			f.SetInt(1 << 50)
+		}
+	}
 	for i := range 64 {
 		in := v1alpha1.InspectionStatus{ID: fmt.Sprintf("%064d", i), Source: "hf://a/b", State: v1alpha1.InspectionResolved,
-			Model: &model.Record{Source: "hf://a/b", Format: model.FormatSafetensors, Digest: "sha256:" + zeros(64), Facts: model.Facts{Architecture: "llama"}}}
+			Model: &model.Record{Source: "hf://a/b", Format: model.FormatSafetensors, Digest: "sha256:" + zeros(64), Facts: facts}}
 		for k := 0; k == 0 || k < 256 && paths > 0; k++ {
 			n := min(500, paths)
 			paths -= n
@@ -108,21 +117,130 @@ func TestAttackAMacNodeThatIsTooLargeToChange(t *testing.T) {
 	w.must(w.c.Delete(w.ctx, &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-evil"}}))
 }
 
-// writerAs writes the status of a Mac with the rights of its agent, keeping its conditions.
+// writerAs applies the status of a Mac with the rights of its agent.
 func (w *world) writerAs(mac string) func(s v1alpha1.MacNodeStatus, manager string) error {
+	c := w.asMac(mac)
+	return func(s v1alpha1.MacNodeStatus, manager string) error {
+		return applied(w.ctx, c, mac, s, manager)
+	}
+}
+
+// asMac is a client with the rights of a Mac's agent.
+func (w *world) asMac(mac string) client.Client {
 	as := rest.CopyConfig(env.Config())
 	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + system + ":mac-" + mac,
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + system, "system:authenticated"}}
 	c, err := client.New(as, client.Options{Scheme: controllers.Scheme()})
 	w.must(err)
 	w.eventually("its agent has its rights", func() error { return c.Get(w.ctx, client.ObjectKey{Name: mac}, &v1alpha1.MacNode{}) })
-	return func(s v1alpha1.MacNodeStatus, manager string) error {
-		return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-			var now v1alpha1.MacNode
-			w.must(c.Get(w.ctx, client.ObjectKey{Name: mac}, &now))
-			s.Conditions = now.Status.Conditions
-			now.Status = s
-			return c.Status().Update(w.ctx, &now, client.FieldOwner(manager))
+	return c
+}
+
+func applied(ctx context.Context, c client.Client, mac string, s v1alpha1.MacNodeStatus, manager string, more ...client.SubResourcePatchOption) error {
+	b, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MacNode", "status": s})
+	if err != nil {
+		return err
+	}
+	return c.Status().Patch(ctx, macNamed(mac), client.RawPatch(types.ApplyPatchType, b), append(more, client.FieldOwner(manager), client.ForceOwnership)...)
+}
+
+// TestAnAgentWritesItsStatusInOneWay: managedFields with the same fields twice, or with others than
+// the status has, would make a MacNode too large to delete, or have a later apply of others remove their fields.
+func TestAnAgentWritesItsStatusInOneWay(t *testing.T) {
+	w := newWorld(t)
+	evil := w.mac("mac-evil", holding(60*gib))
+	w.eventually("it reports", func() error { return w.macCondition("mac-evil", v1alpha1.ReasonReporting) })
+	evil.Stop()
+	write, c := w.writerAs("mac-evil"), w.asMac("mac-evil")
+	w.stop()
+	entries := func() string {
+		var mac v1alpha1.MacNode
+		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-evil"}, &mac))
+		b, err := json.Marshal(mac.ManagedFields)
+		w.must(err)
+		return string(b)
+	}
+	w.eventually("the policy is in force", func() error {
+		if err := write(v1alpha1.MacNodeStatus{BootID: "a"}, "other"); err == nil || !strings.Contains(err.Error(), "field manager") {
+			return fmt.Errorf("another manager: %w", err)
+		}
+		return nil
+	})
+	w.must(write(v1alpha1.MacNodeStatus{BootID: "a"}, v1alpha1.ManagerAgent))
+	for name, try := range w.otherWays(c) {
+		before := entries()
+		if err := try.do(); try.refused != "" && (err == nil || !strings.Contains(err.Error(), try.refused)) {
+			t.Errorf("%s: %.400v, want %q", name, err, try.refused)
+		}
+		if after := entries(); before != after {
+			t.Errorf("%s: managedFields are %.800s, were %s", name, after, before)
+		}
+	}
+	w.must(w.c.Status().Patch(w.ctx, macNamed("mac-evil"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"bootID":"b","chip":"c"}}`)), client.FieldOwner("kubectl-edit")))
+	w.must(write(v1alpha1.MacNodeStatus{BootID: "d"}, v1alpha1.ManagerAgent)) // takes fields of a person
+	w.must(w.c.Patch(w.ctx, macNamed("mac-evil"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`))))
+	w.must(write(v1alpha1.MacNodeStatus{BootID: "e"}, v1alpha1.ManagerAgent))
+	w.startOperator()
+}
+
+// otherWays are writes of a Mac's status that are no applies, with what refuses them. One that changes
+// managedFields alone is ignored.
+func (w *world) otherWays(c client.Client) map[string]otherWay {
+	const one, ignored = "only by server-side apply", ""
+	patch := func(text string) error {
+		return c.Status().Patch(w.ctx, macNamed("mac-evil"), client.RawPatch(types.MergePatchType, []byte(text)), client.FieldOwner(v1alpha1.ManagerAgent))
+	}
+	with := func(change func([]metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry) func() error {
+		return func() error {
+			var mac v1alpha1.MacNode
+			w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-evil"}, &mac))
+			b, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": change(mac.ManagedFields)}})
+			w.must(err)
+			return patch(string(b))
+		}
+	}
+	fields := func(n int, format string) *metav1.FieldsV1 {
+		keys := make([]string, n)
+		for i := range keys {
+			keys[i] = fmt.Sprintf(format, i)
+		}
+		return &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:weights":{` + strings.Join(keys, ",") + `}}}`)}
+	}
+	own := func(f *metav1.FieldsV1) func() error {
+		return with(func(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+			for i := range all {
+				if all[i].Manager == v1alpha1.ManagerAgent {
+					all[i].FieldsV1 = f
+				}
+			}
+			return all
 		})
 	}
+	return map[string]otherWay{
+		"an update": {func() error {
+			var mac v1alpha1.MacNode
+			w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-evil"}, &mac))
+			mac.Status.Weights = large('0', 0, 0).Weights
+			return c.Status().Update(w.ctx, &mac, client.FieldOwner(v1alpha1.ManagerAgent))
+		}, one},
+		"a patch": {func() error { return patch(`{"status":{"bootID":"b"}}`) }, one},
+		"fields of others": {with(func(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+			return append(all, metav1.ManagedFieldsEntry{Manager: "x", Operation: "Apply", APIVersion: v1alpha1.GroupVersion.String(), FieldsType: "FieldsV1", FieldsV1: fields(1, `"f:bootID%d":{}`)})
+		}), ignored},
+		"no fields of others": {with(func(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+			return slices.DeleteFunc(all, func(e metav1.ManagedFieldsEntry) bool { return e.Manager != v1alpha1.ManagerAgent })
+		}), ignored},
+		"no fields of its own": {with(func(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+			return slices.DeleteFunc(all, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == v1alpha1.ManagerAgent })
+		}), ignored},
+		"none at all": {func() error { return patch(`{"metadata":{"managedFields":[{}]}}`) }, ignored},
+		"many fields": {own(fields(8000, `"f:%060d":{}`)), ignored},
+		"costly ones": {own(fields(2000, `"f:%04d`+strings.Repeat("<", 60)+`":{}`)), ignored},
+		"nested ones": {own(fields(1, `"f:%d":`+strings.Repeat(`{"f:a":`, 9)+"{}"+strings.Repeat("}", 9))), ignored},
+	}
+}
+
+type otherWay struct {
+	do      func() error
+	refused string
 }

@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -157,12 +159,11 @@ func reporting(t *testing.T) func(v1alpha1.MacNodeStatus) error {
 		t.Fatal(err)
 	}
 	write := func(ctx context.Context, s v1alpha1.MacNodeStatus, manager string) error {
-		var mac v1alpha1.MacNode
-		if err := agent.Get(ctx, client.ObjectKey{Name: "studio"}, &mac); err != nil {
+		b, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MacNode", "status": s})
+		if err != nil {
 			return err
 		}
-		mac.Status = s
-		return agent.Status().Update(ctx, &mac, client.FieldOwner(manager))
+		return agent.Status().Patch(ctx, &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"}}, client.RawPatch(types.ApplyPatchType, b), client.FieldOwner(manager), client.ForceOwnership)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
 	defer cancel()
