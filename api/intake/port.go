@@ -14,7 +14,10 @@ const (
 	portHeaderBytes = 16 << 10
 	portTimeout     = 5 * time.Second
 	portIdle        = 2 * time.Minute
-	portWrite       = 30 * time.Second
+	// portTarget is the length of a request's target: a redirect to it, at five bytes for one, is written whole
+	// after its request has ended, so that a client that does not read it gives way.
+	portTarget = 512
+	portWrite  = 30 * time.Second
 )
 
 // Port bounds the connections of a port for probes or metrics.
@@ -25,6 +28,13 @@ func Port(l net.Listener) net.Listener {
 // PortServer returns the server of a port for probes or metrics. Anyone may connect there,
 // so a connection uses little memory. Serve it on a Port, which TLS may wrap.
 func PortServer(h http.Handler, failures *log.Logger) *http.Server {
-	return &http.Server{Handler: Guard(h), ConnContext: Context, DisableGeneralOptionsHandler: true, ErrorLog: failures,
+	short := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.RequestURI) > portTarget {
+			w.WriteHeader(http.StatusRequestURITooLong)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+	return &http.Server{Handler: Guard(short), ConnContext: Context, DisableGeneralOptionsHandler: true, ErrorLog: failures,
 		ReadTimeout: portTimeout, WriteTimeout: portWrite, IdleTimeout: portIdle, MaxHeaderBytes: portHeaderBytes}
 }

@@ -3,6 +3,7 @@ package intake
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -98,4 +99,35 @@ func TestHandshakesEndInTime(t *testing.T) {
 			t.Errorf("accept after close: %v", err)
 		}
 	})
+}
+
+// TestARedirectKeepsNoPlaceOfAProbe: a mux redirects a path that is not clean and escapes what it
+// repeats; a client that reads nothing of it gives way.
+func TestARedirectKeepsNoPlaceOfAProbe(t *testing.T) {
+	for _, quotes := range []int{portTarget - 3, portHeaderBytes} {
+		synctest.Test(t, func(t *testing.T) {
+			p, mux := newPipes(), http.NewServeMux()
+			mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
+			s := PortServer(mux, log.New(io.Discard, "", 0))
+			ended := make(chan error, 1)
+			go func() { ended <- s.Serve(Port(p)) }()
+			for i := range portConnections + portConnections/keptShare {
+				c := p.dial(fmt.Sprint("10.0.1.", i))
+				defer func() { _ = c.Close() }()
+				go func() { _, _ = io.WriteString(c, "GET //?"+strings.Repeat(`"`, quotes)+" HTTP/1.1\r\nHost: x\r\n\r\n") }()
+				synctest.Wait()
+			}
+			probe := p.dial("10.0.0.2")
+			go func() { _, _ = io.WriteString(probe, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") }()
+			if got, err := io.ReadAll(probe); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 200") {
+				t.Errorf("%d bytes to escape: a probe gets %q, %v", quotes, got, err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		})
+	}
 }
