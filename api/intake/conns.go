@@ -238,7 +238,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 
 // heaviest returns a waiting connection of the address with the most connections: the
 // newcomer's, or one with more than the newcomer's. Before a newcomer is refused, or takes the place of a
-// request that its own address begins, the one that idles for longest gives way, of whatever address.
+// request that its own address begins, the one that idles for longest gives way, of any address.
 func (l *Listener) heaviest(newcomer *address, now time.Time) *Conn {
 	l.look(now)
 	for {

@@ -209,6 +209,6 @@ func TestAnIdleConnectionGivesWayBeforeOneIsRefused(t *testing.T) {
 		}
 	}
 	if why := enter("busy", false); why != noTotal {
-		t.Errorf("a connection beside others that all serve is %q, want %q", why, noTotal)
+		t.Errorf("a connection next to others that all serve is %q, want %q", why, noTotal)
 	}
 }
