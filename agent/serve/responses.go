@@ -225,9 +225,14 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	if what == "cancel" {
 		return h.cancel(w, p, id)
 	}
-	e, ok := h.cache.Get(id, tenant)
+	e, bytes, ok := h.cache.Sized(id, tenant)
 	if !ok {
 		return responses.NotFound(id)
+	}
+	if now := min(echoCopies*bytes, h.answers.Most()); now > size { // it ended while this waited
+		if err := kept.Set(now); err != nil {
+			return tooMany(err)
+		}
 	}
 	if what == "input_items" {
 		list, err := items(e.Input, query)

@@ -293,12 +293,12 @@ func (s *Cache) Item(id, tenant string) (responses.Item, bool) {
 
 // Get returns a tenant's response.
 func (s *Cache) Get(id, tenant string) (Entry, bool) {
-	e, _, ok := s.get(id, tenant)
+	e, _, ok := s.Sized(id, tenant)
 	return e, ok
 }
 
-// get is Get, with the size of the entry and its items.
-func (s *Cache) get(id, tenant string) (e Entry, bytes int64, ok bool) {
+// Sized is Get, with the size of the entry and its items, as JSON.
+func (s *Cache) Sized(id, tenant string) (e Entry, bytes int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trim()
@@ -313,7 +313,7 @@ func (s *Cache) get(id, tenant string) (e Entry, bytes int64, ok bool) {
 // Size returns the size of a tenant's response with its items, as JSON; 0 for one that is
 // not kept.
 func (s *Cache) Size(id, tenant string) int64 {
-	_, bytes, _ := s.get(id, tenant)
+	_, bytes, _ := s.Sized(id, tenant)
 	return bytes
 }
 
