@@ -1,9 +1,11 @@
 package controllers_test
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -424,4 +426,13 @@ func TestAttackMetadataInTheOperatorsMemory(t *testing.T) {
 	if kept.Annotations["a"] != "" || len(kept.Annotations) > 3 || len(kept.Labels) > 0 || len(kept.Finalizers) == 0 {
 		t.Errorf("cached with %d annotations, %d labels and finalizers %v", len(kept.Annotations), len(kept.Labels), kept.Finalizers)
 	}
+}
+
+// applied is the error of a status that is written by server-side apply.
+func applied(ctx context.Context, c client.Client, mac string, s v1alpha1.MacNodeStatus, manager string, more ...client.SubResourcePatchOption) error {
+	b, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MacNode", "status": s})
+	if err != nil {
+		return err
+	}
+	return c.Status().Patch(ctx, macNamed(mac), client.RawPatch(types.ApplyPatchType, b), append(more, client.FieldOwner(manager), client.ForceOwnership)...)
 }

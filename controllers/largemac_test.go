@@ -3,7 +3,6 @@
 package controllers_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -136,14 +135,6 @@ func (w *world) asMac(mac string) client.Client {
 	return c
 }
 
-func applied(ctx context.Context, c client.Client, mac string, s v1alpha1.MacNodeStatus, manager string, more ...client.SubResourcePatchOption) error {
-	b, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MacNode", "status": s})
-	if err != nil {
-		return err
-	}
-	return c.Status().Patch(ctx, macNamed(mac), client.RawPatch(types.ApplyPatchType, b), append(more, client.FieldOwner(manager), client.ForceOwnership)...)
-}
-
 // TestAnAgentWritesItsStatusInOneWay: managedFields with the same fields twice, or with others than
 // the status has, would make a MacNode too large to delete, or have a later apply of others remove their fields.
 func TestAnAgentWritesItsStatusInOneWay(t *testing.T) {
@@ -204,7 +195,7 @@ func (w *world) otherWays(c client.Client) map[string]otherWay {
 		for i := range keys {
 			keys[i] = fmt.Sprintf(format, i)
 		}
-		return &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:weights":{` + strings.Join(keys, ",") + `}}}`)}
+		return metav1.NewFieldsV1(`{"f:status":{"f:weights":{` + strings.Join(keys, ",") + `}}}`)
 	}
 	own := func(f *metav1.FieldsV1) func() error {
 		return with(func(all []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {

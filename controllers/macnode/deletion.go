@@ -71,9 +71,9 @@ func (r *Deletion) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	case !fleet.Leaving(&mac):
 		return reconcile.Result{}, nil
 	default:
-		wait, err := r.drain(ctx, &mac)
-		if err != nil || wait > 0 {
-			return reconcile.Result{RequeueAfter: wait}, err // the removal of the last replica triggers an earlier pass
+		wait, failed := r.drain(ctx, &mac)
+		if failed != nil || wait > 0 {
+			return reconcile.Result{RequeueAfter: wait}, failed // the removal of the last replica triggers an earlier pass
 		}
 		err = status.RemoveFinalizer(ctx, r.Client, v1alpha1.ManagerOperator, &mac, v1alpha1.FinalizerDrain)
 	}

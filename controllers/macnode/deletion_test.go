@@ -2,6 +2,7 @@ package macnode
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -63,5 +64,19 @@ func TestAMacThatWritesItsStatusAllTheTimeIsDeleted(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(mac), mac); err != nil || len(mac.Finalizers) != 1 || mac.Status.BootID != "b" {
 		t.Errorf("finalizers %v, status %+v, %v", mac.Finalizers, mac.Status, err)
+	}
+}
+
+// TestAFinalizerThatStaysIsTriedAgain: the API server may refuse its removal.
+func TestAFinalizerThatStaysIsTriedAgain(t *testing.T) {
+	mac := aMac()
+	mac.Finalizers, mac.DeletionTimestamp = []string{v1alpha1.FinalizerDrain}, &metav1.Time{Time: start}
+	refused := errors.New("refused")
+	r := &Deletion{Clock: clocktesting.NewFakePassiveClock(start), Client: interceptor.NewClient(objects(t, mac), interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return refused
+		}})}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(mac)}); !errors.Is(err, refused) {
+		t.Errorf("a removal that was refused ends with %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,20 +28,20 @@ func othersBetween(t *testing.T, names int) (most int) {
 	turns := NewTurns(1)
 	work(t.Context(), turns, "regular", 10, 2*time.Second)
 	ctx, end := context.WithTimeout(t.Context(), time.Hour)
-	var served int
+	var served atomic.Int64
 	for first := range 4 {
 		go func() {
 			for i := first; ctx.Err() == nil; i += 4 {
 				work(ctx, turns, strconv.Itoa(i%names), 1, time.Second)
-				served++
+				served.Add(1)
 			}
 		}()
 	}
 	synctest.Wait()
 	for range 20 {
-		before := served
+		before := served.Load()
 		work(ctx, turns, "regular", 1, 2*time.Second)
-		most = max(most, served-before)
+		most = max(most, int(served.Load()-before))
 	}
 	end()
 	time.Sleep(time.Minute)
