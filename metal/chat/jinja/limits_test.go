@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"runtime"
 	"strings"
@@ -26,6 +27,14 @@ func growing(start, body, then string) string {
 }
 
 func attacks() map[string]attack {
+	all := attacksOnTime()
+	maps.Copy(all, attacksOnMemory())
+	maps.Copy(all, attacksOnBounds())
+	return all
+}
+
+// attacksOnTime are templates that would take long.
+func attacksOnTime() map[string]attack {
 	long := func(use string) string {
 		return "{% set s = 'a' * 999999 %}{% for i in range(99999) %}" + use + "{% endfor %}"
 	}
@@ -33,7 +42,6 @@ func attacks() map[string]attack {
 		return "{% set ns = namespace(s=[1], t=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% endfor %}" + use
 	}
 	return map[string]attack{
-		// Time.
 		"nested loops":                      {strings.Repeat("{% for i in range(99999) %}", 4) + strings.Repeat("{% endfor %}", 4), BoundSteps},
 		"calls that call twice":             {"{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}", BoundSteps},
 		"a recursive loop that calls twice": {"{% for i in [50] recursive %}{% if i %}{{ loop([i - 1]) }}{{ loop([i - 1]) }}{% endif %}{% endfor %}", BoundSteps},
@@ -73,8 +81,12 @@ func attacks() map[string]attack {
 		"a power again and again":           {"{% for i in range(99999) %}{% set t = 3 ** 9000 %}{% endfor %}", BoundSteps},
 		"a long fraction again and again":   {"{% for i in range(99999) %}{% set t = '%.1000f' % 1e300 %}{% endfor %}", BoundBytes},
 		"sorting":                           {"{{ range(99999) | reverse | list | sort | sort(true) }}", BoundBytes},
+	}
+}
 
-		// Memory.
+// attacksOnMemory are templates that would take much memory.
+func attacksOnMemory() map[string]attack {
+	return map[string]attack{
 		"a huge repetition":      {"{{ 'a' * 999999999999 }}", BoundBytes},
 		"a billion letters":      {"{{ 'a' * 10 ** 9 }}", BoundBytes},
 		"a huge list":            {"{{ [1] * 999999999999 }}", BoundBytes},
@@ -112,7 +124,12 @@ func attacks() map[string]attack {
 		"joining":                {"{{ range(9999) | join('x' * 9999) }}", BoundBytes},
 		"a format of time":       {"{{ strftime_now('%c' * 999999) }}", BoundSteps},
 		"a wide field of time":   {"{{ strftime_now('%999999d' * 99) }}", BoundBytes},
+	}
+}
 
+// attacksOnBounds are templates that exceed the bounds of output, depth, digits and ranges.
+func attacksOnBounds() map[string]attack {
+	return map[string]attack{
 		// Output.
 		"endless output": {"{% for i in range(99999) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}", BoundOutput},
 		"a long output":  {"{{ 'a' * 1048577 }}", BoundOutput},
