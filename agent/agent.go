@@ -387,7 +387,7 @@ func (a *Agent) servePort(ctx context.Context) error {
 	return serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
 		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.get().yes },
 		Trusts: a.Links.Identity.Trusts, Weights: a.weightServer, Log: a.Log.WithName("serve"), TextCalls: a.metrics.textCall, Metrics: a.metrics.handler(),
-		Logs: a.lastOfLog, Tracer: a.Tracer,
+		Logs: a.lastOfLog, Tracer: a.Tracer, HeapBytes: a.HeapBytes,
 		FetchImage: fetch,
 	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })
 }

@@ -145,6 +145,8 @@ type Config struct {
 	Tunnels *tunnel.Listener
 	// Metrics serves metrics without TLS; nil disables it.
 	Metrics net.Listener
+	// HeapBytes is the most live memory of the process with which requests begin; 0 means any.
+	HeapBytes int64
 	// Grace is how long running requests may take after the agent was asked to
 	// stop.
 	Grace  time.Duration

@@ -40,6 +40,9 @@ func (c *counted) decoded(body []byte, n int64) {
 // counts against their owner until it is released.
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte, c *counted, err error) {
 	c = &counted{handler: h, owner: ownerOf(r.Header)}
+	if err := h.memory(); err != nil {
+		return nil, c, err
+	}
 	body, err = h.ReadBody(w, r, func(interrupt func()) ([]byte, error) {
 		body, end, err := h.bodies.Read(r.Body, c.owner, r.ContentLength, h.MaxBodyBytes, interrupt)
 		if err == nil {

@@ -32,6 +32,8 @@ type request struct {
 	// forget ends the count of the stored items that the request continues or refers to; nil
 	// if there are none.
 	forget func()
+	// held is how many bytes that count has, less what the items of the input take.
+	held int64
 	// release returns the memory of the request to its tenant; see admitted.
 	release func()
 	// count, if set, returns the response of a route that asks only for the

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/agent/serve/internal/heaplimit"
 	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
 	"metalfleet.dev/metalfleet/agent/serve/internal/unread"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -45,6 +46,8 @@ type handler struct {
 	bodies *intake.Bodies
 	// answers counts what is in memory of answers until clients have read them.
 	answers *unread.Room
+	// heap refuses requests while the process has too much memory.
+	heap *heaplimit.Limit
 	// decoding has the places to decode large bodies, and decodingMedium those for bodies of
 	// usual sizes: a part of the processors serves others.
 	decoding, decodingMedium *share.Turns
@@ -53,8 +56,9 @@ type handler struct {
 // NewHandler returns the handler of the agent's port; Serve adds TLS.
 func NewHandler(c Config) http.Handler {
 	c = c.withDefaults()
+	cache := &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}
 	return &handler{
-		Config: c, cache: &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge},
+		Config: c, cache: cache, heap: &heaplimit.Limit{Bytes: c.HeapBytes, Relieve: cache.Halve},
 		bodies: &intake.Bodies{Max: c.BodiesBytes}, answers: &unread.Room{Max: c.AnswersBytes},
 		decoding: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/2)), decodingMedium: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/4)),
 	}
@@ -213,17 +217,18 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	defer images.release()
 	req, err := h.request(w, r, body, images)
 	if req != nil && req.forget != nil {
-		defer req.forget()
+		counted.ends = append(counted.ends, req.forget)
 	}
 	if err != nil {
 		return err
 	}
 	req.wire.Id = id
-	if more := textBytes(req.wire) - int64(len(body)); more > 0 && req.forget == nil {
-		if req.forget, err = h.bodies.Hold(req.wire.Owner(), more); err != nil {
+	if more := textBytes(req.wire) - int64(len(body)) - req.held; more > 0 {
+		forget, err := h.bodies.Hold(req.wire.Owner(), more)
+		if err != nil {
 			return err
 		}
-		defer req.forget()
+		counted.ends = append(counted.ends, forget)
 	}
 	if req.forms() > 1 { // it stays for the others
 		counted.decoded(body, req.bytes()-(h.MaxBodyBytes-images.room))
@@ -231,9 +236,6 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	req.release = func() {
 		counted.release()
 		images.release()
-		if req.forget != nil {
-			req.forget()
-		}
 	}
 	return h.answer(admission.NewDoor(w), r, req)
 }

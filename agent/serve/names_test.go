@@ -77,3 +77,26 @@ func TestAttackAConversationOfManyItems(t *testing.T) {
 		t.Errorf("17,000 calls, which need more than half of the memory: %d %.200s", status, answer)
 	}
 }
+
+// TestTextsOfAResponseThatGrow: an input of the Responses API is kept as items and as the turns of a prompt,
+// whose JSON has six bytes for some characters of three.
+func TestTextsOfAResponseThatGrow(t *testing.T) {
+	p := newPort(t, servetest.Say("x"), func(c *serve.Config) { c.BodiesBytes = 8 << 20 })
+	go func() {
+		for range p.seen {
+		}
+	}()
+	for _, c := range []struct {
+		sign   string
+		status int
+	}{{"abc", http.StatusOK}, {"\u2028", http.StatusServiceUnavailable}} {
+		body := `{"model":"m","input":[{"type":"custom_tool_call","call_id":"c","name":"f","input":"` + strings.Repeat(c.sign, 500_000) + `"},{"role":"user","content":"hi"}]}`
+		resp, err := http.Post(p.url+"/v1/responses", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer := read(t, resp); resp.StatusCode != c.status {
+			t.Errorf("%q: %d %.200s, want %d", c.sign, resp.StatusCode, answer, c.status)
+		}
+	}
+}

@@ -49,6 +49,14 @@ func engineLost(err error) bool {
 	return code == codes.Unavailable || code == codes.Canceled
 }
 
+// memory refuses a request that takes memory while the process has too much.
+func (h *handler) memory() error {
+	if !h.heap.Full() {
+		return nil
+	}
+	return unavailable(openai.CodeOverloaded, "The agent of this Mac has no memory for more requests. Try again later.", retrySoon, nil)
+}
+
 func unavailable(code, message string, after time.Duration, cause error) *openai.Error {
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: code,
 		Message: message, RetryAfter: after, Cause: cause}

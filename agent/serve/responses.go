@@ -225,6 +225,9 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 	if what == "cancel" {
 		return h.cancel(w, p, id)
 	}
+	if err := h.memory(); err != nil {
+		return err
+	}
 	e, bytes, ok := h.cache.Sized(id, tenant)
 	if !ok {
 		return responses.NotFound(id)

@@ -119,6 +119,9 @@ type Config struct {
 	// AnswersBytes bounds what is in memory of answers until clients have read them: vectors,
 	// log-probabilities, stored responses; 0 means 128 MiB. No reservation contains it.
 	AnswersBytes int64
+	// HeapBytes is the most live memory of the process with which requests begin; 0 means any.
+	// It is more than the other bounds together, which count what they know of.
+	HeapBytes int64
 	// FetchImage requests an image at an https URL, and returns its bytes and their
 	// number, negative if that is unknown; nil fetches none. Their memory counts towards
 	// BodiesBytes.

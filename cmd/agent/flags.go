@@ -231,11 +231,20 @@ func engineEnvironment(own []string) []string {
 	})
 }
 
+// heapBytes is the most live memory with which requests begin: about three times what all that counts
+// memory of requests allows, so that it is reached by what none of them counts. collectBytes, the
+// collector's limit for all memory of the process, keeps garbage from being many times as much.
+const (
+	heapBytes    = 1 << 30
+	collectBytes = heapBytes * 5 / 4
+)
+
 // config turns flags into what an agent is made of; it opens the ports last.
 func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config, error) {
 	c := agent.Config{
 		Log: log, Name: f.name, Version: version, BootID: agent.NewBootID(), StateDir: f.state, ModelRoot: f.modelRoot, HubEndpoint: f.hub,
 		Engine: f.engine, EngineEnv: engineEnvironment(os.Environ()), Sandbox: wire.Sandbox(f.sandbox), Grace: f.grace, Timing: pool.Timing{Poll: f.probeInterval},
+		HeapBytes: heapBytes,
 	}
 	var err error
 	if c.Engine, err = filepath.Abs(f.engine); err != nil {

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 	"time"
 	_ "time/tzdata" // for systems without it
@@ -79,6 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	boundHeap()
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
 	logs.TakeStandard(slog.New(logr.ToSlogHandler(log.WithName("standard"))))
@@ -109,6 +111,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	return exitCode(code)
+}
+
+// boundHeap sets the collector's memory limit, unless the environment has one.
+func boundHeap() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(collectBytes)
+	}
 }
 
 // enter leaves this process to another version of the agent, where one is to

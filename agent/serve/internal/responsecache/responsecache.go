@@ -236,7 +236,13 @@ func (s *Cache) trim() {
 		s.swept = now
 		s.dropOld(now)
 	}
-	for s.held > s.Bytes {
+	s.shrink(s.Bytes)
+}
+
+// shrink removes the oldest response of the tenant with the most bytes while there are more bytes
+// than that. The caller holds mu.
+func (s *Cache) shrink(most int64) {
+	for s.held > most {
 		var most *share
 		for _, t := range s.tenants {
 			if most == nil || t.bytes > most.bytes {
@@ -245,6 +251,13 @@ func (s *Cache) trim() {
 		}
 		s.drop(most.order.Front())
 	}
+}
+
+// Halve removes the oldest responses of the tenants with the most bytes, half of all bytes.
+func (s *Cache) Halve() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shrink(s.held / 2)
 }
 
 // dropOld removes responses that are too old; the caller holds mu.
