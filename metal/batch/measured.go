@@ -20,6 +20,9 @@ const (
 	// counting: a size with less than 1/counting of the tokens of prefill-only
 	// steps is ignored when the fastest size is chosen.
 	counting = 8
+	// enough of the largest prefill-only steps are remembered: of two, the shorter
+	// time counts.
+	enough = 2
 	// remains is the smallest fraction of a measurement that is kept when it is
 	// extrapolated to a smaller context.
 	remains = 0.25
@@ -43,10 +46,14 @@ type measured struct {
 	tokenTrend trend
 	computed   uint64 // bit set of chunk sizes
 	// prefillOnly is a ring of the latest of these measurements with their
-	// sizes. quickest is the time per token at context 0 with the fastest size.
+	// sizes, and of enough of the largest. quickest is the time per token at
+	// context 0 with the fastest size.
 	prefillOnly [16]prefillSample
 	nextPrefill int
 	quickest    float64
+	// large is set if a step with decode sequences is to show the prefill speed:
+	// the next one with at least this many prefill tokens counts as prefill-only.
+	large int
 	// mixed counts steps with both prefill and decode; since counts those after
 	// the last decode-only step.
 	mixed, since int
@@ -81,6 +88,10 @@ func (m *measured) add(l Load, took float64) {
 	case l.Decodes == 0:
 		m.addLone(l, took/float64(l.PrefillTokens))
 	case step > 0:
+		if m.large > 0 && l.PrefillTokens >= m.large {
+			m.large = 0 // its decode rows cost about as much as others
+			m.addLone(l, took/float64(l.PrefillTokens+l.Decodes))
+		}
 		m.mixed++
 		m.since++
 		k := chunkSize(l.Decodes, l.PrefillTokens)
@@ -100,7 +111,8 @@ func (m *measured) add(l Load, took float64) {
 	}
 }
 
-// addLone records the time per token of a prefill-only step.
+// addLone records the time per token of a prefill-only step. Tiny steps take
+// longer per token and are ignored once larger ones are known.
 func (m *measured) addLone(l Load, token float64) {
 	k := sizeOf(l.PrefillTokens)
 	if m.computed&(1<<k) == 0 {
@@ -108,11 +120,38 @@ func (m *measured) addLone(l Load, token float64) {
 		return
 	}
 	m.speed.add(l.depth(), token)
-	m.tokenTrend.add(k, l.depth(), token)
-	m.prefillOnly[m.nextPrefill] = prefillSample{k, l.PrefillTokens, point{l.depth(), token}}
-	m.nextPrefill = (m.nextPrefill + 1) % len(m.prefillOnly)
+	if m.atLeast(counting*l.PrefillTokens) < enough {
+		m.tokenTrend.add(k, l.depth(), token)
+		for m.keeps(m.prefillOnly[m.nextPrefill], l.PrefillTokens) {
+			m.nextPrefill = (m.nextPrefill + 1) % len(m.prefillOnly)
+		}
+		m.prefillOnly[m.nextPrefill] = prefillSample{k, l.PrefillTokens, point{l.depth(), token}}
+		m.nextPrefill = (m.nextPrefill + 1) % len(m.prefillOnly)
+	}
 	m.quickest = m.least()
 }
+
+// keeps reports whether a measurement is one of the largest, which one of fewer
+// tokens does not replace. It is not if it is larger than prefill-only steps are
+// planned.
+func (m *measured) keeps(l prefillSample, fewer int) bool {
+	return fewer < like(l.tokens) && m.atLeast(like(l.tokens)) <= enough && float64(like(l.tokens))*l.y <= loneSlice.Seconds()
+}
+
+// atLeast is the number of recent prefill-only measurements with at least this
+// many tokens.
+func (m *measured) atLeast(tokens int) (n int) {
+	for _, l := range m.prefillOnly {
+		if l.tokens >= tokens {
+			n++
+		}
+	}
+	return n
+}
+
+// like is the smallest step that takes about as long per token as one of this
+// many tokens.
+func like(tokens int) int { return tokens * 3 / 4 }
 
 // token is the time per token of a prefill-only step at a context length; 0 if
 // unknown.

@@ -66,6 +66,8 @@ const (
 // the same time. If that would need steps of more than 4 times the decode-only
 // time, prefill may take up to 2.95 times as long; if that is not enough, steps
 // may take up to 12 times as long. Steps of up to 1.6 times are always allowed.
+// If no large prefill-only step has shown how long prefill takes, as decoding
+// never pauses, a few steps that also decode are as large.
 // The zero value is ready to use.
 type Pace struct {
 	measured
@@ -77,9 +79,12 @@ type Pace struct {
 	// stretch is the smoothed bound of a step relative to its decode-only time,
 	// planned the number of values in it.
 	stretch, planned float64
-	size             int  // chunk size of the last step
-	busy             bool // some request is in prefill
-	outlook          outlook
+	size             int // chunk size of the last step
+	// tried is measured.mixed when measured.large was set, and pause for how many
+	// mixed steps it is not set again.
+	tried, pause int
+	busy         bool // some request is in prefill
+	outlook      outlook
 }
 
 // Took records the duration of a step.
@@ -115,12 +120,39 @@ func (p *Pace) Tokens(w Work, limit int) int {
 	if step == 0 || p.since >= probe || p.decodeOnly[w.Decodes] == nil && p.since >= guess {
 		return 0
 	}
+	if n := p.slice(w, step, limit); p.atLeast(like(n)) < enough && p.mixed-p.tried >= max(probe, p.pause) {
+		return p.try(n)
+	}
 	b := &p.outlook
 	b.look(&p.measured, w, step, min(sizeOf(max(1, limit)), p.explored()+ahead))
 	p.stretch += (b.bound(p.spent, p.aloneWorth)/step - p.stretch) / min(patience, 1+p.planned/8)
 	p.planned++
 	p.size = b.near(p.size, p.stretch*step)
 	return min(limit, int(b.tokens[p.size]))
+}
+
+// slice is the number of prefill tokens that a prefill-only step would have. A
+// token takes at most step, the seconds of a decode-only step.
+func (p *Pace) slice(w Work, step float64, limit int) int {
+	waiting, token := 0, p.token(float64(w.Prompts[0].From))
+	for _, s := range w.Prompts {
+		waiting += s.To - s.From
+	}
+	if token == 0 {
+		token = step
+	}
+	return max(1, min(limit, waiting, int(loneSlice.Seconds()/min(token, step))))
+}
+
+// try returns the prefill tokens of a step that shows the prefill speed. If the
+// last such step had fewer in the end, as memory was short, the pause until the
+// next doubles.
+func (p *Pace) try(tokens int) int {
+	if p.pause *= 2; p.large == 0 {
+		p.pause = probe
+	}
+	p.large, p.tried = tokens, p.mixed
+	return tokens
 }
 
 // outlook is the state from which Pace plans the rest of the prefill.
