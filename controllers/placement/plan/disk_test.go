@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +52,52 @@ func TestOnDemandModelsTakeAShareOfADisk(t *testing.T) {
 		d := NewSnapshot([]v1alpha1.MacNode{m}, []v1alpha1.ModelReplica{c.bound}, now).Under(c.rules).Pick(&c.next)
 		if (d.Mac == "a") != c.placed || !c.placed && !strings.Contains(d.Message, "replicasPerMac") {
 			t.Errorf("%s: placed on %q: %s", name, d.Mac, d.Message)
+		}
+	}
+}
+
+// TestRevisionsOfOneDeploymentTakeAShareOfADisk: of those that stay next to one another only the
+// one that is replaced does not count, also when they become OnDemand.
+func TestRevisionsOfOneDeploymentTakeAShareOfADisk(t *testing.T) {
+	of50 := rulesOf(v1alpha1.NamespaceRule{ReplicasPerMac: 32})
+	fill := func(size int64, kept ...v1alpha1.ModelReplica) (placed, became int) {
+		m := mac("a", 48*gib)
+		m.Status.Disk.FreeBytes = 100 * gib
+		always := slices.Clone(kept)
+		for ; placed < 20; placed++ {
+			name := fmt.Sprint("r", placed)
+			r := replica(name, gib, onDemand, of("d"), revised(name), carries(name, size))
+			if NewSnapshot([]v1alpha1.MacNode{m}, kept, now).Under(of50).Pick(&r).Mac == "" {
+				break
+			}
+			on("a")(&r)
+			kept = append(kept, r)
+			r.Spec.Residency = v1alpha1.Residency{}
+			always = append(always, r)
+		}
+		always = append(always, replica("more", gib, on("a"), of("d"), revised("more"), carries("more", size)))
+		s := NewSnapshot([]v1alpha1.MacNode{m}, always, now).Under(of50)
+		for i := len(kept) - placed; i < len(always); i++ {
+			if s.ChangeResidency(&always[i], v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand}) == "" {
+				became++
+			}
+		}
+		return placed, became
+	}
+	other := replica("o", gib, onDemand, on("a"), carries("o", 30*gib))
+	same := replica("s", gib, onDemand, on("a"), of("d"), carries("r0", 40*gib))
+	for name, c := range map[string]struct {
+		size int64
+		kept []v1alpha1.ModelReplica
+		want int
+	}{
+		"six models of 10 GiB, one of them replaced": {size: 10 * gib, want: 6},
+		"any two models":                                  {size: 45 * gib, want: 2},
+		"next to another deployment":                      {size: 10 * gib, kept: []v1alpha1.ModelReplica{other}, want: 3},
+		"the new model is there with another replica too": {size: 40 * gib, kept: []v1alpha1.ModelReplica{same}, want: 2},
+	} {
+		if placed, became := fill(c.size, c.kept...); placed != c.want || became != c.want {
+			t.Errorf("%s: %d are placed and %d become OnDemand, want %d", name, placed, became, c.want)
 		}
 	}
 }

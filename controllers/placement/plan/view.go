@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -120,33 +121,42 @@ func (v *view) crowds(st *state) bool {
 // crowdsDisk reports whether the OnDemand models of the replica's namespace would take more than
 // its share of a Mac's disk: its limit of memory does not count these. Weights that are stored there
 // count too: without the replica, the Mac could remove them. The first model fits in any
-// case, and revisions of one deployment replace one another.
+// case. Of the same deployment one other model does not count, the largest: the replica replaces it.
 func (v *view) crowdsDisk(st *state) bool {
 	most := v.s.rules.of(v.r.Namespace).perMac
 	if most == 0 || !v.r.Spec.Residency.OnDemand() || st.shares[v.r.Namespace].count == 0 {
 		return false
 	}
-	var bytes int64
-	weights := map[string]bool{}
-	add := func(r *v1alpha1.ModelReplica) {
+	taken := map[string]bool{} // the weights that are counted: true if a bound replica has them
+	add := func(r *v1alpha1.ModelReplica) (bytes int64) {
 		for _, part := range r.Spec.Model.Parts() {
-			if !weights[part.Digest] && !strings.HasPrefix(part.Source, fleet.FileScheme) {
-				weights[part.Digest] = true
+			if strings.HasPrefix(part.Source, fleet.FileScheme) {
+				continue
+			}
+			if _, counted := taken[part.Digest]; !counted {
 				bytes += part.Bytes()
+			}
+			taken[part.Digest] = r != v.r
+		}
+		return bytes
+	}
+	need, others, replaced := add(v.r), int64(0), int64(0)
+	for _, kin := range []bool{false, true} {
+		for _, r := range st.bound {
+			if r.Namespace != v.r.Namespace || !r.Spec.Residency.OnDemand() || kin != (r.Spec.DeploymentRef.UID == v.r.Spec.DeploymentRef.UID) {
+				continue
+			}
+			bytes := add(r)
+			if others += bytes; kin {
+				replaced = max(replaced, bytes)
 			}
 		}
 	}
-	for _, r := range st.bound {
-		if r.Namespace == v.r.Namespace && r.Spec.Residency.OnDemand() && r.Spec.DeploymentRef.UID != v.r.Spec.DeploymentRef.UID {
-			add(r)
-		}
-	}
-	before := bytes
-	if add(v.r); before == 0 || bytes == before {
-		return false
+	if others -= replaced; others == 0 || !slices.Contains(slices.Collect(maps.Values(taken)), false) {
+		return false // the first, or nothing that is not counted already
 	}
 	disk := &st.mac.Status.Disk
-	return float64(bytes) > float64(disk.FreeBytes+disk.WeightsBytes)*float64(most)/fleet.MaxAssignments
+	return float64(others+need) > float64(disk.FreeBytes+disk.WeightsBytes)*float64(most)/fleet.MaxAssignments
 }
 
 // own returns how many assignments of a Mac are for the namespace of the replica, and their
