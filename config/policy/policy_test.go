@@ -316,7 +316,7 @@ func TestOnlyTheOperatorOrdersMacs(t *testing.T) {
 		{name: "a new Mac with another hub", who: fleet, object: "{apiVersion: metalfleet.dev/v1alpha1, kind: MacNode, metadata: {name: hub}, spec: {settings: {hubEndpoint: \"https://hub.example.net\"}}}", refused: classes},
 		{name: "the fleet's administrator changes a log level", who: fleet, object: mac, patch: `{"spec":{"settings":{"logLevel":"Debug"}}}`},
 		{name: "an administrator names another hub", who: root, object: mac, patch: hub},
-		{name: "the fleet's administrator leaves it", who: fleet, object: mac, patch: `{"spec":{"settings":{"logLevel":"Info"}}}`},
+		{name: "the fleet's administrator leaves it, and chooses a class", who: fleet, object: mac, patch: `{"spec":{"class":"lab","settings":{"logLevel":"Info"}}}`},
 		{name: "a tenant makes a replica", who: mallory, object: replica, refused: "only the operator may create a ModelReplica"},
 		{name: "an administrator makes a replica", who: root, object: replica, refused: "only the operator may create a ModelReplica"},
 	})
