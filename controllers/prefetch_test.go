@@ -144,3 +144,47 @@ func TestAPrefetchObeysTheRulesOfItsNamespace(t *testing.T) {
 		return wantReason(w.get("chat").Status.Conditions, v1alpha1.ConditionPrefetched, v1alpha1.ReasonNoCandidates)
 	})
 }
+
+// TestRolloutsOfANamespacePrefetchInTurns: beyond what the rules allow, one rollout waits for the
+// weights of another, and its old replica serves.
+func TestRolloutsOfANamespacePrefetchInTurns(t *testing.T) {
+	w := governed{newWorld(t)}
+	script := holding(3 * gib)
+	for _, s := range []string{"hf://org/old", "hf://org/a", "hf://org/b"} {
+		m := fleettest.Model(s, s, 200<<20)
+		script.Sources[s] = fleettest.Source{Model: &m}
+	}
+	script.Ahead = func(v1alpha1.Assignment) string { return v1alpha1.ReasonDownloading }
+	mac := w.mac("tight", script)
+	w.rules(w.limited(v1alpha1.NamespaceRule{}))
+	w.accepted(v1alpha1.ReasonAccepted)
+	for _, name := range []string{"a", "b"} {
+		w.deploy(name, func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Model.Source, s.Memory.Limit = "hf://org/old", quantity("1300Mi")
+		})
+		rollouts{w.world}.rollout(name, v1alpha1.RolloutComplete)
+	}
+	for _, name := range []string{"a", "b"} {
+		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://org/" + name })
+	}
+	w.eventually("one rollout prefetches and the other one waits", func() error {
+		waits := 0
+		for _, name := range []string{"a", "b"} {
+			d := w.get(name)
+			if d.Status.ReadyReplicas != 1 {
+				return errors.New(brief(d))
+			}
+			if strings.Contains(message(d.Status.Conditions, v1alpha1.ConditionProgressing), "waiting for other rollouts in namespace") {
+				waits++
+			}
+		}
+		if got := assignedTo(w.world); waits != 1 || !slices.Equal(got, []string{"tight Downloaded", "tight Running", "tight Running"}) {
+			return fmt.Errorf("%d wait, assigned %v", waits, got)
+		}
+		return nil
+	})
+	w.play(mac, func(s *fleettest.Script) { s.Ahead = nil })
+	for _, name := range []string{"a", "b"} {
+		rollouts{w.world}.rollout(name, v1alpha1.RolloutComplete)
+	}
+}

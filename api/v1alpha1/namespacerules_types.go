@@ -86,8 +86,9 @@ type NamespaceRule struct {
 	// +kubebuilder:validation:XValidation:rule="string(self).matches('^[+]?([0-9]{1,19}([.][0-9]{0,9})?|[.][0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$')",message="memoryLimit must not be negative, for example 256Gi; write at most 19 digits, 9 decimals and a unit such as Gi, M or e9"
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
 	// prefetchLimit is the disk space that weights which spec.prefetch of
-	// deployments keeps may take together over all Macs, for example 500Gi.
-	// Default: 0, which allows none.
+	// deployments keeps, or which are downloaded before a swap, may take together
+	// over all Macs, for example 500Gi. One swap at a time may download any
+	// weights. Default: 0, which allows no others.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=32

@@ -342,7 +342,7 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 		}
 	}
 	ahead := d.FetchesOn(replica)
-	if ahead != replica.Spec.PrefetchNodeName || !fleet.Prefetches(replica) { // else it is counted
+	if ahead != replica.Spec.PrefetchNodeName { // else it is counted
 		s.FetchAhead(replica, ahead)
 	}
 	switch {

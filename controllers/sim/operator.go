@@ -183,7 +183,9 @@ func (w *world) place() {
 		}
 		if d.Mac == "" {
 			ahead := d.FetchesOn(&r.ModelReplica)
-			s.Fetch(&r.ModelReplica, ahead)
+			if ahead != r.Spec.PrefetchNodeName { // else it is counted
+				s.FetchAhead(&r.ModelReplica, ahead)
+			}
 			w.ahead(r, ahead)
 		}
 		if d.RetryAfter > 0 {

@@ -33,9 +33,9 @@ type Snapshot struct {
 	index map[string]int // of macs, by name
 	// kin are the replicas of a deployment, by its UID, that are not being deleted.
 	kin map[string][]place
-	// reserved is the permanent memory of each namespace, and prefetched the disk space of its
-	// standing prefetches.
-	reserved, prefetched map[string]int64
+	// reserved is the permanent memory of each namespace, prefetched the disk space of its
+	// prefetches, and ahead the part of that for swaps.
+	reserved, prefetched, ahead map[string]int64
 	// doomed are the replicas that a decision of this pass preempts.
 	doomed  map[types.UID]bool
 	classes map[classKey]*class
@@ -101,7 +101,7 @@ type fetch struct {
 func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now time.Time) *Snapshot {
 	s := &Snapshot{
 		now: now, macs: make([]*state, 0, len(macs)), index: make(map[string]int, len(macs)), kin: map[string][]place{},
-		reserved: map[string]int64{}, prefetched: map[string]int64{}, doomed: map[types.UID]bool{}, classes: map[classKey]*class{},
+		reserved: map[string]int64{}, prefetched: map[string]int64{}, ahead: map[string]int64{}, doomed: map[types.UID]bool{}, classes: map[classKey]*class{},
 	}
 	states := make([]state, len(macs))
 	for i := range macs {

@@ -20,6 +20,7 @@ const (
 	leadComing              // the download is assigned there
 	leadRefused             // it is, but the Mac has no room for them under its high mark
 	leadAbsent              // it could be assigned there
+	leadLimited             // it could, if its namespace prefetched less for other swaps
 	leadNoRoom              // the disk has no room for them in addition to wanted weights
 )
 
@@ -47,8 +48,21 @@ func (v *view) lead(i int) lead {
 		return leadComing
 	case need > v.disk(st, need):
 		return leadNoRoom
+	case v.limitsLead():
+		return leadLimited
 	}
 	return leadAbsent
+}
+
+// limitsLead reports whether the rules refuse to prefetch the weights now. They allow one swap of
+// a namespace at a time in any case.
+func (v *view) limitsLead() bool {
+	s, limit, need := v.s, v.s.rules.of(v.r.Namespace).prefetch, v.r.Spec.Model.DiskBytes()
+	own := int64(0)
+	if _, counted := s.index[v.r.Spec.PrefetchNodeName]; counted {
+		own = need
+	}
+	return limit != nil && s.ahead[v.r.Namespace] > own && need > *limit-(s.prefetched[v.r.Namespace]-own)
 }
 
 func diskFull(report *v1alpha1.AssignmentStatus) bool {
@@ -58,12 +72,17 @@ func diskFull(report *v1alpha1.AssignmentStatus) bool {
 
 // waits reports whether an eviction of the old revision can wait for the weights.
 func (e *eviction) waits() bool {
-	return e.swap && slices.Contains(e.victims, e.kin) && (e.lead == leadComing || e.lead == leadAbsent)
+	return e.swap && slices.Contains(e.victims, e.kin) && (e.lead == leadComing || e.lead == leadAbsent || e.lead == leadLimited)
 }
 
-// prefetch returns the decision to fetch the weights; no replica is evicted meanwhile.
+// prefetch returns the decision to fetch the weights, or to wait until the rules allow it; no
+// replica is evicted meanwhile.
 func (v *view) prefetch(e *eviction) Decision {
 	name := v.s.macs[e.mac].mac.Name
+	if e.lead == leadLimited {
+		return Decision{Reason: v1alpha1.ReasonPrefetching, Message: fmt.Sprintf("waiting for other rollouts in namespace %s to complete: with the weights for this one (%s) it would prefetch more than %s (prefetchLimit of the NamespaceRules)",
+			v.r.Namespace, v1alpha1.FormatBytes(v.r.Spec.Model.DiskBytes()), v1alpha1.FormatBytes(*v.s.rules.of(v.r.Namespace).prefetch))}
+	}
 	return Decision{Reason: v1alpha1.ReasonPrefetching, Prefetch: name,
 		Message: fmt.Sprintf("downloading the weights (%s) on %s before a replica of the old revision drains there", v1alpha1.FormatBytes(v.r.Spec.Model.DiskBytes()), name)}
 }
@@ -91,10 +110,10 @@ func (s *Snapshot) noteAhead(r *v1alpha1.ModelReplica) {
 	s.FetchAhead(r, fleet.OrderedOn(r))
 }
 
-// FetchAhead is Fetch, and counts a standing prefetch.
+// FetchAhead is Fetch, and counts the prefetch of the namespace.
 func (s *Snapshot) FetchAhead(r *v1alpha1.ModelReplica, mac string) {
 	s.Fetch(r, mac)
-	s.noteStanding(r, mac)
+	s.notePrefetch(r, mac)
 }
 
 // Fetch records that a Mac prefetches the weights of an unbound replica: the disk space is

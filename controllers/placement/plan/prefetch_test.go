@@ -3,12 +3,15 @@
 package plan
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -163,5 +166,58 @@ func TestALeaveToSwapIsNotAnsweredWithASiblingsWord(t *testing.T) {
 	}
 	if d := s.Pick(&r); d.Reason != v1alpha1.ReasonSwapping {
 		t.Errorf("%s: %s", d.Reason, d.Message)
+	}
+}
+
+// TestPrefetchesBeforeSwapsCountForTheirNamespace: one swap at a time may always prefetch, and others
+// wait, with replicas that serve, until the rules allow their weights too.
+func TestPrefetchesBeforeSwapsCountForTheirNamespace(t *testing.T) {
+	macs := []v1alpha1.MacNode{mac("a", 48*gib), mac("b", 48*gib)}
+	full := replica("full", 48*gib, on("b"), func(r *v1alpha1.ModelReplica) { r.Namespace = "other" })
+	next := func(i int) v1alpha1.ModelReplica {
+		return replica(fmt.Sprint("new", i), 15*gib, of(fmt.Sprint("d", i)), revised("new"), swaps, carries(fmt.Sprint("w", i), 30*gib))
+	}
+	for name, c := range map[string]struct {
+		limit string
+		kept  int64 // by spec.prefetch
+		ahead []string
+	}{
+		"no limit":               {ahead: []string{"a", "a", "a", "a"}},
+		"a limit of 0":           {limit: "0", ahead: []string{"a", "", "", ""}},
+		"a limit for two":        {limit: "60Gi", ahead: []string{"a", "a", "", ""}},
+		"one byte less":          {limit: "64424509439", ahead: []string{"a", "", "", ""}},
+		"spec.prefetch counts":   {limit: "60Gi", kept: 10 * gib, ahead: []string{"a", "", "", ""}},
+		"spec.prefetch takes it": {limit: "60Gi", kept: 60 * gib, ahead: []string{"a", "", "", ""}},
+	} {
+		rules := Rules{}
+		if c.limit != "" {
+			rules = rulesOf(v1alpha1.NamespaceRule{PrefetchLimit: ptr.To(resource.MustParse(c.limit))})
+		}
+		all := []v1alpha1.ModelReplica{full, replica("kept", gib, keeps("b"), carries("kept", c.kept))}
+		for i := range c.ahead {
+			all = append(all, replica(fmt.Sprint("old", i), 10*gib, on("a"), of(fmt.Sprint("d", i)), revised("old"), carries("tiny", 1), ready))
+		}
+		one := NewSnapshot(macs, all, now).Under(rules)
+		for i, want := range c.ahead {
+			r, again := next(i), next(i)
+			d := NewSnapshot(macs, all, now).Under(rules).Pick(&r)
+			if got := d.FetchesOn(&r); got != want || d.Reason != v1alpha1.ReasonPrefetching || len(d.Victims) > 0 || (got == "") != strings.Contains(d.Message, "prefetchLimit") {
+				t.Errorf("%s: swap %d prefetches on %q, want %q: %s: %s", name, i, got, want, d.Reason, d.Message)
+			}
+			r.Spec.PrefetchNodeName = want
+			all = append(all, r)
+			if got := one.Pick(&again).FetchesOn(&again); got != want {
+				t.Errorf("%s: in one pass swap %d prefetches on %q, want %q", name, i, got, want)
+			}
+			one.FetchAhead(&again, want)
+		}
+		s := NewSnapshot(macs, all, now).Under(rules)
+		if d := s.Pick(&all[len(c.ahead)+2]); d.Prefetch != "a" {
+			t.Errorf("%s: the first swap does not continue: %s: %s", name, d.Reason, d.Message)
+		}
+		standing := replica("standing", gib, keeps(""), carries("s", 30*gib))
+		if d := s.PickPrefetch(&standing); (d.Prefetch == "") != (c.limit != "") {
+			t.Errorf("%s: spec.prefetch on %q: %s", name, d.Prefetch, d.Message)
+		}
 	}
 }

@@ -24,8 +24,8 @@ type bounds struct {
 	// memory is the maximum permanent memory of its replicas, over all Macs; nil means no
 	// limit.
 	memory *int64
-	// prefetch is the maximum disk space of its standing prefetches, over all Macs; nil means
-	// no limit.
+	// prefetch is the maximum disk space of its prefetches, over all Macs, apart from that of one
+	// swap at a time; nil means no limit.
 	prefetch *int64
 	// perMac is how many of a Mac's fleet.MaxAssignments replicas may be of this namespace,
 	// and the same share of the size of its assignments and of its disk for OnDemand models; 0

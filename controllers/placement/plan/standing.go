@@ -7,16 +7,20 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// noteStanding counts a standing prefetch: it has an assignment and disk space, but no memory.
-func (s *Snapshot) noteStanding(r *v1alpha1.ModelReplica, mac string) {
+// notePrefetch counts a prefetch: a standing one has an assignment and disk space, but no memory.
+func (s *Snapshot) notePrefetch(r *v1alpha1.ModelReplica, mac string) {
 	i, has := s.index[mac]
-	if !has || !fleet.Prefetches(r) {
+	if !has {
 		return
 	}
 	s.version++
+	s.prefetched[r.Namespace] += r.Spec.Model.DiskBytes()
+	if !fleet.Prefetches(r) {
+		s.ahead[r.Namespace] += r.Spec.Model.DiskBytes()
+		return
+	}
 	s.macs[i].standing = append(s.macs[i].standing, r)
 	s.macs[i].uses(r.Namespace, 1, fleet.OrderBytes(r))
-	s.prefetched[r.Namespace] += r.Spec.Model.DiskBytes()
 }
 
 // PickPrefetch decides for a replica that keeps weights on a Mac and runs no engine: it needs

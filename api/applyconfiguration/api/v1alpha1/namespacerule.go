@@ -18,8 +18,9 @@ type NamespaceRuleApplyConfiguration struct {
 	// such as 1Ei.
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
 	// prefetchLimit is the disk space that weights which spec.prefetch of
-	// deployments keeps may take together over all Macs, for example 500Gi.
-	// Default: 0, which allows none.
+	// deployments keeps, or which are downloaded before a swap, may take together
+	// over all Macs, for example 500Gi. One swap at a time may download any
+	// weights. Default: 0, which allows no others.
 	PrefetchLimit *resource.Quantity `json:"prefetchLimit,omitempty"`
 	// replicasPerMac is how many of the 64 replicas of a Mac may be of the
 	// namespace, and the same share of the size of its assignments and of its disk
