@@ -107,11 +107,22 @@ func TestAttackASourceIsCompiledToManyTimesItsBytes(t *testing.T) {
 	}
 }
 
+// numbers is a schema that lists numbers of many digits next to 64 of another schema.
+func numbers(format, number, other string) Spec {
+	all := make([]string, 250)
+	for i := range all {
+		all[i] = fmt.Sprintf(number, i+1, strings.Repeat("7", 900))
+	}
+	return schema(fmt.Sprintf(format, strings.Join(all, ","), listed(other, 64)))
+}
+
 func TestAttackAConstraintOverTheBudgetOfCompilingIsRefused(t *testing.T) {
 	for name, s := range map[string]Spec{
 		"optional characters":      {Kind: Regex, Source: strings.Repeat(".?", 3500)},
 		"letters and digits":       {Kind: Regex, Source: strings.Repeat(`[\w\d ]?`, 1000)},
 		"types of listed values":   schema(`{"type":[` + listed(`"null"`, 2000) + `],"enum":[` + listed("1", 10_000) + `]}`),
+		"fractions, all are whole": numbers(`{"enum":[%s],"anyOf":[%s]}`, "%d.%s1e-400", `{"type":"integer"}`),
+		"fractions in members":     numbers(`{"enum":[%s],"items":{"anyOf":[%s]}}`, `[{"a":%d.%s1e-400}]`, `{"const":{"a":1}}`),
 		"one pattern of a schema":  schema(patterns(1, "^"+strings.Repeat(".?", 1300)+"%d$")),
 		"many patterns":            schema(patterns(2000, "^(a|b)*a(a|b){11}c%d")),
 		"patterns in alternatives": schema(`{"anyOf":[` + strings.TrimSuffix(strings.Repeat(`{"type":"string","pattern":"(a|b)*a(a|b){9}c","minLength":3000},`, 200), ",") + `]}`),

@@ -11,12 +11,15 @@ func (s *opener) satisfies(v value, c oneCase) (bool, error) {
 	if s.b.exceeds(len(c)) {
 		return false, tooLarge("steps to compile", maxWork)
 	}
+	if n, isNumber := v.(json.Number); isNumber && !s.b.meter.spend(weight(n)) { // whose type takes its digits
+		return false, s.b.meter.err
+	}
 	kinds, err := s.typesOf(c)
 	if err != nil || kinds&typeOfValue(v) == 0 {
 		return false, err
 	}
 	for _, o := range c {
-		if want, ok := o.get("const"); ok && (!s.b.meter.spend(weight(want)) || !equal(want, v)) {
+		if want, ok := o.get("const"); ok && (!s.b.meter.spend(weight(want)+weight(v)) || !equal(want, v)) {
 			return false, s.b.meter.err
 		}
 		if list, ok := o.get("enum"); ok {

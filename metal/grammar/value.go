@@ -53,12 +53,12 @@ func readValue(m *meter, dec *json.Decoder, depth int) (value, error) {
 	if depth > maxValueDepth {
 		return nil, fmt.Errorf("it is nested more than %d levels deep", maxValueDepth)
 	}
+	if !m.spend(readWork) || !m.hold(valueBytes) {
+		return nil, m.err
+	}
 	tok, err := dec.Token()
 	if err != nil {
 		return nil, err
-	}
-	if !m.hold(valueBytes) {
-		return nil, m.err
 	}
 	d, ok := tok.(json.Delim)
 	if !ok {
@@ -82,6 +82,9 @@ func readValue(m *meter, dec *json.Decoder, depth int) (value, error) {
 	m.hold(objectBytes)
 	out := &members{offset: dec.InputOffset(), of: map[string]value{}}
 	for dec.More() {
+		if !m.spend(readWork) {
+			return nil, m.err
+		}
 		name, err := dec.Token()
 		if err != nil {
 			return nil, err

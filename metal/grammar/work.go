@@ -27,6 +27,8 @@ const (
 	sliceWork = 5_000
 	// textBytes of text take one unit of work to read or write.
 	textBytes = 8
+	// readWork is that of reading a value of JSON, or the name of a member, in addition.
+	readWork = 16
 )
 
 // Memory is counted in the bytes of what a compilation makes and still holds, before it makes

@@ -107,6 +107,17 @@ func TestWorkEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestReadingJSONEndsWithItsContext(t *testing.T) {
+	const looks = 3
+	for _, source := range []string{listed("1", 100_000), listed(`"a"`, 60_000), listed("[]", 80_000), listed("{}", 80_000), `{` + listedNames(20_000) + `}`} {
+		m := newMeter(&endsAt{Context: t.Context(), n: looks}, nil)
+		_, err := parseValue(m, "["+source+"]")
+		if work, most := compileWork-m.left, int64((looks+1)*sliceWork); !errors.Is(err, context.Canceled) || work > most {
+			t.Errorf("JSON of %.9s: %v after %d units of work, want at most %d", source, err, work, most)
+		}
+	}
+}
+
 func TestAttackAMaskOverTheBudgetEndsTheAnswer(t *testing.T) {
 	v, tokens := vocabularyOf(20_000)
 	for name, source := range map[string]string{
