@@ -37,7 +37,7 @@ func TestTheConnectionToCloseIsThatOfALookAtAll(t *testing.T) {
 			for _, c := range all {
 				l.leave(c)
 			}
-			if n := l.idle.Len() + l.young.Len() + l.kept.Len() + len(l.heavy.in) + len(l.silent.in) + len(l.lingering.in) + l.linger + l.count; n > 0 {
+			if n := l.idle.Len() + l.young.Len() + l.kept.Len() + len(l.heavy.in) + len(l.silent.in) + len(l.crowds.in) + len(l.lingering.in) + l.linger + l.count; n > 0 {
 				t.Errorf("seed %d: %d places are taken after all connections have ended", seed, n)
 			}
 		})
@@ -95,7 +95,7 @@ func choices(l *Listener, name string) map[*Conn]bool {
 	case len(silent) > 0:
 		return silent
 	case len(young) > l.Total/strangerShare:
-		return map[*Conn]bool{slices.MinFunc(young, func(a, b *Conn) int { return a.entered.Compare(b.entered) }): true}
+		return firstYoung(l, young)
 	case len(heavy) > 0:
 		return heavy
 	}
@@ -111,6 +111,26 @@ func choices(l *Listener, name string) map[*Conn]bool {
 		return kept
 	}
 	return own
+}
+
+// firstYoung are the connections of which any may give way first, of those that may still send a key.
+func firstYoung(l *Listener, young []*Conn) map[*Conn]bool {
+	slices.SortFunc(young, func(a, b *Conn) int { return a.entered.Compare(b.entered) })
+	of, most := map[*address][]*Conn{}, 0
+	for _, c := range young {
+		of[c.address] = append(of[c.address], c)
+		most = max(most, len(of[c.address]))
+	}
+	if most <= max(few, l.Total/crowdShare) {
+		return map[*Conn]bool{young[0]: true}
+	}
+	out := map[*Conn]bool{}
+	for _, all := range of {
+		if len(all) == most {
+			out[all[0]] = true
+		}
+	}
+	return out
 }
 
 // lookAtAll returns the connections that idle, those without a key where clients need one apart from the

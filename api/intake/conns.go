@@ -44,12 +44,13 @@ type Listener struct {
 	inAll     int            // of all owners
 
 	// heavy ranks the addresses that have a connection to sacrifice by all that they have, lingering
-	// by those that are closed, of which there are linger, and silent by those that are silent.
-	heavy, lingering, silent ranks[*address]
-	linger                   int
-	idle, young              list.List // connections without a key, where clients need one, see queue
-	kept                     list.List // others that wait for a request, the first for longest
-	looked                   time.Time // for connections that stall
+	// by those that are closed, of which there are linger, silent by those that are silent, and crowds
+	// by those that are young.
+	heavy, lingering, silent, crowds ranks[*address]
+	linger                           int
+	idle, young                      list.List // connections without a key, where clients need one, see queue
+	kept                             list.List // others that wait for a request, the first for longest
+	looked                           time.Time // for connections that stall
 
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
@@ -93,16 +94,16 @@ type address struct {
 	// key.
 	fresh, used, known, closing list.List
 	// late ones of those that serve stall, the latest first; silent ones of the fresh ones have sent no
-	// key in strangerTime.
-	late, silent                list.List
-	looked                      time.Time // for late ones
-	weight, lingering, silences rank[*address]
+	// key in strangerTime, and young ones still may.
+	late, silent, young                list.List
+	looked                             time.Time // for late ones
+	weight, lingering, silences, crowd rank[*address]
 }
 
 // newAddress returns one without connections.
 func newAddress(name string) *address {
 	a := &address{name: name}
-	a.weight.of, a.lingering.of, a.silences.of = a, a, a
+	a.weight.of, a.lingering.of, a.silences.of, a.crowd.of = a, a, a, a
 	return a
 }
 
@@ -150,13 +151,14 @@ type Conn struct {
 	reads    reading
 
 	// Guarded by the listener's mu.
-	address *address
-	owner   string // of its request; empty if unknown
-	known   bool   // a request of it had a key
-	entered time.Time
-	place         // in none if it is closed
-	turn    place // to give way, see queue
-	gone    bool
+	address   *address
+	owner     string // of its request; empty if unknown
+	known     bool   // a request of it had a key
+	entered   time.Time
+	place           // in none if it is closed
+	turn      place // to give way, see queue
+	atAddress place // among the young ones
+	gone      bool
 }
 
 // Accept returns the next connection for which there is room. A connection beyond the
@@ -268,6 +270,7 @@ func (l *Listener) rank(a *address) {
 	l.heavy.set(&a.weight, int64(weight))
 	l.lingering.set(&a.lingering, int64(a.closing.Len()))
 	l.silent.set(&a.silences, int64(a.silent.Len()))
+	l.crowds.set(&a.crowd, int64(a.young.Len()))
 }
 
 // leave removes a connection; the lock is held.

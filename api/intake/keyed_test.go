@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -177,6 +179,40 @@ func TestAFloodWithoutAKeyClosesNoConnectionWithOne(t *testing.T) {
 		if c.gone {
 			t.Errorf("connection %d of the tenant is closed", i)
 		}
+	}
+}
+
+// TestNewConnectionsWithoutAKeyLeaveOthersTime: where more come in a second than there are places for, those of
+// few addresses give way to each other, and those of many in the order in which they came.
+func TestNewConnectionsWithoutAKeyLeaveOthersTime(t *testing.T) {
+	const mine = 3
+	for _, tc := range []struct{ addresses, more, cut int }{{3, 5000, 0}, {16, 5000, 0}, {5000, 126, 0}, {5000, 128, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &Listener{Total: 1024, Bodies: &Bodies{Keyed: true}}
+			enter := func(address string) *Conn {
+				c := &Conn{listener: l}
+				if _, why := l.enter(c, address); why != "" && why != replaced {
+					t.Fatalf("a connection is %q, want %q", why, replaced)
+				}
+				return c
+			}
+			for i := range l.Total - l.Total/strangerShare {
+				Know(Context(t.Context(), enter(fmt.Sprint("known", i%8))))
+			}
+			for i := range l.Total/strangerShare + 1 {
+				enter(fmt.Sprint("flood", i%tc.addresses))
+			}
+			var all []*Conn
+			for range mine {
+				all = append(all, enter("tenant"))
+			}
+			for i := range tc.more {
+				enter(fmt.Sprint("flood", (i+200)%tc.addresses))
+			}
+			if all = slices.DeleteFunc(all, func(c *Conn) bool { return c.gone }); mine-len(all) != tc.cut {
+				t.Errorf("%d of %d connections are closed for %d more of %d addresses, want %d", mine-len(all), mine, tc.more, tc.addresses, tc.cut)
+			}
+		})
 	}
 }
 

@@ -57,7 +57,8 @@ func (c *Conn) disown() {
 
 // strangerTime is how long a client may take to send the head of its first request, and strangerShare the
 // part of Total in which clients without a key have that time while clients with a key need the rest.
-const strangerTime, strangerShare = time.Second, 8
+// The connections of an address with more than crowdShare of Total among these give way first.
+const strangerTime, strangerShare, crowdShare = time.Second, 8, 256
 
 // Know marks the connection of a context: its client has a key.
 func Know(ctx context.Context) {
@@ -84,16 +85,26 @@ func (c *Conn) queue() {
 		to = &l.kept
 	}
 	if to != c.turn.in {
-		c.turn.move(c, to)
+		c.takeTurn(to)
 	}
 	l.rank(a)
 }
 
+// takeTurn appends the connection to a list of turns, or to none; the lock is held.
+func (c *Conn) takeTurn(to *list.List) {
+	c.turn.move(c, to)
+	if to == &c.listener.young {
+		c.atAddress.move(c, &c.address.young)
+	} else {
+		c.atAddress.move(c, nil)
+	}
+}
+
 // stranger returns the connection to sacrifice first where clients need a key, nil if there is none: the
 // one that idles without a key for longest, or else the first that has sent none in strangerTime, of the
-// address with the most of these. If strangerShare of all have sent none yet, it is the first of them.
-// Strangers may have any number of addresses with few connections each, so that looking at all would
-// take long. The lock is held.
+// address with the most of these. If strangerShare of all have sent none yet, it is the first of them, or
+// of those of the address with the most, if that has more than crowdShare. Strangers may have any number
+// of addresses with few connections each, so that looking at all would take long. The lock is held.
 func (l *Listener) stranger(now time.Time) *Conn {
 	if first := l.idle.Front(); first != nil {
 		return first.Value.(*Conn)
@@ -103,14 +114,18 @@ func (l *Listener) stranger(now time.Time) *Conn {
 		if now.Sub(c.entered) < strangerTime {
 			break
 		}
-		c.turn.move(c, &c.address.silent)
+		c.takeTurn(&c.address.silent)
 		l.rank(c.address)
 	}
 	if a := l.silent.first(); a != nil {
 		return a.silent.Front().Value.(*Conn)
 	}
-	if l.young.Len() > l.Total/strangerShare {
-		return l.young.Front().Value.(*Conn)
+	if l.young.Len() <= l.Total/strangerShare {
+		return nil
 	}
-	return nil
+	first := &l.young
+	if a := l.crowds.first(); a.young.Len() > max(few, l.Total/crowdShare) {
+		first = &a.young
+	}
+	return first.Front().Value.(*Conn)
 }
