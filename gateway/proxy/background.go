@@ -161,7 +161,7 @@ func runDetached(ctx context.Context, w *reply, run func(context.Context, *reply
 		if e, aborts := v.(error); aborts && errors.Is(e, http.ErrAbortHandler) {
 			err = errIncomplete
 		} else if v != nil {
-			logOf(ctx).Error(errPanicked, "Response in the background panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			logOf(ctx).Error(errPanicked, "Work outside of a handler panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			err = errPanicked
 		}
 	}()

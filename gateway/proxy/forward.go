@@ -155,7 +155,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 			out.Header[agentapi.HeaderResponseProof] = []string{proof}
 		}
 	}
-	begun, idle := f.boundTry(req, cancel), w.keepOpen(f.keepAlive, cancel)
+	begun, idle := f.boundTry(req, cancel), w.keepOpen(ctx, f.keepAlive, cancel)
 	resp, err := f.macs.To(lease.Endpoint).RoundTrip(out)
 	begun()
 	if gone := idle.end(); gone != nil && err == nil {

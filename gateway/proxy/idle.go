@@ -25,25 +25,27 @@ type idleStream struct {
 
 // keepOpen starts one. If the client did not request a stream, nothing can be sent before
 // the response, and it does nothing.
-func (w *reply) keepOpen(most time.Duration, cancel context.CancelCauseFunc) *idleStream {
+func (w *reply) keepOpen(ctx context.Context, most time.Duration, cancel context.CancelCauseFunc) *idleStream {
 	s := &idleStream{w: w, most: most, cancel: cancel}
 	if w.keepAlives == nil {
 		return s
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timer = time.AfterFunc(max(most-time.Since(w.IdleSince()), 0), s.tick)
+	s.timer = time.AfterFunc(max(most-time.Since(w.IdleSince()), 0), func() { s.tick(ctx) })
 	return s
 }
 
-// tick sends one keep-alive event. A write error means that the client disconnected.
-func (s *idleStream) tick() {
+// tick sends one keep-alive event. An error of it means that the client disconnected, or that there was a
+// panic, after which its connection is of no use either.
+func (s *idleStream) tick(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
 		return
 	}
-	if err := s.w.sendKeepAlive(openai.KeepAlive); err != nil {
+	err := runDetached(ctx, s.w, func(_ context.Context, w *reply) error { return w.sendKeepAlive(openai.KeepAlive) })
+	if err != nil {
 		s.over, s.err = true, front.Gone(err)
 		s.cancel(s.err)
 		return

@@ -86,7 +86,7 @@ func TestClientsWithAnIdleTimerSurviveQueueAndLoad(t *testing.T) {
 				w := newReply(c, time.Second, dialect.Of(path), newMetrics(prometheus.NewRegistry(), route.NewTable()))
 				w.keepAlives = newKeepAlives(path, "m", []byte(body), freely)
 				_, cancel := context.WithCancelCause(t.Context())
-				s := w.keepOpen(agentapi.KeepAlive, cancel)
+				s := w.keepOpen(t.Context(), agentapi.KeepAlive, cancel)
 				time.Sleep(long)
 				if err := s.end(); err != nil {
 					t.Fatal(err)

@@ -380,22 +380,24 @@ func (s *stored) search(ctx context.Context, macs []route.Mac, id string, asked 
 	claims := make(chan claim, len(macs))
 	for _, m := range s.silent.last(macs) {
 		all.Go(func() error {
-			if asking.Err() != nil {
-				return asking.Err()
-			}
-			sent, err := s.sent(asking, m, id)
-			if err != nil && pauseToReread(asking) == nil {
-				sent, err = s.sent(asking, m, id)
-			}
-			if !errors.Is(asking.Err(), context.Canceled) { // then it had no time
-				s.silent.note(m.Name, err == nil)
-			}
-			if sent > 0 {
-				claims <- claim{m.Name, sent}
-				time.AfterFunc(disputeTime, stop)
-				asked()
-			}
-			return err
+			return runDetached(asking, nil, func(context.Context, *reply) error {
+				if asking.Err() != nil {
+					return asking.Err()
+				}
+				sent, err := s.sent(asking, m, id)
+				if err != nil && pauseToReread(asking) == nil {
+					sent, err = s.sent(asking, m, id)
+				}
+				if !errors.Is(asking.Err(), context.Canceled) { // then it had no time
+					s.silent.note(m.Name, err == nil)
+				}
+				if sent > 0 {
+					claims <- claim{m.Name, sent}
+					time.AfterFunc(disputeTime, stop)
+					asked()
+				}
+				return err
+			})
 		})
 	}
 	err = all.Wait()
