@@ -13,3 +13,6 @@ var forks = []uint32{unix.SYS_FORK, unix.SYS_VFORK}
 
 // older are earlier forms of system calls that are refused.
 var older = []uint32{unix.SYS_CHMOD, unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_UTIME, unix.SYS_UTIMES, unix.SYS_FUTIMESAT, unix.SYS_INOTIFY_INIT, unix.SYS_MKNOD, unix.SYS_EPOLL_CREATE, unix.SYS_DUP2}
+
+// olderOpens are earlier forms of openat. creat opens for writing, which Landlock judges.
+var olderOpens = []openCall{{unix.SYS_OPEN, offsetArg1}}

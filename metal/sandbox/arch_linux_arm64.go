@@ -16,3 +16,6 @@ var forks = []uint32{}
 
 // older are earlier forms of system calls that are refused.
 var older = []uint32{}
+
+// olderOpens are earlier forms of openat.
+var olderOpens = []openCall{}

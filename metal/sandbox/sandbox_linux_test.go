@@ -75,6 +75,14 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "write outside its folders", try: write(filepath.Join(dir, "new"))},
 		{what: "take the rights to another file away", try: func() error { return os.Chmod(filepath.Join(dir, "identity"), 0) }},
 		{what: "empty another file", try: func() error { return os.Truncate(filepath.Join(dir, "identity"), 0) }},
+		{what: "empty another file as it opens it for nothing", try: openAs(filepath.Join(dir, "identity"), unix.O_ACCMODE|unix.O_TRUNC)},
+		{what: "open a file for nothing", try: openAs(filepath.Join(dir, "identity"), unix.O_ACCMODE)},
+		{what: "empty its weights as it reads them", try: openAs(filepath.Join(dir, "weights/model"), unix.O_RDONLY|unix.O_TRUNC|unix.O_CLOEXEC)},
+		{what: "empty its weights as newer programs do", try: func() error {
+			_, err := unix.Openat2(unix.AT_FDCWD, filepath.Join(dir, "weights/model"), &unix.OpenHow{Flags: unix.O_RDONLY})
+			return err
+		}},
+		{what: "empty a file of its cache as it opens it for writing", allowed: true, try: write(filepath.Join(dir, "cache/a/sub/moved"))},
 		{what: "give others the rights to another file", try: func() error { return unix.Fchmodat(unix.AT_FDCWD, filepath.Join(dir, "identity"), 0o666, 0) }},
 		{what: "give another file away", try: func() error { return os.Chown(filepath.Join(dir, "identity"), os.Getuid(), os.Getgid()) }},
 		{what: "change the time of its weights", try: func() error { return os.Chtimes(filepath.Join(dir, "weights/model"), time.Unix(1, 0), time.Unix(1, 0)) }},
@@ -225,6 +233,28 @@ func refusedCall(call uintptr, args ...uintptr) func() error {
 			return errno
 		}
 		return nil
+	}
+}
+
+// openAs opens a file by each call that has flags, and returns an error only if the filter refuses all.
+func openAs(path string, flags uintptr) func() error {
+	return func() error {
+		name, err := unix.BytePtrFromString(path)
+		if err != nil {
+			return nil
+		}
+		for _, o := range opens {
+			args := [5]uintptr{uintptr(unsafe.Pointer(name))}
+			if o.flags == offsetArg2 {
+				args = [5]uintptr{noFile, args[0]}
+			}
+			args[(o.flags-offsetArg0)/8] = flags
+			if err = refusedCall(uintptr(o.call), args[:]...)(); err == nil {
+				return nil
+			}
+		}
+		runtime.KeepAlive(name)
+		return err
 	}
 }
 

@@ -75,6 +75,11 @@ var ofFiles = []struct {
 	}},
 }
 
+// opens are the calls that open files, and where their flags are.
+var opens = slices.Concat([]openCall{{unix.SYS_OPENAT, offsetArg2}}, olderOpens)
+
+type openCall struct{ call, flags uint32 }
+
 // A thread shares all of threadShares with its process, as Go and the C libraries have it, and has
 // none of threadsOwn.
 const (
@@ -171,7 +176,23 @@ func callFilter(pid uint32) []bpf.Instruction {
 	program = appendCall(program, unix.SYS_CLOSE_RANGE, offsetArg2, []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLOSE_RANGE_UNSHARE, SkipFalse: 1}, bpf.RetConstant{Val: fails(unix.EPERM)},
 	})
+	for _, o := range opens {
+		program = appendCall(program, o.call, o.flags, emptiesUnseen)
+	}
+	// Flags in memory are no filter's to judge.
+	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_OPENAT2, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.ENOSYS)})
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
+}
+
+// emptiesUnseen judges the flags of an open file. Landlock before Linux 6.2 asks for no right to empty
+// a file, which O_TRUNC does to one that is opened only for reading, or for neither reading nor
+// writing: that mode asks for no right at all.
+var emptiesUnseen = []bpf.Instruction{
+	bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: unix.O_ACCMODE | unix.O_TRUNC},
+	bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.O_RDONLY | unix.O_TRUNC, SkipTrue: 2},
+	bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: unix.O_ACCMODE},
+	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.O_ACCMODE, SkipTrue: 1},
+	bpf.RetConstant{Val: fails(unix.EPERM)},
 }
 
 // fails is the result of a filter by which a call returns an error.
