@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,26 +17,36 @@ import (
 
 // End ends a lease after the engine's process has ended or lost its connection:
 // its epoch ends for good, and files that it wrote without a report are found. If
-// the disk refuses that, the grant stays charged and Tick retries.
+// the disk refuses that, or it takes too long, the grant stays charged and Tick continues.
 func (l *Lease) End() {
 	w := l.w
 	w.lock()
 	defer w.unlock()
 	defer w.publish()
 	if _, open := w.books.accounts[l.account]; open {
+		defer w.hurry()()
 		w.end(l.account)
 	}
 }
 
 func (w *Owner) end(a *account) {
+	first := !a.ending
 	a.ending = true
 	err := w.clearPlaces(a.namespace)
 	if err == nil {
-		_, err = blocks.Fence(w.opt.FS, w.dir(a.namespace), a.namespace, a.epoch)
+		_, err = blocks.Fence(w.removing(), w.dir(a.namespace), a.namespace, a.epoch)
 	}
 	if err == nil {
-		err = w.rescan(a.namespace)
 		w.sweep(w.dir(a.namespace))
+	}
+	if err == nil && !w.later() {
+		err = w.rescan(a.namespace)
+	}
+	if w.later() {
+		if first {
+			w.weighed = math.MaxInt64
+		}
+		return
 	}
 	if err != nil {
 		w.problem("Failed to clean up what an engine left in the cache", err)
@@ -53,7 +64,10 @@ func (w *Owner) sweep(folder string) {
 		if other == nil && i.Mode.IsDir() && w.dir(n) == folder {
 			return nil
 		}
-		bytes, failed := blocks.RemoveTree(w.opt.FS, filepath.Join(folder, i.Name))
+		if w.later() {
+			return errLater
+		}
+		bytes, failed := w.removeTree(filepath.Join(folder, i.Name))
 		removed[i.Name], freed = true, freed+bytes
 		return failed
 	})
@@ -61,7 +75,7 @@ func (w *Owner) sweep(folder string) {
 		w.forgetForeign(folder, removed)
 		w.opt.Log.Info("Removed what an engine left in the cache next to its blocks", "folder", folder, "names", len(removed), "bytes", freed)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errLater) {
 		w.problem("Failed to clean up what an engine left in the cache", err)
 	}
 }
@@ -233,11 +247,7 @@ func (w *Owner) Tick() {
 	w.books.problem = ""
 	w.books.forget()
 	w.measure()
-	for a := range w.books.accounts {
-		if a.ending {
-			w.end(a)
-		}
-	}
+	w.endRest()
 	most := blocks.MaxUnlinks
 	most -= w.evict(w.books.limit()-w.books.charged(), most)
 	most -= w.remove(w.books.crowded(&account{}, most, w.opt.Now()))
@@ -251,6 +261,16 @@ func (w *Owner) Tick() {
 		most -= w.grant(a, most)
 		if a.epoch != before.epoch || a.granted != before.granted || a.final != before.final {
 			signal(changed)
+		}
+	}
+}
+
+// endRest continues the ends of leases.
+func (w *Owner) endRest() {
+	defer w.hurry()()
+	for a := range w.books.accounts {
+		if a.ending && !w.later() {
+			w.end(a)
 		}
 	}
 }

@@ -65,6 +65,8 @@ type Owner struct {
 	listed  int // files that are no blocks, by the scan that runs
 	// weighed is the most space that was free or the cache's since the folders were weighed.
 	weighed int64
+	// hurried bounds what is removed at once; nil: nothing does.
+	hurried *hurried
 	view    atomic.Pointer[Snapshot]
 }
 
@@ -213,7 +215,7 @@ func (w *Owner) clearPlaces(n blocks.Namespace) error {
 		if info, err := w.opt.FS.Stat(at); err != nil || info.Mode.IsDir() {
 			continue // who uses it reports that
 		}
-		if _, err := blocks.RemoveTree(w.opt.FS, at); err != nil {
+		if _, err := w.removeTree(at); err != nil {
 			return err
 		}
 	}

@@ -33,6 +33,7 @@ func (w *Owner) Overfull() (folders []string) {
 	}
 	all := free + w.books.index.Total()
 	w.weighed = max(w.weighed, all)
+	w.leftovers(all)
 	if all > w.weighed-w.weighed/fallPart {
 		return nil
 	}
@@ -41,6 +42,7 @@ func (w *Owner) Overfull() (folders []string) {
 		return nil
 	}
 	defer w.publish()
+	defer w.hurry()()
 	w.weighed = all
 	for _, i := range infos {
 		folder := filepath.Join(w.opt.Dir, i.Name)
@@ -83,7 +85,7 @@ func (w *Owner) weigh(folder string, left int64) int64 {
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // it was removed meanwhile
 		return left
-	case byItsEngine(err) || len(infos) >= disk.MaxNames:
+	case byItsEngine(err) || w.deep(folder) || len(infos) >= disk.MaxNames:
 		return -1
 	case err != nil:
 		w.problem("Cannot read a folder in the cache", err)
@@ -129,7 +131,10 @@ func (w *Owner) clearAway(folder string) {
 		}
 		var err error
 		if !leased[n] { // the end of a lease ends its epoch
-			_, err = blocks.FenceAll(w.opt.FS, folder, n)
+			_, err = blocks.FenceAll(w.removing(), folder, n)
+		}
+		if w.later() {
+			return
 		}
 		if err = errors.Join(err, w.rescan(n)); err != nil {
 			w.problem("Failed to clean up what an engine left in the cache", err)

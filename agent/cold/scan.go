@@ -111,7 +111,7 @@ func (w *Owner) scanModel(folder string) (all []found, err error) {
 
 // drop removes a folder of blocks that no engine would find, and lists what is left.
 func (w *Owner) drop(folder, reason string) []found {
-	freed, err := blocks.RemoveTree(w.opt.FS, folder)
+	freed, err := w.removeTree(folder)
 	if err != nil {
 		w.problem("Failed to remove cached blocks that cannot be used", err)
 	}
@@ -184,8 +184,8 @@ const maxForeign = 1 << 14
 // foreign lists the files in a path, recursively, that are no blocks of ours, and removes what
 // is too many. It follows no link.
 func (w *Owner) foreign(path string) []found {
-	if w.listed >= maxForeign {
-		if _, err := blocks.RemoveTree(w.opt.FS, path); err != nil {
+	if w.listed >= maxForeign || w.deep(path) {
+		if _, err := w.removeTree(path); err != nil && !(w.deep(path) && byItsEngine(err)) {
 			w.problem("Failed to remove files that are no blocks", err)
 		}
 		return nil

@@ -21,6 +21,20 @@ const diskAgain = 100 * time.Millisecond
 // CacheLease is an engine's permission to use the disk.
 type CacheLease = stream.Lease
 
+// lifeLease ends no lease after the agent's life: what the engine left takes long to remove, and the
+// next agent ends all leases before it opens the cache.
+type lifeLease struct {
+	CacheLease
+	life context.Context
+}
+
+// End implements CacheLease.
+func (l lifeLease) End() {
+	if l.life.Err() == nil {
+		l.CacheLease.End()
+	}
+}
+
 // leaseDisk lets an engine use this Mac's disk cache, if it is configured to, and
 // reconnects until ctx ends or the engine stops.
 func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
@@ -40,7 +54,8 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 			if o != only {
 				return nil, errors.New("the engine's cache blocks have another layout, or other numerics, than before; it should be restarted")
 			}
-			return lc.Cache(o, func() int64 { return lc.diskOf(e) })
+			lease, err := lc.Cache(o, func() int64 { return lc.diskOf(e) })
+			return lifeLease{lease, lc.life}, err
 		})
 		if err == nil || ctx.Err() != nil {
 			return

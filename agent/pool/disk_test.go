@@ -164,3 +164,24 @@ func TestAnEngineHasOneKindOfBlocks(t *testing.T) {
 		t.Errorf("the engine has leases on %v", leased)
 	}
 }
+
+// Removing what an engine left takes long, and an upgrade waits for the agent's end.
+func TestNoLeaseEndsAfterTheAgentsLife(t *testing.T) {
+	e := &talker{model: "sha256:aa", goOn: make(chan struct{})}
+	lc, entry, g := e.open(t)
+	var ended atomic.Int64
+	began := make(chan struct{}, 2)
+	lc.Cache = func(kv.Origin, func() int64) (CacheLease, error) {
+		began <- struct{}{}
+		return paper{&ended}, nil
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); lc.leaseDisk(lc.life, entry, g) }()
+	<-began
+	<-began // the first stream broke
+	lc.registry.finish()
+	<-done
+	if got := ended.Load(); got != 1 {
+		t.Errorf("%d leases ended, want that of the stream that broke before", got)
+	}
+}

@@ -76,16 +76,20 @@ func EachName(f disk.FS, path string, do func(disk.Info) error) (err error) {
 	return err
 }
 
-// maxBelow is how many bytes longer than that of its top a path in a tree may be. What is deeper
-// is moved up: an engine makes folders in folders whose paths no system takes.
-const maxBelow = 512
+// maxBelow is how many bytes longer than that of its top a path in a tree may be, and maxLevels how
+// many folders deeper. What is deeper is moved up: an engine makes folders in folders whose paths no
+// system takes, and each name there takes as long as all folders above it.
+const (
+	maxBelow  = 512
+	maxLevels = 8
+)
 
 // RemoveTree removes a file or folder and returns the disk space it used. It
 // follows no links. A missing path is not an error; after an error, of which it returns
 // the first, it continues with the rest: there may be one for each of a million files.
 func RemoveTree(f disk.FS, path string) (freed int64, err error) {
 	moved := true
-	for n := 0; moved && err == nil && n < 256; n++ {
+	for n := 0; moved && err == nil && n < 1<<13; n++ {
 		var bytes int64
 		bytes, moved, err = removeBelow(f, path, path)
 		freed += bytes
@@ -101,7 +105,7 @@ func removeBelow(f disk.FS, top, path string) (freed int64, moved bool, err erro
 		return 0, false, nil
 	case err != nil:
 		return 0, false, err
-	case info.Mode.IsDir() && len(path)-len(top) > maxBelow:
+	case info.Mode.IsDir() && (len(path)-len(top) > maxBelow || strings.Count(path[len(top):], string(filepath.Separator)) > maxLevels):
 		return 0, true, f.Rename(path, filepath.Join(top, gone+strings.ToLower(rand.Text())))
 	case info.Mode.IsDir():
 		err = EachName(f, path, func(i disk.Info) error {
