@@ -56,16 +56,15 @@ func newFiles(stateDir string) (files, error) {
 	return f, nil
 }
 
-// restore makes the folders again that are gone: people free full disks, and systems empty /tmp.
+// restore makes the folders again that are gone: people free full disks, and systems empty /tmp,
+// where another user may have made one of that name since.
 func (f files) restore() error {
-	for _, dir := range []string{f.run, f.logs} {
-		if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-			if err := privateDir(dir); err != nil {
-				return err
-			}
+	if _, err := os.Lstat(f.logs); errors.Is(err, os.ErrNotExist) {
+		if err := privateDir(f.logs); err != nil {
+			return err
 		}
 	}
-	return nil
+	return privateDir(f.run)
 }
 
 // privateDir makes a folder of mode 0700, and refuses one that is another

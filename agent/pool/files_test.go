@@ -37,6 +37,9 @@ func TestTheFolderOfSocketsOfAnotherIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := newFiles(state)
+		if again := (files{run: at, logs: state}).restore(); tc.refused != (again != nil) {
+			t.Errorf("%s: made again: %v", name, again)
+		}
 		if tc.refused != (err != nil) {
 			t.Errorf("%s: %v", name, err)
 		}
