@@ -181,10 +181,10 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 		return action{}, v.loadNotBefore
 	case now.Before(v.roomNotBefore):
 		return action{}, v.roomNotBefore // an exit or a release comes before, mostly
+	case predecessor: // its exit has the loop plan again; until then nothing is ended for this one
+		return planReservation(v, now)
 	case !v.reserved:
 		return action{step: stepReserve}, time.Time{}
-	case predecessor:
-		return action{}, time.Time{} // its exit has the loop plan again
 	case now.Before(v.loadNotBefore):
 		return action{}, v.loadNotBefore
 	}
@@ -192,7 +192,7 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 }
 
 // planReservation keeps the memory of a replica that is wanted resident, also while
-// it may not be started: an agent that restarts asks for it again.
+// it may not be started: an agent that restarts asks for it again, and one epoch waits for another.
 func planReservation(v view, now time.Time) (action, time.Time) {
 	switch {
 	case v.onDemand || v.reserved:

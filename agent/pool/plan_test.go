@@ -107,6 +107,11 @@ func TestTwoEpochsNeverRunAtOnce(t *testing.T) {
 	if actions, _ := plan([]view{old, next}, at); len(actions) != 0 {
 		t.Errorf("next to its predecessor: %+v", actions)
 	}
+	next.reserved = false // engines in use are ended for what may start
+	if actions, _ := plan([]view{old, next}, at); len(actions) != 1 || actions[0].step != stepReserveOnly {
+		t.Errorf("next to its predecessor, without memory: %+v", actions)
+	}
+	next.reserved = true
 	if actions, _ := plan([]view{next}, at); len(actions) != 1 || actions[0].step != stepLoad {
 		t.Errorf("alone: %+v", actions)
 	}
