@@ -23,8 +23,8 @@ type owner interface {
 	// ended: the end of the engine was observed, and its reclaim is on disk; why
 	// is the engine's fault, if any.
 	ended(e *entry, r v1alpha1.Reclaim, why *journal.Refusal, now time.Time)
-	// vacated: the entry is free for another engine.
-	vacated(e *entry)
+	// vacated: the entry is free for another engine, after the end of its last one.
+	vacated(e *entry, ended time.Time)
 }
 
 // macMemory measures; *meter is the real one.

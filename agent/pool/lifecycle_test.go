@@ -18,7 +18,10 @@ import (
 )
 
 // stubOwner notes what the life cycle reports.
-type stubOwner struct{ reported []string }
+type stubOwner struct {
+	reported []string
+	left     time.Time // when the engine that vacated an entry ended
+}
 
 func (s *stubOwner) note(what string) { s.reported = append(s.reported, what) }
 
@@ -42,7 +45,18 @@ func (s *stubOwner) ended(_ *entry, r v1alpha1.Reclaim, why *journal.Refusal, _ 
 	}
 	s.note("ended " + string(r.Reason) + fault)
 }
-func (s *stubOwner) vacated(*entry) { s.note("vacated") }
+func (s *stubOwner) vacated(_ *entry, ended time.Time) {
+	s.note("vacated")
+	s.left = ended
+}
+
+// slowJournal writes after a minute.
+type slowJournal struct{ memoryJournal }
+
+func (j *slowJournal) Update(change func(*journal.State)) error {
+	time.Sleep(time.Minute)
+	return j.memoryJournal.Update(change)
+}
 
 // stubMemory measures engines alone.
 type stubMemory struct{}
@@ -128,6 +142,22 @@ func TestLifecyclePassesTheStatesOfItsDiagram(t *testing.T) {
 		}
 		if r := lc.reclaims; len(r) != 1 || r[0].FreedBytes == nil || *r[0].FreedBytes != gib || r[0].Exit != v1alpha1.ExitClean {
 			t.Errorf("reclaims %+v", r)
+		}
+	})
+}
+
+// TestLifecycleReportsWhenAnEngineEnded, however long the disk takes to write that.
+func TestLifecycleReportsWhenAnEngineEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lc, e, owner := newLifecycle(t, enginetest.Script{})
+		lc.start(e)
+		lc.wantState(t, e, Ready)
+		lc.recorder.journal = &slowJournal{}
+		asked := time.Now()
+		lc.unload(e, v1alpha1.ReclaimDrained, nil)
+		time.Sleep(time.Hour)
+		if after := owner.left.Sub(asked); after < 0 || after > 10*time.Second {
+			t.Errorf("it ended %v after it was asked to", after)
 		}
 	})
 }

@@ -77,12 +77,12 @@ func disobeyed(r v1alpha1.Reclaim) bool {
 // vacated takes the ended engine out of its entry, so that another may be
 // started. An OnDemand entry gives its reservation back and asks again with the
 // next request.
-func (rs *replicas) vacated(e *entry) {
+func (rs *replicas) vacated(e *entry, ended time.Time) {
 	if g := e.engine; g != nil {
 		e.guards = e.guards.plus(g.status.GetGuard())
 		e.remembered = e.remembered.plus(g.status.GetPrefixCache())
 		rs.room.answerHeadroom(g)
-		rs.tenures.left(e, g, time.Now())
+		rs.tenures.left(e, g, ended)
 	}
 	other := e.engine != nil && e.engine.record.Reserved != e.assignment.ReservedBytes // the next engine needs another reservation
 	e.engine = nil

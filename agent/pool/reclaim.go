@@ -36,7 +36,7 @@ func (lc *lifecycle) collect(e *entry, g *engine) {
 	lc.boundLog(g)
 	lc.recordReclaim(e, r, g.failureOf(r), now, func() {
 		lc.owner.ended(e, r, g.failureOf(r), now)
-		lc.owner.vacated(e) // only now may another be started
+		lc.owner.vacated(e, now) // only now may another be started
 	}, func() {
 		lc.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
 		lc.pollNow() // an unload always ends with a poll

@@ -102,7 +102,7 @@ func (m *machine) assign(a ...v1alpha1.Assignment) {
 func (m *machine) end(e *entry, reason v1alpha1.ReclaimReason, refusal *journal.Refusal) {
 	m.registry.change(func() {
 		m.ended(e, v1alpha1.Reclaim{Reason: reason}, refusal, time.Now())
-		m.vacated(e)
+		m.vacated(e, time.Now())
 	})
 }
 

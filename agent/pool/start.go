@@ -108,8 +108,9 @@ func (lc *lifecycle) putOff(e *entry, g *engine) {
 	_ = g.client.Close()
 	g.files.remove()
 	lc.change(func() { e.state = Reserved })
+	now := time.Now()
 	lc.recorder.record(func(s *journal.State) { s.DropEngine(g.key.UID, g.key.Epoch, g.load) }, func() {
-		lc.change(func() { lc.owner.vacated(e) })
+		lc.change(func() { lc.owner.vacated(e, now) })
 		lc.replan()
 	})
 }
@@ -144,7 +145,7 @@ func (lc *lifecycle) neverStarted(e *entry, g *engine, err error) {
 	g.files.remove()
 	now := time.Now()
 	vacate := func() {
-		lc.change(func() { lc.owner.vacated(e) })
+		lc.change(func() { lc.owner.vacated(e, now) })
 		lc.replan()
 	}
 	if unsaved := (*notSavedError)(nil); errors.As(err, &unsaved) { // no fault of the engine, and the journal does not know it
