@@ -57,16 +57,23 @@ func hostOf(m map[string]int64, own int64) Host {
 // they change. For smaps_rollup it visits each mapped page under a lock that the process can take.
 // Shared memory counts in full: an engine makes no process that could share it.
 func (System) Footprint(pid int) (int64, error) {
-	if _, err := startTime(pid); err != nil {
-		return 0, err
-	}
 	names := []string{"RssAnon", "RssShmem", "VmSwap", "VmPTE"}
-	m, err := readFields(fmt.Sprintf("/proc/%d/status", pid), names...)
-	if errors.Is(err, ErrGone) { // so is perhaps its first thread alone
-		rest, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-		for i := 0; i < len(rest) && errors.Is(err, ErrGone); i++ {
-			m, err = readFields(rest[i], names...)
+	var m map[string]int64
+	err := ErrGone
+	for n := 0; n < 20 && errors.Is(err, ErrGone); n++ { // its threads may replace one another
+		if _, err := startTime(pid); err != nil {
+			return 0, err
 		}
+		m, err = readFields(fmt.Sprintf("/proc/%d/status", pid), names...)
+		if errors.Is(err, ErrGone) { // so is perhaps its first thread alone
+			rest, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+			for i := 0; i < len(rest) && errors.Is(err, ErrGone); i++ {
+				m, err = readFields(rest[i], names...)
+			}
+		}
+	}
+	if errors.Is(err, ErrGone) {
+		return 0, fmt.Errorf("measure process %d: it lives, and each of its threads ended before it was read", pid)
 	}
 	if err != nil {
 		return 0, err
