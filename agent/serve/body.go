@@ -10,6 +10,9 @@ import (
 // decoded: 341 to 690 bytes, by route.
 const objectBytes = 768
 
+// tokenBytes is what a token takes once it is decoded.
+const tokenBytes = 4
+
 // counted is what a request body makes the agent hold.
 type counted struct {
 	*handler
@@ -23,6 +26,15 @@ func (c *counted) release() {
 	for _, end := range c.ends {
 		end()
 	}
+}
+
+// more counts n bytes besides those of the body, if n is positive.
+func (c *counted) more(n int64) error {
+	end, err := c.bodies.Hold(c.owner, max(0, n))
+	if err == nil {
+		c.ends = append(c.ends, end)
+	}
+	return err
 }
 
 // decoded counts n bytes instead of those of the body, if it has more than that.
@@ -51,10 +63,7 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		return body, err
 	})
 	if err == nil {
-		var end func()
-		if end, err = h.bodies.Hold(c.owner, objectBytes*int64(objects(body))); err == nil {
-			c.ends = append(c.ends, end)
-		}
+		err = c.more(objectBytes * int64(objects(body)))
 	}
 	if err != nil {
 		c.release()

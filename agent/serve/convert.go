@@ -53,9 +53,9 @@ func (r *request) forms() int { return max(1, r.choices) * max(1, len(r.prompts)
 
 // bytes of what the engine is sent.
 func (r *request) bytes() int64 {
-	n := int64(proto.Size(r.wire)) + 4*int64(len(r.wire.GetTokens().GetIds()))
+	n := int64(proto.Size(r.wire)) + tokenBytes*int64(len(r.wire.GetTokens().GetIds()))
 	for _, p := range r.prompts {
-		n += promptBytes + int64(len(p.Text)) + 4*int64(len(p.Tokens))
+		n += promptBytes + int64(len(p.Text)) + tokenBytes*int64(len(p.Tokens))
 	}
 	return n
 }

@@ -223,12 +223,8 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 		return err
 	}
 	req.wire.Id = id
-	if more := textBytes(req.wire) - int64(len(body)) - req.held; more > 0 {
-		forget, err := h.bodies.Hold(req.wire.Owner(), more)
-		if err != nil {
-			return err
-		}
-		counted.ends = append(counted.ends, forget)
+	if err := counted.more(req.textBytes() - int64(len(body)) - req.held); err != nil {
+		return err
 	}
 	if req.forms() > 1 { // it stays for the others
 		counted.decoded(body, req.bytes()-(h.MaxBodyBytes-images.room))
@@ -240,12 +236,16 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	return h.answer(admission.NewDoor(w), r, req)
 }
 
-// textBytes is what the texts of a conversation take. They may be longer than their request:
-// the results of a call repeat its name.
-func textBytes(r *wire.GenerateRequest) (n int64) {
-	n = int64(len(r.GetChat().GetTemplateArgumentsJson()) + len(r.GetChat().GetToolsJson()))
-	for _, m := range r.GetChat().GetMessages() {
+// textBytes is what the texts of a conversation take, or the tokens of prompts. They may be longer
+// than their request: the results of a call repeat its name, and a token may have one digit.
+func (r *request) textBytes() (n int64) {
+	chat := r.wire.GetChat()
+	n = int64(len(chat.GetTemplateArgumentsJson()) + len(chat.GetToolsJson()))
+	for _, m := range chat.GetMessages() {
 		n += int64(len(m.GetContent()) + len(m.GetName()) + len(m.GetExtraJson()))
+	}
+	for _, p := range r.prompts {
+		n += tokenBytes * int64(len(p.Tokens))
 	}
 	return n
 }

@@ -19,6 +19,8 @@ import (
 // reading is a decoded request of a route for embeddings, rerankings or scores.
 type reading struct {
 	model string
+	// tokens is what the tokens of the input take, in bytes.
+	tokens int64
 	// keeps is what the answer takes in memory until it is read, in bytes.
 	keeps int64
 	// ask sends the request to the engine; tokens is the number of prompt tokens, also of what
@@ -48,10 +50,12 @@ func decodeReading(d *openai.Decoder, path string, by reader, body []byte) (*rea
 	}
 	w := &wire.EmbedRequest{Id: by.id, Tenant: by.tenant, Texts: r.Input.Texts, Prompt: r.Prompt, Instruction: r.Instruction, Truncate: r.Truncate,
 		InputType: r.InputType, MaxTokens: int64(r.MaxTokens)}
+	tokens := int64(0)
 	for _, ids := range r.Input.Tokens {
 		w.TokenLists = append(w.TokenLists, &wire.TokenList{Ids: ids})
+		tokens += tokenBytes * int64(len(ids))
 	}
-	return &reading{model: r.Model, keeps: vectorBytes * int64(len(w.Texts)+len(w.TokenLists)), ask: func(ctx context.Context, hold Hold) (any, int, error) {
+	return &reading{model: r.Model, tokens: tokens, keeps: vectorBytes * int64(len(w.Texts)+len(w.TokenLists)), ask: func(ctx context.Context, hold Hold) (any, int, error) {
 		got, err := hold.Embed(ctx, w)
 		if err != nil {
 			return nil, 0, err
@@ -174,6 +178,9 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error 
 		defer place.give() // also if it panics
 		return decodeReading(d, r.URL.Path, reader{id, ownerOf(r.Header)}, body)
 	}()
+	if err == nil {
+		err = counted.more(req.tokens - int64(len(body)))
+	}
 	if err != nil {
 		return err
 	}
