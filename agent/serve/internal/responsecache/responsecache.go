@@ -81,18 +81,6 @@ func (e *Entry) items() iter.Seq[responses.Item] {
 	}
 }
 
-// itemBytes is the size of its items, each once.
-func (e *Entry) itemBytes() (n int64) {
-	seen := map[string]bool{}
-	for i := range e.items() {
-		if !seen[i.ID] {
-			seen[i.ID] = true
-			n += i.Bytes()
-		}
-	}
-	return n
-}
-
 // Cache is safe for concurrent use. The zero value keeps nothing.
 type Cache struct {
 	// Bytes and Age are limits.
@@ -113,6 +101,7 @@ type Cache struct {
 // shared is an item and the number of responses that contain it.
 type shared struct {
 	item   responses.Item
+	bytes  int64
 	tenant string
 	uses   int
 }
@@ -140,10 +129,29 @@ func (s *Cache) now() time.Time {
 
 // Put adds a new response. It returns false if the response exceeds the limit.
 func (s *Cache) Put(e Entry) bool {
-	bytes, items := e.bytes(), e.itemBytes() // which take long for a large one
+	bytes, items := e.bytes(), s.sizes(&e) // which take long for a large one
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.put(e, bytes, items, s.now())
+}
+
+// sizes returns the size of each item of an entry, by its id. Only items that are not kept yet are
+// measured: a short request may continue a long conversation.
+func (s *Cache) sizes(e *Entry) map[string]int64 {
+	sizes := map[string]int64{}
+	s.mu.Lock()
+	for i := range e.items() {
+		if use := s.items[i.ID]; use != nil {
+			sizes[i.ID] = use.bytes
+		}
+	}
+	s.mu.Unlock()
+	for i := range e.items() {
+		if _, known := sizes[i.ID]; !known {
+			sizes[i.ID] = i.Bytes()
+		}
+	}
+	return sizes
 }
 
 // End stores the final state of a response that is still kept and in progress, and adds its
@@ -155,7 +163,7 @@ func (s *Cache) End(r responses.Response) {
 	}
 	e.Response, e.Cancel = r, nil
 	e.Talk = slices.Concat(e.Talk, r.Output)
-	bytes, items := e.bytes(), e.itemBytes()
+	bytes, items := e.bytes(), s.sizes(&e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byID[r.ID] == before && before.Value.(*kept).entry.Response.Status == responses.StatusInProgress {
@@ -192,10 +200,13 @@ func (s *Cache) Cancel(id, tenant string) (e Entry, found, cancelled bool) {
 	return k.entry, true, true
 }
 
-// put is Put; the caller holds mu.
-func (s *Cache) put(e Entry, bytes, items int64, since time.Time) bool {
+// put is Put of an entry with items of these sizes; the caller holds mu.
+func (s *Cache) put(e Entry, bytes int64, sizes map[string]int64, since time.Time) bool {
 	id := e.Response.ID
-	k := &kept{id, e, bytes, items, since}
+	k := &kept{id: id, entry: e, bytes: bytes, since: since}
+	for _, n := range sizes {
+		k.items += n
+	}
 	if k.bytes+k.items > s.Bytes {
 		return false
 	}
@@ -210,9 +221,9 @@ func (s *Cache) put(e Entry, bytes, items int64, since time.Time) bool {
 	for i := range e.items() {
 		use := s.items[i.ID]
 		if use == nil {
-			use = &shared{item: i, tenant: e.Tenant}
+			use = &shared{item: i, bytes: sizes[i.ID], tenant: e.Tenant}
 			s.items[i.ID] = use
-			s.count(use.tenant, i.Bytes())
+			s.count(use.tenant, use.bytes)
 		}
 		use.uses++
 	}
@@ -286,7 +297,7 @@ func (s *Cache) drop(e *list.Element) {
 		use := s.items[i.ID]
 		if use.uses--; use.uses == 0 {
 			delete(s.items, i.ID)
-			s.count(use.tenant, -use.item.Bytes())
+			s.count(use.tenant, -use.bytes)
 		}
 	}
 	s.count(tenant, -k.bytes)

@@ -128,7 +128,11 @@ func TestAllThatIsKeptCounts(t *testing.T) {
 		"tools": {Response: responses.NewAnswer("resp_1", 1, &responses.Request{
 			Tools: []responses.DeclaredTool{{Tool: responses.Tool{Name: "f", Parameters: []byte(`{"description":"` + text + `"}`)}}}}).Response},
 	} {
-		if n := e.bytes() + e.itemBytes(); n < long || n > 2*long {
+		n := e.bytes()
+		for _, item := range new(Cache).sizes(&e) {
+			n += item
+		}
+		if n < long || n > 2*long {
 			t.Errorf("%s: %d bytes", name, n)
 		}
 	}
@@ -230,5 +234,38 @@ func TestATenantFillsOnlyItsShare(t *testing.T) {
 	}
 	if held, _ := s.Held(); held > s.Bytes {
 		t.Errorf("%d bytes are held", held)
+	}
+}
+
+// TestLongItemsAreMeasuredOnce: requests of a few bytes continue a conversation of many, and
+// measuring those takes a processor from all others.
+func TestLongItemsAreMeasuredOnce(t *testing.T) {
+	s := &Cache{Bytes: 64 << 20, Age: time.Hour}
+	text := strings.Repeat("x", 15<<20)
+	long := responses.Item{ID: "fc_1", Type: responses.ItemCall, Arguments: &text}
+	measured, continued := time.Hour, time.Hour
+	store := func(id string) {
+		if !s.Put(Entry{Response: responses.Response{ID: id, Status: responses.StatusInProgress}, Talk: []responses.Item{long}}) {
+			t.Fatal("no room")
+		}
+		s.End(responses.Response{ID: id, Status: responses.StatusCompleted})
+	}
+	store("first")
+	for i := range 5 {
+		began := time.Now()
+		long.Bytes()
+		measured = min(measured, time.Since(began))
+		began = time.Now()
+		store(fmt.Sprint(i))
+		continued = min(continued, time.Since(began))
+	}
+	if continued > measured/2 {
+		t.Errorf("a response that continues another takes %v, and measuring the items of that %v", continued, measured)
+	}
+	for _, id := range []string{"first", "0", "1", "2", "3", "4"} {
+		s.Delete(id, "")
+	}
+	if held, _ := s.Held(); held != 0 {
+		t.Errorf("%d bytes are left", held)
 	}
 }
