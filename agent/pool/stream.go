@@ -123,22 +123,22 @@ func once[T any](ctx context.Context, h *Hold, r request, call func(context.Cont
 
 // Recv returns the next event, io.EOF after Finished, a gRPC status with a
 // wire.Refusal if the engine refused, the context's error if the client
-// left, or ErrEngineLost.
+// left, or ErrEngineLost. Finished ends the call: others of its request may take hours.
 func (s *Stream) Recv() (*wire.GenerateEvent, error) {
-	ev, err := s.grpc.Recv()
-	switch {
-	case err == nil:
-		if end := ev.GetFinished(); end != nil {
-			s.finished, end.Error = true, end.GetError().Bounded()
-		}
-		return ev, nil
-	case err == io.EOF && s.finished:
-		s.stop()
+	if s.finished {
 		return nil, io.EOF
 	}
-	err = s.explain(err)
-	s.stop()
-	return nil, err
+	ev, err := s.grpc.Recv()
+	if err != nil {
+		err = s.explain(err)
+		s.stop()
+		return nil, err
+	}
+	if end := ev.GetFinished(); end != nil {
+		s.finished, end.Error = true, end.GetError().Bounded()
+		s.stop()
+	}
+	return ev, nil
 }
 
 // Close ends the request if it still runs.

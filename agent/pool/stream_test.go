@@ -3,14 +3,18 @@ package pool
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // verbose is an engine whose answers have as many bytes as it likes.
@@ -190,5 +194,42 @@ func TestRequestsAreRefusedWhileTheEngineReadsNothing(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s after that: %v", call, err)
 		}
+	}
+}
+
+// brief is an engine whose answers end at once.
+type brief struct{ wire.UnimplementedEngineServer }
+
+func (brief) Generate(_ *wire.GenerateRequest, out wire.Engine_GenerateServer) error {
+	return out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Finished{Finished: &wire.Finished{}}})
+}
+
+// TestFinishedStreamsKeepNothing: a request of many choices reads each to its end, and takes long
+// itself.
+func TestFinishedStreamsKeepNothing(t *testing.T) {
+	const choices = 128
+	h := holdOf(t, brief{})
+	before := 0
+	for i := range choices + 1 {
+		s, err := h.Generate(t.Context(), &wire.GenerateRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev, err := s.Recv(); err != nil || ev.GetFinished() == nil {
+			t.Fatal(ev, err)
+		}
+		if i > 0 {
+			continue
+		}
+		if ev, err := s.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("%v, %v after the end", ev, err)
+		}
+		before = runtime.NumGoroutine() // with those of the connection
+	}
+	left := func() int { return runtime.NumGoroutine() - before }
+	for end := time.Now().Add(patience.Of(t)); left() > choices/8 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	if n := left(); n > choices/8 {
+		t.Errorf("%d goroutines are left of %d streams that ended", n, choices)
 	}
 }
