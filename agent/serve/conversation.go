@@ -184,9 +184,9 @@ const mostShortened = 8
 // shortening returns a function that drops the beginning of a conversation: the
 // oldest exchanges, each from one user message to the next, and several times as many
 // each time: twice, or more of a long conversation. Instructions and the last exchange stay.
-func shortening(chat *wire.Chat) func() bool {
+func shortening(chat *wire.Chat) func(limit int64) bool {
 	drop, factor := 1, 0
-	return func() bool {
+	return func(limit int64) bool {
 		head := 0
 		for head < len(chat.Messages) && chat.Messages[head].GetRole() == openai.RoleSystem {
 			head++
@@ -200,10 +200,15 @@ func shortening(chat *wire.Chat) func() bool {
 		if len(begins) == 0 {
 			return false
 		}
-		if factor == 0 {
-			factor = max(2, int(math.Ceil(math.Pow(float64(len(begins)), 1./(mostShortened-1)))))
+		excess, bytes := 0, messageBytes(chat.Messages) // exchanges that do not fit into the limit
+		for from := head; limit > 0 && bytes > limit && excess < len(begins); excess++ {
+			bytes -= messageBytes(chat.Messages[from:begins[excess]])
+			from = begins[excess]
 		}
-		chat.Messages = slices.Delete(chat.Messages, head, begins[min(drop, len(begins))-1])
+		if factor == 0 {
+			factor = max(2, int(math.Ceil(math.Pow(float64(len(begins)-excess), 1./(mostShortened-1)))))
+		}
+		chat.Messages = slices.Delete(chat.Messages, head, begins[min(max(drop, excess), len(begins))-1])
 		drop *= factor
 		return true
 	}

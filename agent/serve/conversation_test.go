@@ -306,6 +306,28 @@ func TestTruncationDropsTheBeginningOfAConversation(t *testing.T) {
 	}
 }
 
+// TestTruncationSendsALongConversationOnce: a short request continues it, and the engine that
+// refuses it states how much text its context has.
+func TestTruncationSendsALongConversationOnce(t *testing.T) {
+	const exchanges, each, limit = 1000, 1 << 10, 100 << 10
+	sent := 0
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		bytes := 0
+		for _, m := range r.GetChat().GetMessages() {
+			bytes += len(m.GetContent())
+		}
+		if sent += bytes; bytes > limit/2 {
+			return servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "too long", LimitBytes: limit})(ctx, r, send)
+		}
+		return servetest.Say("x")(ctx, r, send)
+	})
+	one := `{"role":"user","content":"` + strings.Repeat("x", each) + `"},`
+	p.asked(`{"model":"m","truncation":"auto","input":[` + strings.Repeat(one, exchanges-1) + strings.TrimSuffix(one, ",") + `]}`)
+	if most := exchanges*each + 8*limit; sent > most {
+		t.Errorf("the engine got %d bytes of messages, want at most %d: all of them once", sent, most)
+	}
+}
+
 func TestUnsupportedFieldsAreRefusedWithAReason(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	for field, want := range map[string]struct{ param, reason string }{

@@ -22,8 +22,9 @@ type request struct {
 	// choices is the number of choices per prompt; 0 means one.
 	choices int
 	// shorten drops the beginning of a conversation that exceeds the context
-	// length. It returns false if nothing more can be dropped; nil drops nothing.
-	shorten func() bool
+	// length, at least until its texts have at most limit bytes, if that is not 0. It
+	// returns false if nothing more can be dropped; nil drops nothing.
+	shorten func(limit int64) bool
 	// prompts of a completion; nil if wire has the only one.
 	prompts []openai.Prompt
 	// answer returns the form of the response, with the model's name in it. Of several choices it

@@ -241,11 +241,17 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 func (r *request) textBytes() (n int64) {
 	chat := r.wire.GetChat()
 	n = int64(len(chat.GetTemplateArgumentsJson()) + len(chat.GetToolsJson()))
-	for _, m := range chat.GetMessages() {
-		n += int64(len(m.GetContent()) + len(m.GetName()) + len(m.GetExtraJson()))
-	}
+	n += messageBytes(chat.GetMessages())
 	for _, p := range r.prompts {
 		n += tokenBytes * int64(len(p.Tokens))
+	}
+	return n
+}
+
+// messageBytes is what the texts of messages take.
+func messageBytes(all []*wire.ChatMessage) (n int64) {
+	for _, m := range all {
+		n += int64(len(m.GetContent()) + len(m.GetName()) + len(m.GetExtraJson()))
 	}
 	return n
 }
@@ -390,7 +396,8 @@ func admit(ctx context.Context, hold Hold, req *request) (*admission.Admitted, e
 		if err == nil {
 			return admitted, nil
 		}
-		if wire.RefusalOf(err).GetCode() != wire.Code_CODE_CONTEXT_LENGTH || req.shorten == nil || !req.shorten() {
+		refusal := wire.RefusalOf(err)
+		if refusal.GetCode() != wire.Code_CODE_CONTEXT_LENGTH || req.shorten == nil || !req.shorten(refusal.GetLimitBytes()) {
 			return nil, ended(ctx, err)
 		}
 	}

@@ -78,7 +78,7 @@ func TestLongConversationsAreShortenedAFewTimes(t *testing.T) {
 			chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleUser})
 		}
 		shorten, times := shortening(chat), 0
-		for shorten() {
+		for shorten(0) {
 			times++
 		}
 		if times > mostShortened || len(chat.Messages) != 2 {

@@ -405,6 +405,8 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 		var r *engine.Refusal
 		if !errors.As(err, &r) || r.Kind != c.kind || r.Param != c.param || s != nil {
 			t.Errorf("%s: error %#v, want kind %v about %q", name, err, c.kind, c.param)
+		} else if (r.Limit > 0) != (r.Kind == engine.ContextLength) {
+			t.Errorf("%s: a limit of %d bytes", name, r.Limit)
 		}
 	}
 	if st := e.Status(); st.PromptTokens != 0 {

@@ -31,6 +31,8 @@ const (
 	// and textBytesPerToken texts of embeddings and rerankings, which may be truncated.
 	chatBytesPerToken = 4 * bytesPerToken
 	textBytesPerToken = 4 * bytesPerToken
+	// usualBytesPerToken is more than the tokens of a conversation have on average: 3 to 6.
+	usualBytesPerToken = 16
 	// longBytes is the length from which texts are turned into tokens one after another:
 	// together they would take more memory than the engine reserved. A value of JSON counts
 	// as valueBytes, which it takes at least while a template is rendered, and a message, or a
@@ -287,7 +289,7 @@ func (p *inputProcessor) endTokens(r Request, calls map[int32]bool) endTokens {
 }
 
 func (p *inputProcessor) tooLong(detail string) *Refusal {
-	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context length is %d tokens in total; shorten the prompt", detail, p.context)}
+	return &Refusal{Kind: ContextLength, Param: "messages", Limit: int64(p.context) * usualBytesPerToken, Message: fmt.Sprintf("%s, but the context length is %d tokens in total; shorten the prompt", detail, p.context)}
 }
 
 // roomFor returns the maximum number of tokens to generate after a prompt. The limit

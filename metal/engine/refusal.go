@@ -44,7 +44,8 @@ type Refusal struct {
 	Message string
 	// Param is the field at fault, if one is.
 	Param string
-	// Used, Needed and Limit are bytes, if memory was the cause.
+	// Used, Needed and Limit are bytes, if memory was the cause. Of ContextLength, Limit is more
+	// than conversations that fit have as text; 0 if that is unknown.
 	Used, Needed, Limit int64
 	// RetryAfter is set if waiting helps.
 	RetryAfter time.Duration

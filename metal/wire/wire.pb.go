@@ -2677,7 +2677,8 @@ type Refusal struct {
 	Code  Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=metalfleet.engine.v1.Code" json:"code,omitempty"`
 	// message is a sentence for the client.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// used, needed and limit bytes, where memory was the cause.
+	// used, needed and limit bytes, where memory was the cause. Of CODE_CONTEXT_LENGTH,
+	// limit_bytes is more than conversations that fit have as text; 0 if that is unknown.
 	UsedBytes   int64 `protobuf:"varint,3,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
 	NeededBytes int64 `protobuf:"varint,4,opt,name=needed_bytes,json=neededBytes,proto3" json:"needed_bytes,omitempty"`
 	LimitBytes  int64 `protobuf:"varint,5,opt,name=limit_bytes,json=limitBytes,proto3" json:"limit_bytes,omitempty"`
