@@ -158,8 +158,24 @@ func (t *Tracer) Serve(ctx context.Context, header http.Header, name string) (co
 	if t == nil {
 		return ctx, nil
 	}
-	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(header))
+	ctx = propagation.TraceContext{}.Extract(ctx, parent(header))
 	return t.begin(ctx, name, trace.SpanKindServer)
+}
+
+// maxState is the most bytes of tracestate that are passed on: those that W3C Trace Context 3.3.1.5 wants
+// to be.
+const maxState = 512
+
+// parent returns the headers that name a span's parent. They stay until the span is sent, so a long
+// tracestate, which only adds to them, is dropped.
+func parent(header http.Header) propagation.HeaderCarrier {
+	out := http.Header{}
+	for _, name := range []string{"Traceparent", "Tracestate"} {
+		if v := header.Get(name); v != "" && len(v) <= maxState {
+			out.Set(name, strings.Clone(v))
+		}
+	}
+	return propagation.HeaderCarrier(out)
 }
 
 func (t *Tracer) begin(ctx context.Context, name string, kind trace.SpanKind) (context.Context, *Span) {

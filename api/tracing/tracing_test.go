@@ -150,3 +150,19 @@ func TestASlowCollectorDelaysNoRequest(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAStateOfATraceThatIsTooLong: it stays with its span until that is sent, and no limit counts it.
+func TestAStateOfATraceThatIsTooLong(t *testing.T) {
+	c := tracetest.New(t)
+	gateway, flush := c.Tracer("gateway")
+	defer flush()
+	for state, want := range map[string]string{"a=b": "a=b", "a=b" + strings.Repeat(",", 510): ""} {
+		ctx, span := gateway.Serve(t.Context(), http.Header{"Traceparent": {client}, "Tracestate": {state}}, "outer")
+		header := http.Header{}
+		tracing.Call(ctx, header, "call").End("")
+		span.End("")
+		if got := header.Get("Tracestate"); got != want || header.Get("Traceparent")[:35] != client[:35] {
+			t.Errorf("after a state of %d bytes: %q", len(state), header)
+		}
+	}
+}

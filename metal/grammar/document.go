@@ -98,10 +98,12 @@ func (s *document) resolve(v value, at *spot) (place, error) {
 	return place{}, s.fault(ErrInvalid, "$ref", at, `the keyword "$ref" refers to %q, which does not exist; references are #, or # and a JSON pointer`, text)
 }
 
+// unescape turns a part of a JSON pointer into a name.
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+
 // find follows a JSON pointer.
 func (s *document) find(pointer string) (place, bool) {
 	to := place{of: s.root}
-	unescape := strings.NewReplacer("~1", "/", "~0", "~")
 	_, pointer, more := strings.Cut(pointer, "/")
 	for more {
 		var part string

@@ -199,7 +199,8 @@ func (s *schema) ownKinds(depth int) (out kinds, ends bool) {
 // schemas reads the schemas of the tools of a request. It takes time in proportion to their
 // size: each object is read once, and each target of a reference is found once.
 type schemas struct {
-	n int // objects that were read
+	n        int // objects that were read
+	followed int // bytes of the references that were followed
 	// of the schema under way:
 	root    any
 	objects []*schema
@@ -268,10 +269,18 @@ func (r *schemas) target(s *schema) *schema {
 	return to
 }
 
-// resolve finds the target of a reference within the schema.
+// maxReferences is the most bytes of all references of a request that are followed, each once: every
+// part of one takes a step.
+const maxReferences = 1 << 20
+
+// unescape turns a part of a JSON pointer into a name.
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+
+// resolve finds the target of a reference within the schema; none if the references so far have too
+// many bytes.
 func (r *schemas) resolve(ref string) (any, bool) {
 	pointer, local := strings.CutPrefix(ref, "#")
-	if !local {
+	if r.followed += len(ref); !local || r.followed > maxReferences {
 		return nil, false
 	}
 	pointer, err := url.PathUnescape(pointer)
@@ -283,9 +292,7 @@ func (r *schemas) resolve(ref string) (any, bool) {
 	for more {
 		var part string
 		part, pointer, more = strings.Cut(pointer, "/")
-		if strings.Contains(part, "~") {
-			part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
-		}
+		part = unescape.Replace(part)
 		switch of := at.(type) {
 		case *schema:
 			at = of.members[part]

@@ -103,11 +103,17 @@ func TestSchemasDeclareTypesUpToTheirBounds(t *testing.T) {
 		}
 		return fmt.Sprintf(`{"$defs":{%s"d%03d":{"type":"integer"}},"properties":{"a":{"$ref":"#/$defs/d000"}}}`, definitions.String(), n)
 	}
+	named := func(n int) string {
+		name := strings.Repeat("n", n)
+		return `{"$defs":{"` + name + `":{"type":"integer"}},"properties":{"a":{"$ref":"#/$defs/` + name + `"}}}`
+	}
 	cycle := `{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"},{"type":"integer"}]},"b":{"allOf":[{"$ref":"#/$defs/a"},{"type":"integer"}]}},"properties":{"a":{"$ref":"#/$defs/%s"}}}`
 	for name, tc := range map[string]struct{ schema, want string }{
 		"many alternatives":     {`{"properties":{"a":{"anyOf":[` + strings.Repeat(`{"const":1},`, 200) + `{"type":"null"}]}}}`, "1"},
 		"one is a number":       {`{"properties":{"a":{"anyOf":[` + strings.Repeat(`{"const":1},`, 200) + `{"type":"number"}]}}}`, "1.0"},
 		"references":            {chain(200), "1"},
+		"a long reference":      {named(maxReferences - len("#/$defs/")), "1"},
+		"too long references":   {named(maxReferences), "1.0"},
 		"too many references":   {chain(300), "1.0"},
 		"a cycle":               {fmt.Sprintf(cycle, "a"), "1.0"},
 		"its other end":         {fmt.Sprintf(cycle, "b"), "1.0"},
