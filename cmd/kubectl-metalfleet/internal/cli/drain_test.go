@@ -119,7 +119,8 @@ func (p *person) ready(d *v1alpha1.ModelDeployment, count int32) {
 }
 
 var (
-	waiting   = regexp.MustCompile(`(?m)^waiting: .*\n`)
+	// waiting matches the lines that depend on when the command looks.
+	waiting   = regexp.MustCompile(`(?m)^(waiting:|Draining) .*\n`)
 	replicaOf = regexp.MustCompile(`(two-)[0-9a-f]{8}`)
 )
 
