@@ -15,7 +15,6 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
 // judge compares the pool with a plain model of it, the tally. Where it needs
@@ -327,10 +326,10 @@ func (j *judge) checkWaits() {
 		if !j.agent.running() || l.reclaimed || l.unloaded.IsZero() {
 			continue
 		}
-		// The ladder of pool.Timing, each rung with 0.5 s for each GiB: the
-		// engine may have grown since it was asked, if it ignores that.
+		// The ladder of pool.Timing, each rung with 0.5 s for each GiB of the Mac's
+		// memory: the engine may have grown since it was asked, if it ignores that.
 		// A disk that does not answer holds each of three writes up for a second.
-		allowed := l.drain + 75*time.Second + time.Duration(j.mac.peak(l.pid)/footprint.GiB+1)*time.Second
+		allowed := l.drain + 76*time.Second + j.mac.perGiB(l.pid)
 		if now.Sub(l.unloaded) > allowed && engineOf(j.twin, l.pid) != nil {
 			j.tally.fault("waits: %s is unloaded for %v, of %v that it may take", id, now.Sub(l.unloaded), allowed)
 		}
@@ -365,7 +364,7 @@ func (j *judge) checkLimits() {
 		if since.Before(j.tally.agent) {
 			since = j.tally.agent
 		}
-		allowed := longestOver + time.Duration(j.mac.peak(l.pid)/footprint.GiB)*time.Second
+		allowed := longestOver + j.mac.perGiB(l.pid)
 		if over := time.Since(since); over > allowed {
 			j.tally.fault("limits: %s has held more than its limit of %s for %v, of %v that it may", id, v1alpha1.FormatBytes(l.limit), over, allowed)
 		}

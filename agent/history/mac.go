@@ -10,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
 // mac is the probe of the scripted Mac: what its engines hold comes from their
@@ -223,6 +224,13 @@ func (m *mac) peak(pid int) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.peaks[pid]
+}
+
+// perGiB is a second for each GiB that a process was seen to hold, up to those of the Mac.
+func (m *mac) perGiB(pid int) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Duration(min(m.peaks[pid], m.set.total)/footprint.GiB) * time.Second
 }
 
 // reportsWired reports whether this Mac reports wired memory.

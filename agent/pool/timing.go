@@ -19,7 +19,8 @@ type Timing struct {
 	Adopt time.Duration
 	// Stray bounds the wait for an engine whose process id is not known.
 	Stray time.Duration
-	// Stop, StopPerGiB: how long an engine may take after Shutdown.
+	// Stop, StopPerGiB: how long an engine may take after Shutdown. It gets StopPerGiB for
+	// its memory, at most for this Mac's.
 	Stop, StopPerGiB time.Duration
 	// HurriedStop is Stop where its memory is needed now; Term is half as long
 	// then.

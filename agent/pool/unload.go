@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"syscall"
 	"time"
@@ -128,12 +129,15 @@ func (lc *lifecycle) hasten(e *entry) (yes bool) {
 }
 
 // stopEngine escalates from Shutdown to SIGTERM and SIGKILL, each with time in
-// proportion to the engine's memory.
+// proportion to the engine's memory, which may be more than this Mac has: the rest is
+// swapped out, and gets no time.
 func (lc *lifecycle) stopEngine(e *entry, g *engine) {
 	lc.change(func() { g.state, e.state = Stopping, Stopping })
 	held, _ := lc.mac.measure(g)
 	host, hostErr := lc.mac.hostNow()
+	var resident int64 // at most
 	lc.change(func() {
+		resident = min(held, cmp.Or(host.Total, lc.mac.last().Total, held))
 		if held > 0 {
 			g.stop.footprint = &held
 		}
@@ -144,7 +148,7 @@ func (lc *lifecycle) stopEngine(e *entry, g *engine) {
 		g.stop.rung = rungShutdown
 	})
 	lc.recordStop(g)
-	extra := time.Duration(held/footprint.MiB) * lc.Timing.StopPerGiB / 1024
+	extra := time.Duration(resident/footprint.MiB) * lc.Timing.StopPerGiB / 1024
 	stop, term := lc.Timing.Stop, lc.Timing.Term
 	if g.stop.hurry {
 		stop, term = min(stop, lc.Timing.HurriedStop), term/2
