@@ -26,7 +26,7 @@ const (
 // guards it.
 type roomWait struct {
 	began, last time.Time // first and last attempt that found none; zero: none did
-	engine      *entry    // whose engine is ended for it
+	engine      *engine   // that is ended for it
 	// claim: until then memory that is being freed for it is kept for it.
 	claim time.Time
 }
@@ -112,7 +112,11 @@ const anyPriority = 1<<31 - 1
 func (p *pressure) evictFor(e *entry, victims []memory.Key) bool {
 	for _, k := range victims {
 		if p.evict(k, v1alpha1.ReclaimMadeRoom) {
-			p.read(func() { e.wait.engine = p.entries[k] })
+			p.read(func() {
+				if o := p.entries[k]; o != nil {
+					e.wait.engine = o.engine
+				}
+			})
 			return true
 		}
 	}
@@ -130,7 +134,7 @@ func (p *pressure) endFor(e *entry, victims []memory.Key) (began bool) {
 			continue
 		}
 		began = true
-		p.read(func() { e.wait.engine, e.wait.claim = other, time.Now().Add(claimTime) })
+		p.read(func() { e.wait.engine, e.wait.claim = other.engine, time.Now().Add(claimTime) })
 	}
 	return began
 }
@@ -161,11 +165,13 @@ func (e *entry) claims(now time.Time) bool {
 // next one is evicted only if its memory was not enough.
 func (p *pressure) awaiting(e *entry) (yes bool) {
 	p.read(func() {
-		if o := e.wait.engine; o != nil && o.engine != nil && o.engine.leaving() {
-			yes = true
-			return
+		if g := e.wait.engine; g != nil {
+			o := p.entries[g.key]
+			yes = o != nil && o.engine == g && g.leaving()
 		}
-		e.wait.engine = nil
+		if !yes {
+			e.wait.engine = nil
+		}
 	})
 	return yes
 }
