@@ -201,7 +201,7 @@ func (j *judge) reclaimed(r v1alpha1.Reclaim) {
 		t.fault("freed bytes: %s was reclaimed twice", r.ID)
 	}
 	l.reclaimed = true
-	t.tenures[r.Namespace] = tenure{l.since, r.Time.Time}
+	t.tenures[r.Namespace] = tenure{t.sinceOf(r.Namespace, l.since, r.Time.Time), r.Time.Time}
 	if engineOf(j.twin, l.pid) != nil {
 		t.fault("reservations: %s was reclaimed and process %d lives", r.ID, l.pid)
 	}

@@ -69,10 +69,16 @@ type tenure struct{ since, until time.Time }
 
 // continues notes the tenure that a life of a namespace continues.
 func (t *tally) continues(l *life, namespace string) {
-	l.since = l.began
-	if before, ok := t.tenures[namespace]; ok && l.began.Sub(before.until) <= busyWait {
-		l.since = before.since
+	l.since = t.sinceOf(namespace, l.began, l.began)
+}
+
+// sinceOf is when the tenure began that engines of a namespace which began at since continue
+// now: some of them may have served at once.
+func (t *tally) sinceOf(namespace string, since, now time.Time) time.Time {
+	if before, ok := t.tenures[namespace]; ok && now.Sub(before.until) <= busyWait && before.since.Before(since) {
+		return before.since
 	}
+	return since
 }
 
 func newTally() tally {
