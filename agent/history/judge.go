@@ -405,6 +405,9 @@ func (j *judge) crowded(r v1alpha1.AssignmentStatus, orders map[string]v1alpha1.
 	if !ordered || o.Residency.OnDemand() || o.Epoch != r.Epoch || loaded == nil || loaded.Reason != v1alpha1.ReasonWaitingRoom {
 		return since, false
 	}
+	if _, reserved := a.Holders[memory.Key{UID: o.ReplicaUID, Epoch: o.Epoch}]; reserved && j.mac.loadsNothing() || j.twin.Engine(r.ReplicaUID) != nil {
+		return since, false // it waits for the system, or for the end of an engine of an earlier epoch
+	}
 	sum, stays := o.ReservedBytes, o.ReservedBytes
 	for k, bytes := range a.Holders {
 		if k.UID == r.ReplicaUID && k.Epoch == r.Epoch {

@@ -233,6 +233,13 @@ func (m *mac) perGiB(pid int) time.Duration {
 	return time.Duration(min(m.peaks[pid], m.set.total)/footprint.GiB) * time.Second
 }
 
+// loadsNothing reports whether no model is loaded on this Mac now, also one that has its room.
+func (m *mac) loadsNothing() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hostErr != nil || m.set.pressure == probe.Critical || m.set.thermal == probe.Critical
+}
+
 // reportsWired reports whether this Mac reports wired memory.
 func (m *mac) reportsWired() bool {
 	m.mu.Lock()
