@@ -19,3 +19,6 @@ var older = []uint32{}
 
 // olderOpens are earlier forms of openat.
 var olderOpens = []openCall{}
+
+// olderPolls are earlier forms of ppoll.
+var olderPolls = []uint32{}

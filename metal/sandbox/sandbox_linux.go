@@ -59,7 +59,7 @@ const maxDescriptors = 1024 + 256
 
 // leaveDescriptors leaves watches of epoll to others: the kernel counts them for each user, and the
 // agent can neither accept nor connect without. The filter leaves one epoll. Descriptors are also
-// memory that counts at no process, as that of pipes.
+// memory that counts at no process.
 func leaveDescriptors() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

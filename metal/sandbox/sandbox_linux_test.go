@@ -134,13 +134,14 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "wait for a lock of a part of an open file", try: ofFile(dir, unix.SYS_FCNTL, unix.F_OFD_SETLKW, uintptr(unsafe.Pointer(&firstByte)))},
 		{what: "lock a file", try: ofFile(dir, unix.SYS_FLOCK, unix.LOCK_EX, 0)},
 		{what: "have a pipe hold more than is usual", try: func() error {
-			var pipe [2]int
-			if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-				return nil
-			}
-			_, err := unix.FcntlInt(uintptr(pipe[1]), unix.F_SETPIPE_SZ, 1<<17)
-			return errors.Join(err, unix.Close(pipe[0]), unix.Close(pipe[1]))
+			_, err := unix.FcntlInt(uintptr(ownPipe[1]), unix.F_SETPIPE_SZ, 1<<17)
+			return err
 		}},
+		{what: "make a pipe", try: refusedCall(unix.SYS_PIPE2, noFile)},
+		{what: "make an event", try: refusedCall(unix.SYS_EVENTFD2, 0, noFile)},
+		{what: "wait for files of a set", try: refusedCall(unix.SYS_PSELECT6, noFile)},
+		{what: "wait for a file", allowed: true, try: waitFor(1)},
+		{what: "wait for files", try: waitFor(2)},
 		{what: "make a pipe in its cache", try: func() error { return unix.Mkfifo(filepath.Join(dir, "cache/a/pipe"), 0o600) }},
 		{what: "make a device in its cache", try: func() error {
 			return unix.Mknod(filepath.Join(dir, "cache/a/device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 7)))
@@ -218,6 +219,18 @@ func attempts(dir string, l net.Listener, other string) []struct {
 			}
 			return err
 		}},
+	}
+}
+
+// waitFor waits for files by each call that has a number of them, and returns an error only if the filter refuses all.
+func waitFor(files uintptr) func() error {
+	return func() (err error) {
+		for _, call := range polls {
+			if err = refusedCall(uintptr(call), noFile, files)(); err == nil {
+				return nil
+			}
+		}
+		return err
 	}
 }
 
@@ -320,15 +333,12 @@ func takeMemory(as int) error {
 	return unix.Munmap(page)
 }
 
+// ownPipe is one that it has from before: it can make none.
+var ownPipe [2]int
+
 // toPipe moves nothing into a pipe, by a system call that can move pages.
 func toPipe(call uintptr) error {
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return nil
-	}
-	defer unix.Close(pipe[0])
-	defer unix.Close(pipe[1])
-	if _, _, errno := syscall.Syscall6(call, uintptr(pipe[1]), 0, 0, 0, 0, 0); errno == unix.EPERM {
+	if _, _, errno := syscall.Syscall6(call, uintptr(ownPipe[1]), 0, 0, 0, 0, 0); errno == unix.EPERM {
 		return errno
 	}
 	return nil
@@ -402,6 +412,10 @@ func tryAll(dir string) {
 	}
 	if ownSocket, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0); err != nil {
 		say("socket: %v", err)
+		return
+	}
+	if err = unix.Pipe2(ownPipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		say("pipe: %v", err)
 		return
 	}
 	before := threadsOfUser()

@@ -24,12 +24,14 @@ import (
 // process adds to its own, timers, and pages of a file that a pipe holds. Requests to disks are
 // counted for the whole machine, and watches of epolls for the user, who is the agent's too. The
 // listener has an epoll already, which can watch each file by all numbers that it ever had: it has
-// one. The commands of devices and file systems change files that Landlock lets it only read, and some
-// make folders that their user cannot remove. The kernel takes no locked page of a file back. An agent that runs as root lets its engines
+// one. A thread that waits for files of a list keeps them, and what pipes hold, when their descriptors
+// are closed: all that maxDescriptors allows, for each thread. The commands of devices and file
+// systems change files that Landlock lets it only read, and some make folders that their user cannot
+// remove. The kernel takes no locked page of a file back. An agent that runs as root lets its engines
 // make devices.
 var refused = slices.Concat([]uint32{
 	unix.SYS_SOCKET, unix.SYS_SOCKETPAIR, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_IO_URING_SETUP,
-	unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_EPOLL_CREATE1, unix.SYS_DUP, unix.SYS_DUP3,
+	unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_PIPE2, unix.SYS_EVENTFD2, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_DUP, unix.SYS_DUP3,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_UNSHARE, unix.SYS_SETNS,
@@ -79,6 +81,9 @@ var ofFiles = []struct {
 var opens = slices.Concat([]openCall{{unix.SYS_OPENAT, offsetArg2}}, olderOpens)
 
 type openCall struct{ call, flags uint32 }
+
+// polls wait for as many files as their second argument is: one keeps no more than a thread that reads it.
+var polls = slices.Concat([]uint32{unix.SYS_PPOLL}, olderPolls)
 
 // A thread shares all of threadShares with its process, as Go and the C libraries have it, and has
 // none of threadsOwn.
@@ -178,6 +183,9 @@ func callFilter(pid uint32) []bpf.Instruction {
 	})
 	for _, o := range opens {
 		program = appendCall(program, o.call, o.flags, emptiesUnseen)
+	}
+	for _, c := range polls {
+		program = appendCall(program, c, offsetArg1, []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: 1, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.EPERM)}})
 	}
 	// Flags in memory are no filter's to judge.
 	program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_OPENAT2, SkipTrue: 1}, bpf.RetConstant{Val: fails(unix.ENOSYS)})
