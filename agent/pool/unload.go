@@ -3,10 +3,12 @@ package pool
 import (
 	"cmp"
 	"context"
+	"errors"
 	"syscall"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -199,17 +201,13 @@ func (lc *lifecycle) kill(e *entry) {
 	})
 }
 
+// signalAgain is the pause before a signal that could not be sent is sent again.
+const signalAgain = 100 * time.Millisecond
+
 // signal sends one and waits for the observed exit; a limit of 0 waits for ever.
 func (lc *lifecycle) signal(g *engine, r rung, s syscall.Signal, limit time.Duration) (ended bool) {
 	lc.Log.Info("Engine does not exit; sending a signal", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "pid", g.pid, "signal", s.String())
-	lc.read(func() {
-		if g.stop.rung = r; r == rungKill {
-			g.stop.killed = time.Now()
-		}
-	})
-	if err := g.proc.Signal(s); err != nil {
-		lc.Log.Error(err, "Cannot signal engine", "pid", g.pid)
-	}
+	lc.read(func() { g.stop.rung = r })
 	var late <-chan time.Time
 	var killed <-chan struct{}
 	if limit > 0 {
@@ -217,14 +215,38 @@ func (lc *lifecycle) signal(g *engine, r rung, s syscall.Signal, limit time.Dura
 		defer timer.Stop()
 		late, killed = timer.C, g.stop.patience.Done()
 	}
-	select {
-	case <-g.proc.Done():
-		return true
-	case <-lc.life.Done():
-		return true
-	case <-killed:
-		return lc.over(g)
-	case <-late:
+	for first := true; ; first = false {
+		var again <-chan time.Time
+		if !lc.send(g, s, first) {
+			again = time.After(signalAgain)
+		}
+		select {
+		case <-again:
+			continue
+		case <-g.proc.Done():
+			return true
+		case <-lc.life.Done():
+			return true
+		case <-killed:
+			return lc.over(g)
+		case <-late:
+			return false
+		}
+	}
+}
+
+// send reports whether a signal was sent or the process is gone. It may fail for a while: the agent has
+// no descriptor left to make sure that the process is the engine, say.
+func (lc *lifecycle) send(g *engine, s syscall.Signal, first bool) bool {
+	err := g.proc.Signal(s)
+	if err != nil && first {
+		lc.Log.Error(err, "Cannot signal engine", "pid", g.pid)
+	}
+	if err != nil && !errors.Is(err, probe.ErrGone) {
 		return false
 	}
+	if s == syscall.SIGKILL {
+		lc.read(func() { g.stop.killed = time.Now() })
+	}
+	return true
 }

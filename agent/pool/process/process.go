@@ -52,6 +52,7 @@ type Process struct {
 	StartTime string
 
 	probe probe.Probe
+	child bool // of this process, which alone gives its id back
 	done  chan struct{}
 	exit  Exit // read after done is closed
 
@@ -76,7 +77,7 @@ func Start(ctx context.Context, s Spec, p probe.Probe) (*Process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start engine: %w", err)
 	}
-	proc := &Process{PID: cmd.Process.Pid, probe: p, done: make(chan struct{})}
+	proc := &Process{PID: cmd.Process.Pid, probe: p, child: true, done: make(chan struct{})}
 	// Before anybody waited for it, the id cannot be given to another process;
 	// if it ended already, its start time is of no use to anybody.
 	if proc.StartTime, err = p.StartTime(proc.PID); err != nil && !errors.Is(err, probe.ErrGone) {
@@ -204,8 +205,10 @@ func (p *Process) Signal(s syscall.Signal) error {
 	if p.ended {
 		return fmt.Errorf("process %d: %w", p.PID, probe.ErrGone)
 	}
-	if err := p.same(); err != nil {
-		return err
+	if !p.child { // the id of a child is its own until it is collected
+		if err := p.same(); err != nil {
+			return err
+		}
 	}
 	if err := syscall.Kill(p.PID, s); err != nil {
 		return fmt.Errorf("signal process %d: %w", p.PID, err)

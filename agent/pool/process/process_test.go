@@ -3,9 +3,11 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -162,4 +164,31 @@ func TestAProgramThatDoesNotExistIsAnError(t *testing.T) {
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// uninspected is a probe of a program that may open no file for a while.
+type uninspected struct {
+	probe.Probe
+	failing atomic.Bool
+}
+
+func (u *uninspected) StartTime(pid int) (string, error) {
+	if u.failing.Load() {
+		return "", fmt.Errorf("read process %d: %w", pid, syscall.ENFILE)
+	}
+	return u.Probe.StartTime(pid)
+}
+
+func TestAChildThatCannotBeInspectedIsSignalled(t *testing.T) {
+	u := &uninspected{Probe: probe.NewSystem()}
+	child, err := Start(t.Context(), Spec{Path: "/bin/sleep", Args: []string{"60"}, LogPath: filepath.Join(t.TempDir(), "log")}, u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.failing.Store(true)
+	if err := child.Signal(syscall.SIGKILL); err != nil {
+		_ = syscall.Kill(child.PID, syscall.SIGKILL)
+		t.Error(err)
+	}
+	waitDone(t, child)
 }
