@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
-	"metalfleet.dev/metalfleet/agent/pool/process"
-	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -43,10 +40,7 @@ func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 		lc.recorder.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch, r.Load) }, nil)
 		return
 	}
-	proc, err := lc.adoptProcess(ctx, r)
-	if err != nil && !errors.Is(err, probe.ErrGone) {
-		lc.Log.Error(err, "Cannot inspect an engine process; treating it as gone", "pid", r.PID)
-	}
+	proc, err := lc.Engines.Adopt(lc.life, r.PID, r.StartTime)
 	if err != nil {
 		lc.missed(r)
 		return
@@ -83,25 +77,6 @@ func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 	case <-proc.Done():
 	case <-ctx.Done():
 		lc.Log.Info("Adopted engine does not answer yet", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
-	}
-}
-
-// inspectAgain is the pause before a process that could not be inspected is looked at again.
-const inspectAgain = 100 * time.Millisecond
-
-// adoptProcess watches the process of an engine. One that cannot be inspected is looked at
-// again until ctx ends: if it is taken for gone and lives, its memory is promised twice.
-func (lc *lifecycle) adoptProcess(ctx context.Context, r journal.Engine) (process.Handle, error) {
-	for {
-		proc, err := lc.Engines.Adopt(lc.life, r.PID, r.StartTime)
-		if err == nil || errors.Is(err, probe.ErrGone) {
-			return proc, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(inspectAgain):
-		}
 	}
 }
 

@@ -20,8 +20,9 @@ type Engines interface {
 	// Start starts a process that outlives the agent. The end of ctx ends the
 	// watch of it and never the process.
 	Start(ctx context.Context, s Spec) (Handle, error)
-	// Adopt watches a living process that another agent started, and returns
-	// probe.ErrGone where that very process is not there any more.
+	// Adopt watches a process that another agent started, also one that cannot be inspected
+	// now, and returns probe.ErrGone where that very process is not there any more, and no
+	// other error.
 	Adopt(ctx context.Context, pid int, startTime string) (Handle, error)
 	// Dial returns at once; a call with grpc.WaitForReady waits for the engine
 	// until its context ends. pid returns the process that has to be there when it

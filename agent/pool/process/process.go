@@ -110,7 +110,7 @@ func (p *Process) watch(ctx context.Context, collect func() Exit) {
 // waitEnd reports whether the process ended before ctx did.
 func (p *Process) waitEnd(ctx context.Context) bool {
 	for {
-		err := waitGone(ctx, p.PID, p.probe, p.StartTime)
+		err := waitGone(ctx, p)
 		if err == nil {
 			return true
 		}
@@ -137,11 +137,11 @@ func exitOf(s *os.ProcessState) Exit {
 	return e
 }
 
-// Adopt watches a living process that another agent started. It returns
-// probe.ErrGone when that very process is not there any more.
+// Adopt watches a process that another agent started, and returns probe.ErrGone when that very
+// process is not there any more. One that cannot be inspected now counts as living until it can.
 func Adopt(ctx context.Context, pid int, startTime string, p probe.Probe) (*Process, error) {
 	proc := &Process{PID: pid, StartTime: startTime, probe: p, done: make(chan struct{})}
-	if err := proc.same(); err != nil {
+	if err := proc.same(); errors.Is(err, probe.ErrGone) {
 		reap(pid)
 		return nil, err
 	}

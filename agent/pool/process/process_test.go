@@ -192,3 +192,40 @@ func TestAChildThatCannotBeInspectedIsSignalled(t *testing.T) {
 	}
 	waitDone(t, child)
 }
+
+// An engine that is taken for gone and lives has its memory promised twice.
+func TestAProcessThatCannotBeInspectedIsWatched(t *testing.T) {
+	child := start(t, t.Context(), "/bin/sleep", "60")
+	for name, c := range map[string]struct {
+		started string
+		lives   bool
+	}{
+		"lives":                      {started: child.StartTime, lives: true},
+		"another one has its number": {started: "another start"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &uninspected{Probe: probe.NewSystem()}
+			u.failing.Store(true)
+			p, err := Adopt(t.Context(), child.PID, c.started, u)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Signal(syscall.SIGKILL); err == nil || errors.Is(err, probe.ErrGone) {
+				t.Fatalf("a process that may be another one was signalled: %v", err)
+			}
+			u.failing.Store(false)
+			if c.lives {
+				if _, err := p.Footprint(); err != nil {
+					t.Error(err)
+				}
+				select {
+				case <-p.Done():
+					t.Error("a living process counts as ended")
+				case <-time.After(3 * lookAgain):
+				}
+				return
+			}
+			waitDone(t, p)
+		})
+	}
+}

@@ -14,7 +14,8 @@ import (
 // error when ctx ended first. kqueue
 // registers for the process that has the id now, which the start time makes
 // sure is ours.
-func waitGone(ctx context.Context, pid int, p probe.Probe, startTime string) error {
+func waitGone(ctx context.Context, p *Process) error {
+	pid := p.PID
 	kq, err := unix.Kqueue()
 	if err != nil {
 		return fmt.Errorf("create kqueue for process %d: %w", pid, err)
@@ -29,8 +30,10 @@ func waitGone(ctx context.Context, pid int, p probe.Probe, startTime string) err
 		}
 		return fmt.Errorf("watch process %d: %w", pid, err)
 	}
-	if now, err := p.StartTime(pid); errors.Is(err, probe.ErrGone) || err == nil && now != startTime {
+	if err := p.same(); errors.Is(err, probe.ErrGone) {
 		return nil
+	} else if err != nil && !p.child {
+		return err
 	}
 	pause := unix.NsecToTimespec(int64(lookAgain)) // an end is seen at once; this bounds the end of ctx
 	for ctx.Err() == nil {

@@ -16,7 +16,8 @@ import (
 // error when ctx ended first. A pidfd
 // becomes readable at the end of the process that had the id when it was
 // opened, which the start time makes sure is ours.
-func waitGone(ctx context.Context, pid int, p probe.Probe, startTime string) error {
+func waitGone(ctx context.Context, p *Process) error {
+	pid := p.PID
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -26,8 +27,10 @@ func waitGone(ctx context.Context, pid int, p probe.Probe, startTime string) err
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
 	defer f.Close()
-	if now, err := p.StartTime(pid); errors.Is(err, probe.ErrGone) || err == nil && now != startTime {
+	if err := p.same(); errors.Is(err, probe.ErrGone) {
 		return nil
+	} else if err != nil && !p.child {
+		return err
 	}
 	conn, err := f.SyscallConn()
 	if err != nil {
