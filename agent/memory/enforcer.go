@@ -40,7 +40,7 @@ const (
 	// runawayStep is by how much an engine that is over its own limit grows from
 	// poll to poll if it obeys nothing any more: no request to end ends it soon.
 	runawayStep = 64 * footprint.MiB
-	// stopPolls, and one for each GiB of its footprint, is how long an engine that is to end may
+	// stopPolls, and one for each GiB of its own limit, is how long an engine that is to end may
 	// be over its own limit: longer than a hurried stop takes, but not as long as a drain may.
 	stopPolls = 30
 	// stuckPolls of pressure in which no engine can release memory: pausing does not

@@ -214,16 +214,19 @@ func (e *Enforcer) strains(s observation, d *actions, g EngineReading) bool {
 }
 
 // endSooner handles an engine that is to end and over its own limit: its requests are aborted,
-// and it is killed as soon as it grows, or after stopPolls.
+// and it is killed as soon as it grows, or after stopPolls; after overPolls where the Mac has no
+// memory left and the engine more than twice its own.
 func (e *Enforcer) endSooner(g EngineReading, d *actions, because string) {
 	switch m := e.engines[g.Key]; {
 	case g.Stuck:
 	case m.grows:
 		d.kill(g, because+", and grows although it is to end")
-	case m.offences >= offence*(stopPolls+int(g.Footprint/footprint.GiB)):
+	case m.offences >= offence*(stopPolls+int(min(g.Footprint, g.Limit)/footprint.GiB)):
 		d.kill(g, because+", and does not end")
 	case m.offences >= offence*overPolls && m.aborted == 0 && !g.idle():
 		e.abort(g, d, because)
+	case m.offences >= offence*overPolls && e.level == v1alpha1.PressureEmergency && g.Footprint > 2*g.Limit:
+		d.kill(g, because+", and the Mac's memory is used up")
 	}
 }
 

@@ -53,6 +53,33 @@ func TestAnEngineOverItsLimitEndsAlthoughItsDrainLasts(t *testing.T) {
 	}
 }
 
+// TestAnEngineFarOverItsLimitIsKilledSoonInAnEmergency: it took more than the Mac has before it was
+// measured, and its end would have time for all of that.
+func TestAnEngineFarOverItsLimitIsKilledSoonInAnEmergency(t *testing.T) {
+	for name, tc := range map[string]struct {
+		held, others float64
+		most         int
+	}{
+		"the Mac has no memory left":           {held: 30, others: 80, most: 2 * overPolls},
+		"it has, and bytes beyond get no time": {held: 30, others: 10, most: stopPolls + 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPolls()
+			for n := 0; ; n++ {
+				e := with(overLimit(tc.held), func(e *EngineReading) { e.Stopping = true })
+				for _, a := range p.see(0, e, pinned(tc.others)).Actions {
+					if a.Step == StepKill && a.Key == e.Key {
+						return
+					}
+				}
+				if n > tc.most {
+					t.Fatal("it was not killed")
+				}
+			}
+		})
+	}
+}
+
 // TestADrainLastsIfTheEngineGivesBackWhatItIsAskedFor, be that its pool or its requests.
 func TestADrainLastsIfTheEngineGivesBackWhatItIsAskedFor(t *testing.T) {
 	for name, change := range map[string]func(poll int64, e *EngineReading){
