@@ -180,8 +180,8 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 		}
 		entries[s.Path] = e
 		used[s.Path] = true
-		for i := range e.stack {
-			used[expertPath(s.Path, i)] = true
+		if err := c.useExperts(used, s.Path, len(e.stack)); err != nil {
+			return nil, err
 		}
 		if e.Format.Quantized() {
 			used[layerOf(s.Path)+".scales"], used[layerOf(s.Path)+".biases"] = true, !e.Format.BlockFloat()
@@ -200,6 +200,18 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 	return entries, nil
 }
 
+// useExperts enters the paths of single experts.
+func (c *collection) useExperts(used map[string]bool, of string, experts int) error {
+	for i := range experts {
+		path := expertPath(of, i)
+		if err := c.left.memory.take(keyMemory+int64(len(path)), 0); err != nil {
+			return err
+		}
+		used[path] = true
+	}
+	return nil
+}
+
 // plain names all tensors, and the layers of the grouping that it returns, as
 // they are called where nothing is around them.
 func (c *collection) plain(d family.Dimensions, cfg *family.Config) (grouping, error) {
@@ -211,7 +223,9 @@ func (c *collection) plain(d family.Dimensions, cfg *family.Config) (grouping, e
 		if err := c.unwrapModel(d); err != nil {
 			return groups, err
 		}
-		groups = groups.unwrap()
+		if groups, err = groups.unwrap(c.left.memory); err != nil {
+			return groups, err
+		}
 	}
 	if d.Encoder == nil {
 		if err := c.decoder(d, &groups); err != nil {
@@ -273,7 +287,9 @@ func (c *collection) tied(d family.Dimensions, cfg *family.Config) (bool, error)
 
 // decoder names the tensors as those of a decoder.
 func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
-	c.unwrap()
+	if err := c.unwrap(); err != nil {
+		return err
+	}
 	c.ignore(d.Layout().Ignored)
 	if err := c.rename(d.Layout().Rename, groups); err != nil {
 		return err
@@ -293,18 +309,16 @@ func (c *collection) decoder(d family.Dimensions, groups *grouping) error {
 // unwrap names the tensors of a decoder that was saved without its head, as
 // Qwen3-Embedding is, as if it stood in a model: "layers.0." is
 // "model.layers.0.". mlx-lm does not load such folders, transformers does.
-func (c *collection) unwrap() {
+func (c *collection) unwrap() error {
 	if _, bare := c.tensors["embed_tokens.weight"]; !bare {
-		return
+		return nil
 	}
-	named := make(map[string]shardTensor, len(c.tensors))
-	for name, t := range c.tensors {
+	return c.nameBy(func(name string, _ *shardTensor) (string, bool, error) {
 		if name != headPath {
 			name = "model." + name
 		}
-		named[name] = t
-	}
-	c.tensors = named
+		return name, true, nil
+	})
 }
 
 // foreign refuses models that hold more than a decoder, by the names that

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -9,27 +10,36 @@ import (
 
 // draft finds the tensors of the family's draft head, which the inventory leaves out. The
 // result is empty if they are not all there, or not what the family describes: converters
-// drop them, and the model runs without.
-func (c *collection) draft(d family.Dimensions, cfg *family.Config) map[string]Entry {
+// drop them, and the model runs without. That there is too little memory now is an error.
+func (c *collection) draft(d family.Dimensions, cfg *family.Config) (map[string]Entry, error) {
+	if !d.CanDraft() || !family.CommonDraft(cfg) {
+		return nil, nil
+	}
+	entries, err := c.foundDraft(d, cfg)
+	if errors.Is(err, ErrBusy) {
+		return nil, err
+	}
+	return entries, nil
+}
+
+func (c *collection) foundDraft(d family.Dimensions, cfg *family.Config) (map[string]Entry, error) {
 	groups, err := groupingOf(cfg)
-	if err != nil || !d.CanDraft() || !family.CommonDraft(cfg) {
-		return nil
-	}
-	groups = groups.unwrap()
-	part := &collection{tensors: map[string]shardTensor{}, left: c.left}
-	for name, t := range c.tensors {
-		if path := plainName(name); strings.HasPrefix(path, family.DraftPrefix) {
-			part.tensors[path] = t
-		}
-	}
-	if _, ok := part.tensors[family.DraftPrefix+"fc.weight"]; !ok {
-		return nil
-	}
-	entries, err := part.draftEntries(d, groups)
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	return entries
+	if groups, err = groups.unwrap(c.left.memory); err != nil {
+		return nil, err
+	}
+	named, taken, err := c.namedBy(func(name string, _ *shardTensor) (string, bool, error) {
+		path := plainName(name)
+		return path, strings.HasPrefix(path, family.DraftPrefix), nil
+	})
+	defer c.left.memory.free(taken)
+	if _, ok := named[family.DraftPrefix+"fc.weight"]; !ok || err != nil {
+		return nil, err
+	}
+	part := &collection{tensors: named, left: c.left}
+	return part.draftEntries(d, groups)
 }
 
 func (c *collection) draftEntries(d family.Dimensions, groups grouping) (map[string]Entry, error) {

@@ -11,8 +11,7 @@ import (
 // words of today, and leaves out what neither vectors nor scores are made with:
 // counters, heads for training, and the pooler where nothing reads it.
 func (c *collection) encoderNames(d family.Dimensions) error {
-	named := make(map[string]shardTensor, len(c.tensors))
-	for name, t := range c.tensors {
+	return c.nameBy(func(name string, _ *shardTensor) (string, bool, error) {
 		for _, prefix := range []string{"bert.", "roberta."} {
 			name = strings.TrimPrefix(name, prefix)
 		}
@@ -21,16 +20,8 @@ func (c *collection) encoderNames(d family.Dimensions) error {
 				name = s + "LayerNorm" + now
 			}
 		}
-		if unreadByEncoder(d, name) {
-			continue
-		}
-		if _, twice := named[name]; twice {
-			return family.Invalidf("tensor %s exists under two names", family.Quoted(name))
-		}
-		named[name] = t
-	}
-	c.tensors = named
-	return nil
+		return name, !unreadByEncoder(d, name), nil
+	})
 }
 
 func unreadByEncoder(d family.Dimensions, name string) bool {

@@ -74,7 +74,7 @@ func TestConfigurationsOfEncodersThatCannotBeMeantAreRefused(t *testing.T) {
 // refused, and so are more layers than tensors could fill.
 func TestTensorsOfEncodersAreNamedAsOne(t *testing.T) {
 	named := func(d family.Dimensions, names ...string) (map[string]shardTensor, error) {
-		c := &collection{tensors: map[string]shardTensor{}}
+		c := &collection{tensors: map[string]shardTensor{}, left: newAllowance(&account{budget: NewBudget(HeaderMemory)})}
 		for _, n := range names {
 			c.tensors[n] = shardTensor{name: n}
 		}

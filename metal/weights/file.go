@@ -181,8 +181,14 @@ func openSafetensors(dir *folder.Folder, memory *account) (*File, error) {
 	}
 	lessOne := layout.NormsLessOne || layout.NormsLessOneInHF && !asMLX && c.named(layout.Original)
 	f := &File{Dim: dim, dir: dir, sources: c.sources, bytes: c.bytes, lessOne: lessOne}
-	f.openTower(c, cfg) // first: the inventory leaves it out
-	draft := c.draft(dim, cfg)
+	draft, err := map[string]Entry(nil), f.openTower(c, cfg) // first: the inventory leaves it out
+	if err == nil {
+		draft, err = c.draft(dim, cfg)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
 	entries, err := c.inventory(dim, cfg)
 	if err != nil {
 		c.close()

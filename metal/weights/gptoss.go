@@ -17,16 +17,14 @@ func (c *collection) published(d family.Dimensions) (together bool, err error) {
 	if !d.Layout().Blocks {
 		return false, nil
 	}
-	named := make(map[string]shardTensor, len(c.tensors))
-	for _, name := range sortedKeys(c.tensors) {
-		t := c.tensors[name]
+	err = c.nameBy(func(name string, t *shardTensor) (string, bool, error) {
 		layer, is := strings.CutSuffix(name, "_blocks")
 		switch {
 		case !strings.Contains(name, ".mlp.experts."):
 		case is:
 			last := len(t.shape) - 1
 			if t.kind.name != "U8" || last < 1 || t.shape[last] != 16 {
-				return false, family.Invalidf("tensor %s has type %s and shape %v, want bytes in blocks of 16", family.Quoted(name), t.kind.name, t.shape)
+				return "", false, family.Invalidf("tensor %s has type %s and shape %v, want bytes in blocks of 16", family.Quoted(name), t.kind.name, t.shape)
 			}
 			t.kind, t.shape = element{"U32", 4}, append(slices.Clone(t.shape[:last-1]), t.shape[last-1]*4)
 			name, together = layer+".weight", true
@@ -35,15 +33,11 @@ func (c *collection) published(d family.Dimensions) (together bool, err error) {
 		case strings.HasSuffix(name, "_bias"):
 			name = strings.TrimSuffix(name, "_bias") + ".bias"
 		case strings.HasSuffix(name, bothParts):
-			return false, fmt.Errorf("tensor %s: %w", family.Quoted(name), family.Unsupported("layout of experts", "floats in columns", []string{"mxfp4 blocks", "mlx-lm's"}))
+			return "", false, fmt.Errorf("tensor %s: %w", family.Quoted(name), family.Unsupported("layout of experts", "floats in columns", []string{"mxfp4 blocks", "mlx-lm's"}))
 		}
-		if _, twice := named[name]; twice {
-			return false, family.Invalidf("tensor %s exists in two layouts", family.Quoted(name))
-		}
-		named[name] = t
-	}
-	c.tensors = named
-	return together, nil
+		return name, true, nil
+	})
+	return together, err
 }
 
 // paired are the slots where gate and up of experts are one tensor.

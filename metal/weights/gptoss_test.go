@@ -239,7 +239,7 @@ func TestHostilePublishedTensorsAreTypedErrors(t *testing.T) {
 		"sinks of other heads":      {change: reshaped("model.layers.0.self_attn.sinks", "F32", 3), want: weights.ErrInvalid, says: "sinks"},
 		"no bias of the router":     {change: gone("model.layers.0.mlp.router.bias"), want: weights.ErrMissing, says: "router.bias"},
 		"no bias after attention":   {change: gone("model.layers.0.self_attn.o_proj.bias"), want: weights.ErrMissing, says: "o_proj.bias"},
-		"two layouts at once":       {change: reshaped(experts+"down_proj.weight", "F32", 2, 64, 32), want: weights.ErrInvalid, says: "two layouts"},
+		"two layouts at once":       {change: reshaped(experts+"down_proj.weight", "F32", 2, 64, 32), want: weights.ErrInvalid, says: "two names"},
 		"gates of both layouts":     {change: reshaped(experts+"up_proj.bias", "F32", 2, 32), want: weights.ErrInvalid, says: "up_proj.bias"},
 		"experts in floats":         {change: reshaped(experts+"gate_up_proj", "BF16", 2, 64, 64), want: weights.ErrUnsupported, says: "floats in columns"},
 		"experts in floats, down":   {change: reshaped(experts+"down_proj", "BF16", 2, 32, 64), want: weights.ErrInvalid, says: "down_proj"},

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"bytes"
 	"fmt"
 
 	"metalfleet.dev/metalfleet/metal/family"
@@ -9,18 +10,22 @@ import (
 
 // readIndex reads which file holds which tensor.
 func readIndex(dir *folder.Folder, memory *account) (map[string]string, error) {
-	bytes, err := bytesOf(dir, indexFile)
+	size, err := bytesOf(dir, indexFile)
 	if err != nil {
 		return nil, err
 	}
-	bytes = min(bytes, maxIndexBytes) // no more is read
-	if err := memory.take(jsonMemory*bytes, 0); err != nil {
+	size = min(size, maxIndexBytes) // no more is read
+	if err := memory.take(jsonMemory*size, 0); err != nil {
 		return nil, err
 	}
-	defer memory.free((jsonMemory - 1) * bytes) // names stay
-	text, err := dir.Read(indexFile, bytes)
+	defer memory.free((jsonMemory - 1) * size) // names stay
+	text, err := dir.Read(indexFile, size)
 	if err != nil {
 		return nil, folderError(err)
+	}
+	entries := min(bytes.Count(text, []byte(":")), maxShardTensors)
+	if err := memory.take(2*keyMemory*int64(entries), 0); err != nil { // of tensors, and of files
+		return nil, err
 	}
 	return parseIndex(text)
 }

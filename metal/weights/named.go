@@ -2,12 +2,65 @@ package weights
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/family"
 )
+
+// namedBy returns the tensors under the names that naming returns for them, without those for which
+// ok is false, and what it took of the memory for that.
+func (c *collection) namedBy(naming func(name string, t *shardTensor) (now string, ok bool, err error)) (named map[string]shardTensor, taken int64, err error) {
+	named = map[string]shardTensor{}
+	for _, name := range sortedKeys(c.tensors) {
+		t := c.tensors[name]
+		now, ok, err := naming(name, &t)
+		if err != nil {
+			return nil, taken, err
+		}
+		if !ok {
+			continue
+		}
+		bytes := int64(tensorMemory + keyMemory)
+		if now == name {
+			now = name // one copy
+		} else {
+			bytes += int64(len(now))
+		}
+		switch _, twice := named[now]; {
+		case twice:
+			return nil, taken, family.Invalidf("tensor %s exists under two names", family.Quoted(now))
+		case len(now) > maxNameBytes:
+			return nil, taken, family.Invalidf("tensor %s has a name of %d bytes in its family, want at most %d", family.Quoted(now), len(now), maxNameBytes)
+		}
+		if err := c.left.memory.take(bytes, t.span.offset); err != nil {
+			return nil, taken, err
+		}
+		taken += bytes
+		t.name = now // so that the one before is not kept
+		named[now] = t
+	}
+	return named, taken, nil
+}
+
+// nameBy gives tensors the names that naming returns for them, in place of those that they have. Until
+// all have theirs, both count.
+func (c *collection) nameBy(naming func(name string, t *shardTensor) (now string, ok bool, err error)) error {
+	grown := int64(0)
+	named, taken, err := c.namedBy(func(name string, t *shardTensor) (string, bool, error) {
+		now, ok, err := naming(name, t)
+		if ok {
+			grown += max(0, int64(len(now)-len(name)))
+		}
+		return now, ok, err
+	})
+	if err != nil {
+		return err
+	}
+	c.left.memory.free(taken - grown)
+	c.tensors = named
+	return nil
+}
 
 // rename gives tensors, and the layers of the grouping, the names that the blocks
 // of their family use.
@@ -16,21 +69,12 @@ func (c *collection) rename(pairs []string, groups *grouping) error {
 		return nil
 	}
 	r := strings.NewReplacer(pairs...)
-	named := make(map[string]shardTensor, len(c.tensors))
-	for _, name := range sortedKeys(c.tensors) {
-		now := r.Replace(name)
-		if _, twice := named[now]; twice {
-			return family.Invalidf("tensor %s exists under two names", family.Quoted(now))
-		}
-		named[now] = c.tensors[name]
+	if err := c.nameBy(func(name string, _ *shardTensor) (string, bool, error) { return r.Replace(name), true, nil }); err != nil {
+		return err
 	}
-	c.tensors = named
-	layers := make(map[string]any, len(groups.layers))
-	for name, v := range groups.layers {
-		layers[r.Replace(name)] = v
-	}
-	groups.layers = layers
-	return nil
+	var err error
+	*groups, err = groups.namedBy(c.left.memory, func(name string) (string, bool) { return r.Replace(name), true })
+	return err
 }
 
 // ignore leaves out what the family does not read.
@@ -66,7 +110,10 @@ func (c *collection) split(d family.Dimensions, groups *grouping) error {
 	if len(fused) == 0 {
 		return nil
 	}
-	groups.layers = maps.Clone(groups.layers) // those of config.json stay
+	var err error // those of config.json stay
+	if *groups, err = groups.namedBy(c.left.memory, func(name string) (string, bool) { return name, true }); err != nil {
+		return err
+	}
 	for _, f := range fused {
 		for i := range d.Layers {
 			at := fmt.Sprintf("model.layers.%d.", i)

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,26 +19,23 @@ func (c *collection) tower(t family.Tower, cfg *family.Config) (entries map[stri
 	if err != nil {
 		return nil, false, err
 	}
-	part := &collection{tensors: map[string]shardTensor{}}
 	rename := towerNames(t)
-	for _, name := range sortedKeys(c.tensors) {
-		if path, ok := rename(name); ok {
-			if _, twice := part.tensors[path]; twice {
-				return nil, false, family.Invalidf("tensor %s exists under two names", family.Quoted(path))
-			}
-			part.tensors[path] = c.tensors[name]
-		}
+	named, taken, err := c.namedBy(func(name string, _ *shardTensor) (string, bool, error) {
+		path, ok := rename(name)
+		return path, ok, nil
+	})
+	defer c.left.memory.free(taken)
+	if err != nil || len(named) == 0 {
+		return nil, false, err
 	}
-	if len(part.tensors) == 0 {
-		return nil, false, nil
+	part := &collection{tensors: named, left: c.left}
+	groups, err = groups.namedBy(c.left.memory, func(name string) (string, bool) {
+		path, ok := rename(name + ".")
+		return strings.TrimSuffix(path, "."), ok
+	})
+	if err != nil {
+		return nil, false, err
 	}
-	layers := map[string]any{}
-	for name, v := range groups.layers {
-		if path, ok := rename(name + "."); ok {
-			layers[strings.TrimSuffix(path, ".")] = v
-		}
-	}
-	groups.layers = layers
 	if channelsLast, err = part.flatten(t); err != nil {
 		return nil, false, err
 	}
@@ -131,17 +129,22 @@ func (f *File) Tower() *File { return f.tower }
 // ChannelsLast reports whether patches have their channels last, for a Tower.
 func (f *File) ChannelsLast() bool { return f.channelsLast }
 
-// openTower finds the tower in the files of a folder. A fault leaves the model to text.
-func (f *File) openTower(c *collection, cfg *family.Config) {
+// openTower finds the tower in the files of a folder. A fault leaves the model to text; that there
+// is too little memory now is returned.
+func (f *File) openTower(c *collection, cfg *family.Config) error {
 	if f.Dim.Tower == nil {
-		return
+		return nil
 	}
 	entries, channelsLast, err := c.tower(*f.Dim.Tower, cfg)
-	if err == nil && entries != nil {
+	switch {
+	case errors.Is(err, ErrBusy):
+		return err
+	case err == nil && entries != nil:
 		f.tower = &File{Dim: f.Dim, dir: f.dir, entries: entries, sources: f.sources, channelsLast: channelsLast}
-		return
+		return nil
 	}
 	f.Dim.Tower, f.Dim.TowerFault = nil, err
+	return nil
 }
 
 // MaxImageTokens bounds the tokens of an image. Larger images are scaled down: what an

@@ -26,28 +26,38 @@ func plainName(name string) string {
 // unwrapModel names the tensors of the decoder as if it stood alone, and leaves
 // the rest out.
 func (c *collection) unwrapModel(d family.Dimensions) error {
-	named, unread := make(map[string]shardTensor, len(c.tensors)), unreadParts(d)
-	for _, name := range sortedKeys(c.tensors) {
+	unread := unreadParts(d)
+	return c.nameBy(func(name string, t *shardTensor) (string, bool, error) {
 		if slices.ContainsFunc(unread, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			c.unread += c.tensors[name].span.bytes
-			continue
+			c.unread += t.span.bytes
+			return "", false, nil
 		}
-		plain := plainName(name)
-		if _, twice := named[plain]; twice {
-			return family.Invalidf("tensor %s exists under two names", family.Quoted(plain))
-		}
-		named[plain] = c.tensors[name]
-	}
-	c.tensors = named
-	return nil
+		return plainName(name), true, nil
+	})
 }
 
 // unwrap names quantised layers as unwrapModel names their tensors.
-func (g grouping) unwrap() grouping {
-	layers := make(map[string]any, len(g.layers))
+func (g grouping) unwrap(memory *account) (grouping, error) {
+	return g.namedBy(memory, func(name string) (string, bool) { return plainName(name), true })
+}
+
+// namedBy has the layers under the names that naming returns for them, without those for which ok is
+// false, and those whose name is longer than that of any tensor.
+func (g grouping) namedBy(memory *account, naming func(name string) (now string, ok bool)) (grouping, error) {
+	layers := map[string]any{}
 	for name, v := range g.layers {
-		layers[plainName(name)] = v
+		if len(name) > maxNameBytes {
+			continue
+		}
+		now, ok := naming(name)
+		if !ok {
+			continue
+		}
+		if err := memory.take(keyMemory+int64(len(now)), 0); err != nil {
+			return g, err
+		}
+		layers[now] = v
 	}
 	g.layers = layers
-	return g
+	return g, nil
 }

@@ -85,7 +85,7 @@ func TestModelsThatSeeAreRefusedWhereTheirDecoderIsNotKnown(t *testing.T) {
 
 // TestOneTensorUnderTwoNamesIsRefused, because it is ambiguous.
 func TestOneTensorUnderTwoNamesIsRefused(t *testing.T) {
-	c := &collection{tensors: map[string]shardTensor{"language_model.model.norm.weight": {}, "model.language_model.norm.weight": {}}}
+	c := &collection{tensors: map[string]shardTensor{"language_model.model.norm.weight": {}, "model.language_model.norm.weight": {}}, left: newAllowance(&account{budget: NewBudget(HeaderMemory)})}
 	if err := c.unwrapModel(family.Dimensions{}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "model.norm.weight") {
 		t.Errorf("error %v, want %v that names the tensor", err, ErrInvalid)
 	}
@@ -94,7 +94,10 @@ func TestOneTensorUnderTwoNamesIsRefused(t *testing.T) {
 // TestQuantisedLayersInsideAnotherModelAreNamedAlike: what config.json says of
 // a layer holds for the layer, under the older names and the newer ones.
 func TestQuantisedLayersInsideAnotherModelAreNamedAlike(t *testing.T) {
-	g := grouping{layers: map[string]any{"language_model.model.layers.0.mlp.up_proj": false, "model.language_model.layers.1.mlp.up_proj": false, "language_model.lm_head": false}}.unwrap()
+	g, err := grouping{layers: map[string]any{"language_model.model.layers.0.mlp.up_proj": false, "model.language_model.layers.1.mlp.up_proj": false, "language_model.lm_head": false}}.unwrap(&account{budget: NewBudget(HeaderMemory)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, path := range []string{"model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj", "lm_head"} {
 		if l, named, err := g.of(path); !named || l.bits != 0 || err != nil {
 			t.Errorf("%s is %+v, named %v, %v; want that it is not quantised", path, l, named, err)
