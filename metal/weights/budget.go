@@ -14,6 +14,7 @@ const (
 	stringMemory = 16
 	keyMemory    = 96
 	tensorMemory = 192
+	slotMemory   = 640 // of a tensor that the model reads: what it wants there, and has
 	// jsonMemory is for each byte of JSON, until it is parsed: the text, the decoder's
 	// buffer, which doubles, and a string.
 	jsonMemory = 4

@@ -155,7 +155,7 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 	if err != nil {
 		return nil, err
 	}
-	slots, err := d.Slots(len(c.tensors) + len(c.latents))
+	slots, err := c.slots(d)
 	if err != nil {
 		return nil, err
 	}
@@ -198,6 +198,15 @@ func (c *collection) inventory(d family.Dimensions, cfg *family.Config) (map[str
 		return nil, unknownTensors(extra, d)
 	}
 	return entries, nil
+}
+
+// slots are those of the decoder.
+func (c *collection) slots(d family.Dimensions) ([]family.Slot, error) {
+	slots, err := d.Slots(len(c.tensors) + len(c.latents))
+	if err != nil {
+		return nil, err
+	}
+	return slots, c.left.memory.take(slotMemory*int64(len(slots)), 0)
 }
 
 // useExperts enters the paths of single experts.

@@ -163,7 +163,11 @@ func (d *decoder) tensors(h *Header, n int) error {
 		if err != nil {
 			return err
 		}
-		if err := d.take(tensorMemory); err != nil {
+		bytes := int64(tensorMemory)
+		if !t.encodes() {
+			bytes += slotMemory
+		}
+		if err := d.take(bytes); err != nil {
 			return err
 		}
 		if _, dup := h.byName[t.Name]; dup {

@@ -95,8 +95,11 @@ func (c *collection) reshape(name string, shape ...int64) {
 // towerEntries are the tensors of all slots. Others are refused, but for those that have
 // no part in the tokens: counters, and a head that pools whole images.
 func (c *collection) towerEntries(t family.Tower, groups grouping) (map[string]Entry, error) {
-	entries, used := map[string]Entry{}, map[string]bool{}
-	for _, s := range t.Slots() {
+	entries, used, slots := map[string]Entry{}, map[string]bool{}, t.Slots()
+	if err := c.left.memory.take(slotMemory*int64(len(slots)), 0); err != nil {
+		return nil, err
+	}
+	for _, s := range slots {
 		turned := strings.HasSuffix(s.Path, ".turned")
 		if turned {
 			s.Shape = []int64{s.Shape[1], s.Shape[0]}
