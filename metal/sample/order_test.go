@@ -161,7 +161,14 @@ func TestAttackParametersThatCrowdABucket(t *testing.T) {
 			if row == "tiny" { // numbers that processors are slow with, which no parameter brings about
 				continue
 			}
-			if got := took(p, logits); got > 12*plain {
+			got := took(p, logits)
+			for range 16 { // other programs may take the processor each time
+				if got <= 12*plain {
+					break
+				}
+				got = min(got, took(p, logits))
+			}
+			if got > 12*plain {
 				t.Errorf("%s, %s row: a token takes %v, and %v with top_p 0.95 of a usual row", name, row, got, plain)
 			}
 		}
