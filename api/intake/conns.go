@@ -149,6 +149,7 @@ type Conn struct {
 	aborted  atomic.Bool
 	raised   atomic.Bool // its receive buffer
 	reads    reading
+	stop     atomic.Pointer[context.CancelFunc] // of the context of its requests
 
 	// Guarded by the listener's mu.
 	address   *address
@@ -307,7 +308,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
-	if m := c.heads.memory(); m > freeHead && !c.room.grow(c.address.name, m, func() { _ = c.Conn.Close() }) {
+	if m := c.heads.memory(); m > freeHead && !c.room.grow(c.address.name, m, c.interrupt) {
 		refuseHead(c.Conn, openai.Overloaded(retry))
 		_ = c.Close()
 		return 0, errNoHeadRoom
@@ -336,6 +337,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 // everything.
 func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
+		c.cancel()
 		c.room.release(true)
 		if !c.linger() {
 			err = c.end()
@@ -356,14 +358,38 @@ func (c *Conn) end() (err error) {
 	return err
 }
 
+// interrupt ends the connection for the memory of its head.
+func (c *Conn) interrupt() {
+	c.aborted.Store(true)
+	c.cancel()
+	_ = c.Conn.Close()
+}
+
+// cancel ends the context of the connection's requests.
+func (c *Conn) cancel() {
+	if stop := c.stop.Load(); stop != nil {
+		(*stop)()
+	}
+}
+
 type connKey struct{}
 
-// Context is for http.Server.ConnContext.
+// Context is for http.Server.ConnContext. The context ends when the connection is closed: net/http does
+// not notice that while the body of a request is unread.
 func Context(ctx context.Context, c net.Conn) context.Context {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
 	}
-	return context.WithValue(ctx, connKey{}, c)
+	conn, ok := c.(*Conn)
+	if !ok {
+		return ctx
+	}
+	ctx, stop := context.WithCancel(context.WithValue(ctx, connKey{}, conn))
+	conn.stop.Store(&stop)
+	if conn.aborted.Load() {
+		stop()
+	}
+	return ctx
 }
 
 // Arrived marks the request of a context as complete: from here until it ends, its

@@ -194,6 +194,9 @@ func Guard(next http.Handler) http.Handler {
 			r.Trailer, r.Body = nil, untrailed{ReadCloser: r.Body, of: r}
 		}
 		next.ServeHTTP(w, r)
+		if c.aborted.Load() {
+			panic(http.ErrAbortHandler) // net/http would wait before it ends a connection with an unread body
+		}
 	})
 }
 
