@@ -55,6 +55,17 @@ func (s *Scheduler) tenantOf(name string) *tenant {
 	return t
 }
 
+// Others counts the requests for whose steps a tenant's work outside of them has to end: those that
+// decode, and those of other tenants whose prompts are not computed, waiting ones as well, except held ones.
+func (s *Scheduler) Others(tenant string, held ...ID) (n int) {
+	for _, r := range s.all {
+		if r.decodes() || r.prefills() && r.tenant.name != tenant && !slices.Contains(held, r.id) {
+			n++
+		}
+	}
+	return n
+}
+
 // enqueue adds a request to the queue.
 func (s *Scheduler) enqueue(r *request) {
 	if r.tenant.waiting == 0 {

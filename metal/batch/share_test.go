@@ -376,3 +376,21 @@ func TestAPatientRequestThatWaitsForPromptsHoldsUpNoShortOne(t *testing.T) {
 		}
 	}
 }
+
+// All that decodes, and prompts of other tenants that run or wait, unless they are held.
+func TestOthersAreAnswersAndPromptsOfOtherTenants(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 64, CacheTokens: 256, BlockTokens: 16, Sequences: 2, Queue: 4})
+	submit(t, s, Request{ID: 1, Prompt: 8, Tenant: "a"}, Request{ID: 2, Prompt: 8, Tenant: "a"}, Request{ID: 3, Prompt: 8, Tenant: "b"}, Request{ID: 4, Prompt: 8, Tenant: "a"})
+	want := func(tenant string, n int, held ...ID) {
+		t.Helper()
+		if got := s.Others(tenant, held...); got != n {
+			t.Errorf("%d others for %s next to held %v, want %d", got, tenant, held, n)
+		}
+	}
+	want("a", 1)
+	want("b", 3)
+	want("b", 1, 1, 4)
+	run(t, s, plan(s, 8))
+	want("a", 2)
+	want("b", 3)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -198,6 +199,13 @@ func (a *admission) take() arrivals {
 	in := arrivals{a.sequences, a.embeddings, a.tasks, a.draining, a.aborting}
 	a.sequences, a.embeddings, a.tasks = nil, nil, nil
 	return in
+}
+
+// came reports whether requests of other owners came in since the loop looked last.
+func (a *admission) came(owner string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.sequences, func(s *sequence) bool { return s.owner != owner })
 }
 
 // countCancelled counts requests that were cancelled because the engine stops.

@@ -31,6 +31,8 @@ type blocks struct {
 	// begin to compute it meanwhile, the others for room.
 	pending, later []batch.ID
 	side           *sideWork
+	// came reports whether requests of other owners have come in meanwhile. Nil: none do.
+	came func(owner string) bool
 	// wanted are the images that the proposed chunks need first, in the order of these.
 	wanted []wantedImage
 	// roomless are the images without memory to be encoded. Their prompts are held.
@@ -71,6 +73,16 @@ func (b *blocks) leave(s *sequence) {
 	s.images.waits(s.generated() > 0)
 }
 
+// others counts the requests for whose steps the work on one of this owner has to end: those that
+// decode, and prompts of other owners that are not held, also those that have just come.
+func (b *blocks) others(owner string, held ...batch.ID) int {
+	n := b.sched.Others(owner, held...)
+	if b.came != nil && b.came(owner) {
+		n++
+	}
+	return n
+}
+
 // restore has admitted sequences continue from their cached prefixes. Those that have no
 // room for it yet, or have to wait for steps of others, are tried again before the next step.
 func (b *blocks) restore(admitted []batch.ID) {
@@ -100,8 +112,7 @@ func (b *blocks) restoreOne(s *sequence) (done bool) {
 		return true
 	}
 	point := s.prefix.chain.Find(s.tokens, len(s.tokens)-1, p.ram.Has)
-	decodes := b.sched.Decodes()
-	if point.Tokens > 0 && b.side.waits(decodes) {
+	if point.Tokens > 0 && b.side.waits(b.others(s.owner)) {
 		b.pinBefore(s, point) // used last, they are evicted last
 		b.later = append(b.later, s.id)
 		return false
@@ -120,7 +131,7 @@ func (b *blocks) restoreOne(s *sequence) (done bool) {
 		return false
 	}
 	began := time.Now()
-	defer func() { b.side.did(began, decodes) }()
+	defer func() { b.side.did(began, b.others(s.owner)) }()
 	slices, state := b.slices(point, views)
 	if err := b.kv.Restore(tensor.RequestID(s.id), point.Tokens, slices, state); err != nil {
 		b.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())

@@ -60,7 +60,7 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 		return nil, err
 	}
 	held := &sequences{byID: map[batch.ID]*sequence{}, sched: sched, kv: m.cache}
-	b := &blocks{sequences: held, prefixes: p, guard: s.guard, log: s.log, side: &sideWork{}}
+	b := &blocks{sequences: held, prefixes: p, guard: s.guard, log: s.log, side: &sideWork{}, came: s.admission.came}
 	l := &loop{
 		shared: s, sequences: held, prefixes: p, blocks: b,
 		planner: &planner{sequences: held, blocks: b, guard: s.guard, log: s.log, chunk: s.opts.Backend.Chunk(), notify: s.admission.notify},
@@ -121,7 +121,7 @@ func (l *loop) iterate() (more bool, err error) {
 	if len(step.Rows) > 0 {
 		return true, l.execute(step, needed)
 	}
-	if encoding || len(l.blocks.wanted) > 0 {
+	if encoding || l.forgive() || len(l.blocks.wanted) > 0 { // what came in during a part of an image may be a step
 		return true, nil
 	}
 	if draining && len(l.byID) == 0 {
@@ -131,6 +131,15 @@ func (l *loop) iterate() (more bool, err error) {
 		l.wait()
 	}
 	return true, nil
+}
+
+// forgive has side work wait for no steps, as there is none. It reports whether some waited.
+func (l *loop) forgive() bool {
+	owed := l.blocks.side.forgive()
+	if l.encoder != nil {
+		owed = l.encoder.side.forgive() || owed
+	}
+	return owed
 }
 
 // encode computes a part of an image that a prompt needs.

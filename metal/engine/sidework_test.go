@@ -114,3 +114,60 @@ func TestPrefixesAreRestoredAtOnceWithoutOthers(t *testing.T) {
 		}
 	})
 }
+
+// While a prompt of another owner waits or is computed, and from the moment that it comes, prefixes take
+// no more time than the steps, which it is in.
+func TestPrefixesLeaveTimeToPromptsOfOthers(t *testing.T) {
+	const victim, owner = 100, "victim"
+	for _, there := range []bool{true, false} { // else it comes while the first prefix is restored
+		synctest.Test(t, func(t *testing.T) {
+			p, cache := restoring(t, 8)
+			p.sched.Remove(0)
+			come := func() {
+				s := &sequence{id: victim, owner: owner, tokens: make([]int32, 2*block), prompt: 2 * block}
+				s.tokens[0] = victim
+				s.prefix.chain = p.blocks.prefixes.chain(s)
+				if p.byID[victim] = s; p.sched.Submit(batch.Request{ID: victim, Prompt: s.prompt, Tenant: owner}) != nil {
+					t.Fatal("the other prompt has no place")
+				}
+			}
+			p.blocks.came = func(string) bool { return !there && len(cache.restored) > 0 }
+			if there {
+				come()
+			}
+			for step := range 12 {
+				p.admit()
+				if n, most := len(cache.restored), 1+step/4; n > most {
+					t.Fatalf("it was there: %t; %d prefixes were restored before step %d, want %d: each takes as long as 4 steps", there, n, step, most)
+				}
+				rows := p.sched.ProposeChunks(8*block, p.blocks.held()...)
+				if there && !slices.ContainsFunc(rows, func(r batch.Row) bool { return r.ID == victim }) {
+					t.Fatalf("step %d has the rows %v, and none of the other prompt", step, rows)
+				}
+				if !there {
+					come()
+					there = true
+				}
+				time.Sleep(restoreTime / 4)
+				p.blocks.side.stepped(restoreTime / 4)
+			}
+		})
+	}
+}
+
+// Without a step, nothing that waits for steps would ever be done.
+func TestSideWorkWaitsForNoStepsThatThereAreNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &loop{blocks: &blocks{side: &sideWork{}}, encoder: &imageEncoder{side: &sideWork{}}}
+		for _, w := range []*sideWork{l.blocks.side, l.encoder.side} {
+			began := time.Now()
+			time.Sleep(restoreTime)
+			if w.did(began, 1); !w.waits(1) || w.waits(0) {
+				t.Fatal("it waits without others, or not next to them")
+			}
+			if !l.forgive() || w.waits(1) || l.forgive() {
+				t.Error("it waits for steps although there is none")
+			}
+		}
+	})
+}
