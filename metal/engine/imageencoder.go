@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -30,7 +31,7 @@ type imageEncoder struct {
 
 const (
 	// encodeBeside and encodeAlone are how long layers of the tower are computed at a time, at
-	// least one: while others generate (see sideWork), and else.
+	// least one: while there are others (see sideWork), and else.
 	encodeBeside, encodeAlone = 20 * time.Millisecond, 200 * time.Millisecond
 	// roomWait is how long an image waits for memory before its request is refused.
 	roomWait = time.Minute
@@ -46,15 +47,20 @@ type wantedImage struct {
 // that have waited for room, and of the wanted ones, whose tenants take turns. worked is false if
 // there is none, or steps come first. A refusal ends the sequence.
 func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusal, err error) {
-	if e.side.waits(e.sched.Decodes()) {
-		return false, nil, nil, nil
-	}
 	all := e.inTurn(slices.Concat(e.blocks.roomless, e.blocks.wanted))
+	var held []batch.ID // wait for an image themselves
+	for _, w := range all {
+		held = append(held, w.sequence.id)
+	}
 	e.blocks.roomless = slices.Delete(e.blocks.roomless, 0, len(e.blocks.roomless))
 	for i, w := range all {
 		s, m := w.sequence, w.image
 		if e.byID[s.id] != s || s.cancelled.Load() || m.seen.States != nil {
 			continue
+		}
+		if e.side.waits(e.blocks.others(s.owner, held...)) {
+			e.blocks.keepRoomless(all[i:]...)
+			return false, nil, nil, nil
 		}
 		if m.encoding == nil {
 			if !s.images.processor.scaled.keep(m, s.images.list) {
@@ -73,7 +79,7 @@ func (e *imageEncoder) advance() (worked bool, failed *sequence, refusal *Refusa
 		}
 		e.blocks.keepRoomless(all[i+1:]...)
 		e.took(s.owner)
-		if err := e.encode(m); err != nil {
+		if err := e.encode(w, held); err != nil {
 			m.forget()
 			return true, s, e.refusalOf(err), backendError(err)
 		}
@@ -108,19 +114,17 @@ func (e *imageEncoder) took(tenant string) {
 	e.turns[tenant] = e.latest
 }
 
-// encode computes layers of an image.
-func (e *imageEncoder) encode(m *promptImage) error {
-	began, slice, decodes := time.Now(), encodeAlone, e.sched.Decodes()
-	if decodes > 0 {
-		slice = encodeBeside
-	}
-	defer func() { e.side.did(began, decodes) }()
+// encode computes layers of an image, for a shorter time once others come.
+func (e *imageEncoder) encode(w wantedImage, held []batch.ID) error {
+	began, m := time.Now(), w.image
+	others := func() int { return e.blocks.others(w.sequence.owner, held...) }
+	defer func() { e.side.did(began, others()) }()
 	if m.encoding == nil {
 		m.scope = e.backend.NewScope(e.shared.hard)
 		m.encoding = e.tower.Begin(m.scope, e.input.images.processor.Cut(m.scaled.pixels))
 	}
 	more := true
-	for more && (time.Since(began) < slice) {
+	for more && (time.Since(began) < encodeBeside || time.Since(began) < encodeAlone && others() == 0) {
 		more = m.encoding.Next()
 		m.encoding.Wait()
 	}

@@ -107,3 +107,34 @@ func TestLayersOfAnImageTakeTurnsWithSteps(t *testing.T) {
 		t.Errorf("%d layers of the image were computed", len(generated))
 	}
 }
+
+// TestAPromptThatComesDoesNotWaitForLayersOfAnImage: it is in a step after the layer in which it comes.
+func TestAPromptThatComesDoesNotWaitForLayersOfAnImage(t *testing.T) {
+	var serving atomic.Pointer[engine.Engine]
+	var other *engine.Stream
+	layers, before := 0, 0
+	e := ready(t, engine.Options{ModelPath: seeing(t, "qwen3_vl"), Sequences: 3}, ref.Options{}, func(op string) error {
+		switch e := serving.Load(); {
+		case e == nil:
+		case op == "AttendAll": // of the tower
+			if layers++; layers == 1 {
+				other, _ = e.Generate(t.Context(), engine.Request{Prompt: prompt("a b c"), Tenant: "other", MaxTokens: 1})
+			}
+			time.Sleep(30 * time.Millisecond) // short enough for the next one to follow if no other request comes
+		case op == "Embed" && layers > 0 && before == 0: // of a step
+			before = layers
+		}
+		return nil
+	})
+	serving.Store(e)
+	r := about("what is ", "?", picture(t, 40, 40, 1), picture(t, 40, 40, 2))
+	r.MaxTokens, r.Logprobs, r.Tenant = 1, nil, "sees"
+	ask(t, e, r)
+	if other == nil {
+		t.Fatal("the other request has no place")
+	}
+	collect(t, other)
+	if before != 1 {
+		t.Errorf("%d of %d layers were computed before the step of a prompt that came in the first of them", before, layers)
+	}
+}
