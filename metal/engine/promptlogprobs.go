@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/sample"
 )
@@ -50,6 +52,8 @@ type promptLogprobs struct {
 
 // rankPrompts computes the log-probabilities of all tokens of prompts that a step ranks.
 func (s *samplers) rankPrompts(f *inflightStep, byID map[batch.ID]*sequence, logits func(row int) []float32) {
+	began := time.Now()
+	defer func() { f.ranking = time.Since(began) }()
 	f.promptLogprobs = make([]promptLogprobs, len(f.step.Rows))
 	type job struct {
 		of            *sequence

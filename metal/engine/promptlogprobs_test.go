@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"log/slog"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
 )
@@ -32,4 +35,34 @@ func TestTokensOfAPromptAreRankedOnce(t *testing.T) {
 	if _, n := (&sequence{prompt: 10}).promptLogits(batch.Row{Length: 10}); n != 0 {
 		t.Errorf("%d tokens are ranked of a prompt that is not echoed", n)
 	}
+}
+
+// Steps with a ranked prompt, of which each step next to answers may have one, show how long prompts take:
+// chunks become as large as without it.
+func TestRankedStepsTeachThePace(t *testing.T) {
+	const perStep, perToken, ranking = 10 * time.Millisecond, 20 * time.Microsecond, 50 * time.Millisecond
+	largest := func(ranked bool) (largest int) {
+		l := &loop{shared: &shared{log: slog.New(slog.DiscardHandler)}, blocks: &blocks{}, planner: &planner{}}
+		answer := batch.Row{ID: 1, Start: 100, Length: 1, Sample: true}
+		work := batch.Work{Decodes: 1, DecodeContext: 100, Prompts: []batch.Span{{From: 0, To: 100_000}}, Head: 2}
+		for range 300 {
+			tokens := l.planner.pace.Tokens(work, 2048)
+			f := &inflightStep{began: time.Now(), step: batch.Step{Rows: []batch.Row{answer}}}
+			if tokens > 0 {
+				f.step.Rows = append(f.step.Rows, batch.Row{ID: 2, Length: tokens})
+			}
+			if tokens > 0 && ranked {
+				f.promptLogprobs, f.ranking = make([]promptLogprobs, 2), ranking
+			}
+			time.Sleep(perStep + time.Duration(tokens)*perToken + f.ranking)
+			l.record(f)
+			largest = max(largest, tokens)
+		}
+		return largest
+	}
+	synctest.Test(t, func(t *testing.T) {
+		if got, want := largest(true), largest(false); got != want || want < 128 {
+			t.Errorf("the largest chunk of a ranked prompt has %d tokens after 300 steps, that of another %d", got, want)
+		}
+	})
 }

@@ -33,9 +33,10 @@ type inflightStep struct {
 	sampled []batch.ID
 	last    []int
 	// promptRows has for each row of the step the logits that rank tokens of a prompt, and
-	// promptLogprobs the results.
+	// promptLogprobs the results, which took ranking to compute.
 	promptRows     []promptRows
 	promptLogprobs []promptLogprobs
+	ranking        time.Duration
 	// needed bytes of its prefill chunks, as the guard estimates them.
 	needed int64
 	// counted is true if the scheduler has the tokens of this step already, because the

@@ -205,7 +205,8 @@ func (l *loop) record(f *inflightStep) {
 		l.encoder.side.stepped(took)
 	}
 	load := f.step.Load()
-	if f.promptLogprobs == nil && !l.encoded { // else it took longer than prompts do
+	if !l.encoded && (f.promptLogprobs == nil || load.Decodes > 0) { // else it took longer than prompts do
+		took := took - f.ranking
 		l.planner.pace.Took(load, took)
 		if l.drafter != nil {
 			l.drafter.costs.took(f.step, took+l.drafter.spent)
