@@ -74,6 +74,20 @@ func (g *agent) journal(change func(*journal.State)) error {
 	return j.Update(change)
 }
 
+// stops returns the processes of the engines that the journal says were asked to end: what could not
+// be written is not known to the next agent.
+func (g *agent) stops() map[int]bool {
+	j, err := journal.Open(g.dir, time.Now())
+	if err != nil {
+		return nil
+	}
+	stops := map[int]bool{}
+	for _, e := range j.View().Engines {
+		stops[e.PID] = e.Stop != nil
+	}
+	return stops
+}
+
 // shift makes what the journal says agree with a clock that jumped.
 func (g *agent) shift() error {
 	by := g.jump

@@ -38,7 +38,7 @@ func newJudge(m *mac, twin *enginetest.Twin, g *agent, d *desired) *judge {
 func (j *judge) newAgent() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.tally.again(time.Now())
+	j.tally.again(time.Now(), j.agent.stops())
 }
 
 // muddle notes that what is wired does not show any more what engines left.

@@ -144,14 +144,14 @@ func (t *tally) without(uid string, ordered time.Time) time.Time {
 	return slices.MaxFunc([]time.Time{ordered, t.gone[uid], t.agent}, time.Time.Compare)
 }
 
-// again: a new agent begins the ladder of each unload again, and does not know
-// when memory was short.
-func (t *tally) again(now time.Time) {
+// again: a new agent begins the ladder of each unload again that the journal has, by the process
+// ids, and does not know when memory was short.
+func (t *tally) again(now time.Time, stops map[int]bool) {
 	clear(t.restarts)
 	clear(t.crowded)
 	t.agent = now
 	for _, l := range t.lives {
-		if !l.unloaded.IsZero() {
+		if l.unloaded = (time.Time{}); stops[l.pid] {
 			l.unloaded = now
 		}
 	}
