@@ -358,10 +358,11 @@ func (c *Conn) end() (err error) {
 	return err
 }
 
-// interrupt ends the connection for the memory of its head.
+// interrupt ends the connection for the memory of its head. What its client has not read is lost.
 func (c *Conn) interrupt() {
 	c.aborted.Store(true)
 	c.cancel()
+	c.lose()
 	_ = c.Conn.Close()
 }
 

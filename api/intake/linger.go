@@ -70,9 +70,14 @@ func (c *Conn) awaitSent(until time.Time, pause time.Duration) {
 // abort closes a connection at once; what its client has not read is lost.
 func (c *Conn) abort() {
 	c.aborted.Store(true)
+	c.lose()
+	_ = c.Close()
+	_ = c.end() // if it was closed before
+}
+
+// lose has the kernel keep nothing of a connection that is closed next.
+func (c *Conn) lose() {
 	if tcp, ok := c.Conn.(closer); ok && unsent(c.Conn) > 0 {
 		_ = tcp.SetLinger(0) // it fails only if the connection is broken
 	}
-	_ = c.Close()
-	_ = c.end() // if it was closed before
 }

@@ -3,6 +3,7 @@
 package intake
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -160,4 +161,42 @@ func closing(l *Listener) (n int) {
 		n += a.closing.Len()
 	}
 	return n
+}
+
+// TestAnInterruptedHeadLeavesNothingInTheKernel: its connection may have responses that its client has not
+// read, and the kernel would hold them for minutes, of any number of such connections.
+func TestAnInterruptedHeadLeavesNothingInTheKernel(t *testing.T) {
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &Listener{Listener: raw, HeadBytes: 64 << 10, Bodies: &Bodies{Max: 128 << 10, Keyed: true}}
+	serveOn(t, l, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 32<<10)) })
+	var all []*net.TCPConn
+	for range 8 {
+		c := shortSighted(t, raw.Addr().String())
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		all = append(all, c)
+	}
+	for _, c := range all { // no end of a second head
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nA: "+strings.Repeat("a", 30<<10))
+	}
+	for began := time.Now(); l.Count() > 4; time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience.Of(t) {
+			t.Fatalf("%d heads of 30 KiB have room in 128", l.Count())
+		}
+	}
+	lost := 0
+	for _, c := range all {
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		switch n, err := io.Copy(io.Discard, c); {
+		case err == nil:
+			t.Errorf("an interrupted connection delivers %d bytes afterwards", n)
+		case errors.Is(err, syscall.ECONNRESET):
+			lost++
+		}
+	}
+	if lost < 4 {
+		t.Errorf("%d of 8 connections are reset", lost)
+	}
 }
