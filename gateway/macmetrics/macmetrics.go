@@ -44,7 +44,11 @@ const (
 	// maxLines are a description, a type and a value for each series. maxLine bounds the
 	// labels of one.
 	maxLines, maxLine = 3 * maxSeries, 4 << 10
-	// parallel is how many Macs are asked at once, and patience how long one may take.
+	// maxLabels bounds the labels of a series: the time of the parser grows with their square. An
+	// agent's have at most 3.
+	maxLabels = 8
+	// parallel is how many Macs are asked at once, those of earlier scrapes included, and
+	// patience how long one may take.
 	parallel = 16
 	patience = 5 * time.Second
 	// total is how long a whole answer takes at most: less than the timeout of a scrape.
@@ -63,6 +67,7 @@ type Handler struct {
 	// failed are the Macs that gave no answer when they were asked last. They are asked after the
 	// others, whose turn would not come where many hang. Guarded by running.
 	failed map[string]bool
+	room   chan struct{} // a value for each Mac that is being asked; made under running
 
 	mu    sync.Mutex      // guards asked
 	asked map[string]bool // Macs that are being asked
@@ -100,6 +105,9 @@ func (h *Handler) collect(ctx context.Context) map[string]*dto.MetricFamily {
 	macs := slices.Clone(h.Macs())
 	slices.SortStableFunc(macs, func(a, b route.Mac) int { return order(h.failed[a.Name]) - order(h.failed[b.Name]) })
 	answers := make(chan answer, len(macs))
+	if h.room == nil {
+		h.room = make(chan struct{}, parallel)
+	}
 	go h.askAll(ctx, macs, answers)
 	all, unheard, known := map[string]*dto.MetricFamily{}, map[string]bool{}, map[string]*fresh{}
 	for _, mac := range macs {
@@ -151,20 +159,19 @@ func order(failed bool) int {
 // askAll sends one answer of each Mac, but for those that are not asked when ctx ends. A Mac
 // whose last question has not ended is not asked again: it fails.
 func (h *Handler) askAll(ctx context.Context, macs []route.Mac, answers chan<- answer) {
-	room := make(chan struct{}, parallel)
 	for _, mac := range macs {
 		if !h.begin(mac.Name) {
 			answers <- answer{mac: mac.Name, err: errBusy}
 			continue
 		}
 		select {
-		case room <- struct{}{}:
+		case h.room <- struct{}{}:
 		case <-ctx.Done():
 			h.end(mac.Name)
 			return
 		}
 		go func() { // not awaited: it ends with the connection, if the Mac lets it read nothing
-			defer func() { <-room }()
+			defer func() { <-h.room }()
 			metrics, err := askSafely(ctx, h.To(mac), mac)
 			h.end(mac.Name)
 			answers <- answer{mac.Name, metrics, err}
@@ -247,7 +254,7 @@ func ask(ctx context.Context, to http.RoundTripper, mac route.Mac) (map[string][
 		return nil, err
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(page))
+	families, err := parser.TextToMetricFamilies(timed{ctx, bytes.NewReader(page)})
 	if err != nil {
 		return nil, err
 	}
@@ -265,8 +272,21 @@ func ask(ctx context.Context, to http.RoundTripper, mac route.Mac) (map[string][
 	return out, nil
 }
 
-// read returns a page of metrics that is within the bounds. Its lines are counted before it is
-// parsed, which takes many times its bytes.
+// timed is a reader that fails when its context has ended.
+type timed struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (t timed) Read(p []byte) (int, error) {
+	if err := t.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return t.Reader.Read(p)
+}
+
+// read returns a page of metrics that is within the bounds. Its lines and their labels are
+// counted before it is parsed, which takes many times its bytes.
 func read(body io.Reader) ([]byte, error) {
 	page, err := io.ReadAll(io.LimitReader(body, maxBytes+1))
 	if err != nil {
@@ -280,6 +300,9 @@ func read(body io.Reader) ([]byte, error) {
 		lines++
 		if line[0] != '#' {
 			series++
+			if bytes.Count(line, []byte("=")) > maxLabels {
+				return nil, errTooMuch
+			}
 		}
 		if lines > maxLines || series > maxSeries || len(line) > maxLine {
 			return nil, errTooMuch
