@@ -170,6 +170,7 @@ func TestAdaptersAreRefusedByName(t *testing.T) {
 		"the last none, which are all":  {config: mlx + `},"num_layers":0}`, tensors: first},
 		"a whole name before the last":  {config: mlx + `,"keys":["model.layers.0.mlp.down_proj"]},"num_layers":1}`, tensors: first},
 		"an embedding":                  {config: mlx + `}}`, tensors: map[string][]int{"model.embed_tokens.lora_a": {int(embed.Shape[0]), 2}, "model.embed_tokens.lora_b": {2, int(embed.Shape[1])}}, err: weights.ErrUnsupported, names: "embed_tokens"},
+		"a stack of no experts":         {config: mlx + `}}`, tensors: map[string][]int{"model.layers.1.mlp.down_proj.lora_a": {0, 2, in}, "model.layers.1.mlp.down_proj.lora_b": {0, out, 2}}, err: weights.ErrInvalid, names: "shapes [0 2"},
 		"another key":                   {config: mlx + `,"keys":["self_attn.q_proj"]}}`, tensors: ours, err: weights.ErrInvalid, names: "keys does not list"},
 		"neither":                       {config: `{"r":2}`, tensors: good, err: weights.ErrInvalid, names: "peft_type"},
 	} {

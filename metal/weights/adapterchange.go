@@ -63,7 +63,7 @@ func (r *changeReader) add(module string, pair *[2]shardTensor) error {
 	c := Change{}
 	turned := false
 	switch x, y := pair[0].shape, pair[1].shape; {
-	case len(x) == 3 && len(y) == 3 && !r.config.peft && x[0] == y[0] && x[1] == y[2]:
+	case len(x) == 3 && len(y) == 3 && !r.config.peft && x[0] > 0 && x[0] == y[0] && x[1] == y[2]:
 		c.Experts, c.Rank, c.In, c.Out = int(x[0]), int(x[1]), int(x[2]), int(y[1])
 	case len(x) == 2 && len(y) == 2 && r.config.peft && x[0] == y[1]:
 		c.Rank, c.In, c.Out = int(x[0]), int(x[1]), int(y[0])
