@@ -114,7 +114,7 @@ func (a *Agent) open() error {
 	cacheDir := ""
 	if a.Cache != nil {
 		cacheDir = a.Cache.Dir
-		prepare = func(model string) error { return cold.Prepare(a.Cache.FS, a.Cache.Dir, model) }
+		prepare = a.prepareCache
 		a.cache = &diskCache{options: a.cacheOptions(), log: a.Log.WithName("cache"), metrics: a.metrics.registry, desired: desired, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}
@@ -204,6 +204,15 @@ func (a *Agent) sharedDisk() sharedDisk {
 }
 
 // cacheOptions are those of the disk cache, which leaves room for the weights.
+// prepareCache makes the folder of a model in the disk cache.
+func (a *Agent) prepareCache(model string) error {
+	removed, err := cold.Prepare(a.Cache.FS, a.Cache.Dir, model)
+	if removed {
+		a.Log.Info("Removed what an engine put in place of the folder of its model in the cache", "model", model)
+	}
+	return err
+}
+
 func (a *Agent) cacheOptions() cold.Options {
 	o := *a.Cache
 	o.Others = func() (spare, awaited int64) {

@@ -150,6 +150,9 @@ func (w *Owner) namespaces() map[blocks.Namespace]bool {
 // clear ends the epochs of a namespace, removes its files, and opens new epochs
 // for the engines that keep running.
 func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
+	if err := w.clearPlace(w.dir(n)); err != nil {
+		return 0, err
+	}
 	folder := blocks.Folder(w.dir(n), n)
 	freed, err = blocks.FenceAll(w.opt.FS, w.dir(n), n)
 	if err != nil {
@@ -230,11 +233,15 @@ func (w *Owner) removeEmpty(models map[string]bool) error {
 		return err
 	}
 	for _, i := range infos {
-		if at := filepath.Join(w.opt.Dir, i.Name); blocks.IsModelFolder(i.Name) && !keep[at] {
+		switch at := filepath.Join(w.opt.Dir, i.Name); {
+		case !blocks.IsModelFolder(i.Name):
+		case !i.Mode.IsDir():
+			err = errors.Join(err, w.clearPlace(at))
+		case !keep[at]:
 			_ = w.opt.FS.Remove(at) // one with foreign files stays until these are evicted
 		}
 	}
-	return nil
+	return err
 }
 
 // Tick continues work that could not be done at once: it evicts blocks above the

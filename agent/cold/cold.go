@@ -122,15 +122,40 @@ func (w *Owner) lock()   { w.work <- struct{}{} }
 func (w *Owner) unlock() { <-w.work }
 
 // Prepare creates the folder of a model in the cache dir, which need not be open
-// yet: a confined engine can access only a folder that exists when it starts.
-func Prepare(f disk.FS, dir, model string) error {
+// yet: a confined engine can access only a folder that exists when it starts. It
+// removes what an earlier engine put in its place, and reports whether it did.
+func Prepare(f disk.FS, dir, model string) (removed bool, err error) {
 	if err := possess(f, dir); err != nil {
-		return err
+		return false, err
 	}
-	if err := f.MkdirAll(blocks.ModelFolder(dir, model)); err != nil {
-		return fmt.Errorf("cache %s: %w", dir, err)
+	folder := blocks.ModelFolder(dir, model)
+	if removed, err = clearPlace(f, folder); err == nil {
+		err = f.MkdirAll(folder)
 	}
-	return nil
+	if err != nil {
+		return removed, fmt.Errorf("cache %s: %w", dir, err)
+	}
+	return removed, nil
+}
+
+// clearPlace removes a link or file in place of the folder of a model, and reports whether it did.
+func clearPlace(f disk.FS, folder string) (removed bool, err error) {
+	if info, err := f.Stat(folder); err != nil || info.Mode.IsDir() {
+		return false, nil // who uses it reports that
+	}
+	if err := f.Remove(folder); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// clearPlace is clearPlace, and a problem if there was something.
+func (w *Owner) clearPlace(folder string) error {
+	removed, err := clearPlace(w.opt.FS, folder)
+	if removed {
+		w.problem("Removed what an engine put in place of the folder of its model in the cache", errors.New(folder))
+	}
+	return err
 }
 
 // dir is the folder of the model of a namespace.
@@ -209,6 +234,9 @@ func (w *Owner) begin(a *account) error {
 
 // clearPlaces removes what an engine put in place of the folders of its namespace.
 func (w *Owner) clearPlaces(n blocks.Namespace) error {
+	if err := w.clearPlace(w.dir(n)); err != nil {
+		return err
+	}
 	folder := blocks.Folder(w.dir(n), n)
 	for _, name := range append([]string{".", blocks.Temporary}, blocks.Shards()...) {
 		at := filepath.Join(folder, name)
@@ -424,7 +452,7 @@ func (w *Owner) replaced(path string) bool {
 	if info, err := w.opt.FS.Stat(path); err == nil {
 		return !info.Mode.IsRegular()
 	}
-	for range 2 { // its shard, and its namespace
+	for range 3 { // its shard, its namespace, and its model
 		path = filepath.Dir(path)
 		if info, err := w.opt.FS.Stat(path); err == nil {
 			return !info.Mode.IsDir()

@@ -487,7 +487,7 @@ func TestAFolderThatIsNoCacheIsRefused(t *testing.T) {
 	if _, err := cold.Open(cold.Options{FS: f, Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a metalfleet cache") {
 		t.Errorf("opened: %v", err)
 	}
-	if err := cold.Prepare(f, dir, "a"); err == nil {
+	if _, err := cold.Prepare(f, dir, "a"); err == nil {
 		t.Error("a model's folder was made there")
 	}
 	m, err := f.Create(dir + "/" + cold.Marker)
@@ -518,7 +518,8 @@ func TestALinkIsNeverFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := blocks.NamespaceOf(origin("a"))
-	if err := errors.Join(w.Close(), cold.Prepare(os, cache, "a"), syscall.Symlink(outside, blocks.Folder(blocks.ModelFolder(cache, "a"), n)), syscall.Symlink(outside, path.Join(cache, "x"))); err != nil {
+	_, prepared := cold.Prepare(os, cache, "a")
+	if err := errors.Join(w.Close(), prepared, syscall.Symlink(outside, blocks.Folder(blocks.ModelFolder(cache, "a"), n)), syscall.Symlink(outside, path.Join(cache, "x"))); err != nil {
 		t.Fatal(err)
 	}
 	o, err := cold.Open(cold.Options{FS: os, Dir: cache})

@@ -4,9 +4,11 @@ package cold_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -115,6 +117,69 @@ func TestAttackLinksInTheFolderOfAModel(t *testing.T) {
 		t.Error(err)
 	}
 	e.untouched("after the model was removed")
+}
+
+// TestALinkInPlaceOfTheFolderOfAModelIsRemovedAlone: all that the agent does next leaves the other
+// folder as it was.
+func TestALinkInPlaceOfTheFolderOfAModelIsRemovedAlone(t *testing.T) {
+	fs := &roomy{free: 1 << 42}
+	for name, do := range map[string]func(e *takenOver, model string) error{
+		"its lease ends": func(e *takenOver, _ string) error { e.lease.End(); return nil },
+		"a start":        func(e *takenOver, _ string) error { e.open(); return nil },
+		"a lease":        func(e *takenOver, _ string) error { _, err := e.owner.Lease(e.origin, nil); return err },
+		"a lease of another kind": func(e *takenOver, _ string) error {
+			e.origin.Layout = "another"
+			_, err := e.owner.Lease(e.origin, nil)
+			return err
+		},
+		"its folder is weighed": func(e *takenOver, model string) error {
+			fs.free -= 1 << 40
+			if got := e.owner.Overfull(); !slices.Equal(got, []string{model}) {
+				return fmt.Errorf("its engine continues: %v", got)
+			}
+			return nil
+		},
+		"its cache is cleared": func(e *takenOver, _ string) error { _, err := e.owner.Clear(blocks.NamespaceOf(e.origin)); return err },
+		"all are cleared":      func(e *takenOver, _ string) error { _, err := e.owner.ClearAll(); return err },
+		"it stays assigned": func(e *takenOver, _ string) error {
+			_, err := e.owner.Keep(map[string]bool{e.origin.Model: true})
+			return err
+		},
+		"it is not assigned": func(e *takenOver, _ string) error { e.lease.End(); _, err := e.owner.Keep(nil); return err },
+		"the next engine": func(e *takenOver, model string) error {
+			removed, err := cold.Prepare(e.options.FS, e.options.Dir, e.origin.Model)
+			if info, missing := os.Lstat(model); !removed || missing != nil || !info.IsDir() {
+				err = errors.Join(err, missing, fmt.Errorf("removed %t: %v", removed, info))
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newTakenOver(t)
+			e.lease.End()
+			fs.Contained, e.options.FS = disk.Contained{Dir: e.options.Dir}, fs
+			e.open()
+			var err error
+			if e.lease, err = e.owner.Lease(e.origin, nil); err != nil {
+				t.Fatal(err)
+			}
+			e.owner.Overfull()
+			model := filepath.Dir(e.namespace)
+			if err := errors.Join(os.RemoveAll(model), os.Symlink(e.state, model)); err != nil {
+				t.Fatal(err)
+			}
+			if err := do(e, model); err != nil {
+				t.Error(err)
+			}
+			if info, err := os.Lstat(model); err == nil && !info.IsDir() {
+				t.Error("the link is still there")
+			}
+			if s := e.owner.Snapshot(); name != "the next engine" && !strings.Contains(s.Problem, model) {
+				t.Errorf("problem %q, want one that names %s", s.Problem, model)
+			}
+			e.untouched("after " + name)
+		})
+	}
 }
 
 // TestAttackAFolderThatIsSwappedForALink: what is listed is no longer there when it is evicted.

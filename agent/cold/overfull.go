@@ -46,7 +46,14 @@ func (w *Owner) Overfull() (folders []string) {
 	w.weighed = all
 	for _, i := range infos {
 		folder := filepath.Join(w.opt.Dir, i.Name)
-		if blocks.IsModelFolder(i.Name) && w.weigh(folder, w.promised(folder)) < 0 {
+		switch {
+		case !blocks.IsModelFolder(i.Name):
+		case !i.Mode.IsDir(): // its engine put it there
+			folders = append(folders, folder)
+			if err := w.clearPlace(folder); err != nil {
+				w.problem("Failed to clean up what an engine left in the cache", err)
+			}
+		case w.weigh(folder, w.promised(folder)) < 0:
 			folders = append(folders, folder)
 			w.clearAway(folder)
 			w.weighed = math.MaxInt64 // look again next time

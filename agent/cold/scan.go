@@ -50,6 +50,10 @@ func (w *Owner) scan() error {
 				return err
 			}
 			all = append(all, files...)
+		case blocks.IsModelFolder(i.Name): // and is none
+			if err := w.clearPlace(at); err != nil {
+				return err
+			}
 		case i.Mode.IsDir() && notOld == nil:
 			all = append(all, w.drop(at, "an earlier version wrote them")...)
 		default:
@@ -260,7 +264,7 @@ func (w *Owner) note(o kv.Origin) error {
 		return fmt.Errorf("origin file has %d bytes, want at most %d", len(b), maxOriginBytes)
 	}
 	folder := blocks.Folder(blocks.ModelFolder(w.opt.Dir, o.Model), n)
-	if err := w.opt.FS.MkdirAll(folder); err != nil {
+	if err := errors.Join(w.clearPlace(filepath.Dir(folder)), w.opt.FS.MkdirAll(folder)); err != nil {
 		return err
 	}
 	f, err := w.opt.FS.Create(filepath.Join(folder, blocks.OriginFile))

@@ -16,8 +16,8 @@ import (
 
 // Contained is the file system of this machine for a program that works in folders which
 // another, less trusted one may change at any moment. No path in one of these folders leads
-// out of it: a link there that does is an error, as is a pipe in place of a file. Folders without
-// rights for this user get them back.
+// out of it: a link there that does is an error, as is a pipe in place of a file, and a link in
+// place of one of these folders, wherever it leads. Folders without rights for this user get them back.
 type Contained struct {
 	// Dir is the folder that has those folders, and that the other program cannot change.
 	// Dir itself, and all that is outside of it, is reached as by OS.
@@ -40,20 +40,49 @@ func (c Contained) in(path string) (root *os.Root, rest string, err error) {
 		return nil, "", &os.PathError{Op: "open", Path: rest[:maxRest], Err: syscall.ENAMETOOLONG}
 	}
 	at := filepath.Join(c.Dir, folder)
-	if root, err = os.OpenRoot(at); errors.Is(err, fs.ErrPermission) && c.unlock(at) {
-		root, err = os.OpenRoot(at)
+	if root, err = openFolder(at); errors.Is(err, fs.ErrPermission) && c.unlock(at) {
+		root, err = openFolder(at)
 	}
 	return root, rest, err
+}
+
+// openFolder is os.OpenRoot without following a link in place of the folder.
+func openFolder(path string) (*os.Root, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	there, err := os.Lstat(path)
+	opened, failed := root.Stat(".")
+	if err = errors.Join(err, failed); err == nil && !os.SameFile(there, opened) {
+		err = &os.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}
+	}
+	if err != nil {
+		_ = root.Close() // nothing was written through it
+		return nil, err
+	}
+	return root, nil
+}
+
+// holds reports whether a path is a folder of Dir.
+func (c Contained) holds(path string) bool {
+	return filepath.Dir(filepath.Clean(path)) == filepath.Clean(c.Dir)
 }
 
 // unlock gives this user the rights to a folder of Dir, which the other program may have taken
 // away, and reports whether it did.
 func (c Contained) unlock(path string) bool {
-	if path = filepath.Clean(path); filepath.Dir(path) != filepath.Clean(c.Dir) {
+	if !c.holds(path) {
 		return false
 	}
-	info, err := os.Lstat(path)
-	return err == nil && info.IsDir() && info.Mode().Perm()&0o700 != 0o700 && os.Chmod(path, 0o700) == nil
+	dir, err := os.OpenRoot(c.Dir) // a link out of it is not followed
+	if err != nil {
+		return false
+	}
+	defer dir.Close() //nolint:errcheck // nothing was written through it
+	name := filepath.Base(path)
+	info, err := dir.Lstat(name)
+	return err == nil && info.IsDir() && info.Mode().Perm()&0o700 != 0o700 && dir.Chmod(name, 0o700) == nil
 }
 
 // unlockIn is unlock of a folder in root, with root and those above it.
@@ -147,39 +176,60 @@ func (c Contained) Stat(path string) (i Info, err error) {
 
 // ReadDir implements FS.
 func (c Contained) ReadDir(path string) (all []Info, err error) {
-	err = c.at(path, func() (err error) { all, err = OS{}.ReadDir(path); return err }, func(root *os.Root, rest string) error {
-		all = nil
-		d, err := root.OpenFile(rest, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	err = c.at(path, func() (err error) {
+		if !c.holds(path) {
+			all, err = OS{}.ReadDir(path)
+			return err
+		}
+		root, err := openFolder(path)
 		if err != nil {
 			return err
 		}
-		defer d.Close() //nolint:errcheck // read only
-		names, err := d.Readdirnames(MaxNames)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		slices.Sort(names)
-		for _, name := range names {
-			info, err := root.Lstat(filepath.Join(rest, name))
-			switch {
-			case os.IsNotExist(err): // it was removed meanwhile
-			case err != nil:
-				return err
-			default:
-				all = append(all, infoOf(info))
-			}
-		}
-		return nil
+		defer root.Close() //nolint:errcheck // read only
+		all, err = list(root, ".")
+		return err
+	}, func(root *os.Root, rest string) (err error) {
+		all, err = list(root, rest)
+		return err
 	})
 	return all, err
+}
+
+// list is ReadDir of a folder in root.
+func list(root *os.Root, rest string) (all []Info, err error) {
+	d, err := root.OpenFile(rest, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close() //nolint:errcheck // read only
+	names, err := d.Readdirnames(MaxNames)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		info, err := root.Lstat(filepath.Join(rest, name))
+		switch {
+		case os.IsNotExist(err): // it was removed meanwhile
+		case err != nil:
+			return all, err
+		default:
+			all = append(all, infoOf(info))
+		}
+	}
+	return all, nil
 }
 
 // MkdirAll implements FS.
 func (c Contained) MkdirAll(path string) error {
 	inner, ok := strings.CutPrefix(filepath.Clean(path), filepath.Clean(c.Dir)+string(filepath.Separator))
-	if folder, _, deep := strings.Cut(inner, string(filepath.Separator)); ok && deep {
-		if err := (OS{}).MkdirAll(filepath.Join(c.Dir, folder)); err != nil {
+	if folder, _, _ := strings.Cut(inner, string(filepath.Separator)); ok {
+		at := filepath.Join(c.Dir, folder)
+		if err := (OS{}).MkdirAll(at); err != nil {
 			return err
+		}
+		if info, err := os.Lstat(at); err != nil || !info.IsDir() { // a link to a folder is none
+			return cmp.Or(err, error(&os.PathError{Op: "mkdir", Path: at, Err: syscall.ENOTDIR}))
 		}
 	}
 	return c.at(path, func() error { return OS{}.MkdirAll(path) }, func(root *os.Root, rest string) error { return root.MkdirAll(rest, 0o700) })
