@@ -48,10 +48,14 @@ func profile(r Rules, program string) string {
 		line("(allow file-read* file-write*", "(subpath", quoted(path)+"))")
 		// By these the agent could not remove the files.
 		line("(deny file-write-flags file-write-acl", "(subpath", quoted(path)+"))")
+		// The folder itself is the agent's: no other may take its place.
+		line("(deny file-write-create file-write-unlink", "(literal", quoted(path)+"))")
 	}
 	line("(allow file-read* file-write*", "(literal", quoted(r.Socket)+"))")
 	// Darwin's compiler of Metal kernels keeps its output in this folder.
 	line(`(allow file-read* file-write* (regex #"^/private/var/folders/[^/]+/[^/]+/C/"))`)
+	// Others, which are not confined, could follow one.
+	line("(deny file-write-create (vnode-type SYMLINK))")
 	return b.String()
 }
 
@@ -90,7 +94,8 @@ func resolved(r Rules) (out Rules, err error) {
 		out.Read = append(out.Read, real)
 	}
 	for _, path := range r.Write {
-		out.Write = append(out.Write, existing(path))
+		// An engine may have put a link in place of the folder itself.
+		out.Write = append(out.Write, filepath.Join(existing(filepath.Dir(path)), filepath.Base(path)))
 	}
 	if r.State != "" {
 		if out.State, err = filepath.EvalSymlinks(r.State); err != nil {

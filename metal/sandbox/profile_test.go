@@ -27,6 +27,9 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 		{`(deny file-read* (subpath "/state"))`, `(allow file-read* file-write* (literal "/state/run/e.sock"))`},
 		{`(deny file-read* (subpath "/fast/cache"))`, `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
 		{`(allow file-read* file-write* (subpath "/fast/cache/model-a"))`, `(deny file-write-flags file-write-acl (subpath "/fast/cache/model-a"))`},
+		{`(allow file-read* file-write* (subpath "/fast/cache/model-a"))`, `(deny file-write-create file-write-unlink (literal "/fast/cache/model-a"))`},
+		{`(allow file-read* file-write* (subpath "/fast/cache/model-a"))`, "(deny file-write-create (vnode-type SYMLINK))"},
+		{`(allow file-read* file-write* (literal "/state/run/e.sock"))`, "(deny file-write-create (vnode-type SYMLINK))"},
 		{"(deny file-write*)", `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
 		{`(deny file-read* (subpath "/models"))`, `(allow file-read* (subpath "/models/a \"quoted\" name.gguf"))`},
 		{`(deny file-read* (subpath "/usr/local"))`, `(allow file-read* (subpath "/usr/local/metalfleet/current"))`},
@@ -68,7 +71,7 @@ func TestAFolderThatIsMissingEndsNoEngine(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		filepath.Join(link, "cache", "model"): filepath.Join(real, "cache", "model"),
-		link:                                  real,
+		filepath.Join(link, "model"):          filepath.Join(real, "model"),
 	} {
 		r, err := resolved(Rules{Write: []string{path}, Socket: filepath.Join(dir, "e.sock")})
 		if err != nil || !slices.Equal(r.Write, []string{want}) {
@@ -77,5 +80,25 @@ func TestAFolderThatIsMissingEndsNoEngine(t *testing.T) {
 	}
 	if _, err := resolved(Rules{Read: []string{filepath.Join(link, "model")}, Socket: filepath.Join(dir, "e.sock")}); err == nil {
 		t.Error("a model that is missing is not noticed")
+	}
+}
+
+// TestALinkInPlaceOfAFolderIsNotAllowed: an engine that was taken over puts it in place of its
+// cache, and the next one gets the rights to no other folder.
+func TestALinkInPlaceOfAFolderIsNotAllowed(t *testing.T) {
+	state, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, socket := filepath.Join(state, "cache", "model-a"), filepath.Join(state, "run", "e.sock")
+	if err := errors.Join(os.Mkdir(filepath.Dir(own), 0o700), os.Mkdir(filepath.Dir(socket), 0o700), os.Symlink(state, own)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := resolved(Rules{Write: []string{own}, Socket: socket})
+	if err != nil || !slices.Equal(r.Write, []string{own}) {
+		t.Errorf("%q may be written, %v; want %s", r.Write, err, own)
+	}
+	if text := profile(r, "/usr/local/metalfleet/current/engine"); strings.Contains(text, "(allow file-read* file-write* (subpath "+quoted(state)+"))") {
+		t.Errorf("the agent's folder may be written in\n%s", text)
 	}
 }

@@ -21,8 +21,9 @@ type Rules struct {
 	// Read are files and folders that may be read, with all below.
 	Read []string
 	// Write are folders in which files may be created, read, changed and
-	// removed. One that does not exist is no error; on Linux it stays out of reach. Folders next to
-	// them are those of others, and stay out of reach everywhere.
+	// removed, but not they themselves. One that does not exist is no error; on Linux it stays out of
+	// reach. A link in place of one is not followed. Folders next to them are those of others, and
+	// stay out of reach everywhere.
 	Write []string
 	// State is the agent's folder, with its identity, if Socket does not lie in its folder
 	// "run". On Linux all that is not listed is out of reach.

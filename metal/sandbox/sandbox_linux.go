@@ -91,8 +91,8 @@ func fileRules(r Rules) ([]landlock.Rule, error) {
 		}
 	}
 	for _, path := range r.Write {
-		if info, err := os.Stat(path); err != nil || !info.IsDir() {
-			continue // a disk that is away ends no engine
+		if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+			continue // a disk that is away ends no engine, and a link is not followed
 		}
 		rules = append(rules, landlock.RWDirs(path).WithRefer())
 	}

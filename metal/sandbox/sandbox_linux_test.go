@@ -67,6 +67,8 @@ func attempts(dir string, l net.Listener, other string) []struct {
 		{what: "move a block to another model's cache", try: func() error {
 			return os.Rename(filepath.Join(dir, "cache/a/sub/moved"), filepath.Join(dir, "cache/b/moved"))
 		}},
+		{what: "move its cache away", try: func() error { return os.Rename(filepath.Join(dir, "cache/a"), filepath.Join(dir, "cache/c")) }},
+		{what: "remove its cache", try: func() error { return unix.Rmdir(filepath.Join(dir, "cache/a")) }},
 		{what: "list the models of the cache", try: func() error { _, err := os.ReadDir(filepath.Join(dir, "cache")); return err }},
 		{what: "change its weights", try: write(filepath.Join(dir, "weights/model"))},
 		{what: "read another file", try: read(filepath.Join(dir, "identity"))},
@@ -419,7 +421,7 @@ func tryAll(dir string) {
 		return
 	}
 	before := threadsOfUser()
-	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache/a"), filepath.Join(dir, "absent"), filepath.Join(dir, "identity")}}); err != nil {
+	if _, err := Enter(Rules{Read: []string{filepath.Join(dir, "weights")}, Write: []string{filepath.Join(dir, "cache/a"), filepath.Join(dir, "absent"), filepath.Join(dir, "identity"), filepath.Join(dir, "link")}}); err != nil {
 		say("enter: %v", err)
 		return
 	}
@@ -455,6 +457,9 @@ func TestConfinedProcessReachesOnlyItsOwn(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, f), []byte("secret"), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Symlink(filepath.Join(dir, "cache/b"), filepath.Join(dir, "link")); err != nil { // by an engine that ran before
+		t.Fatal(err)
 	}
 	other, err := net.Listen("unix", filepath.Join(dir, "other.sock"))
 	if err != nil {
