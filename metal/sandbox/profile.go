@@ -59,14 +59,26 @@ func profile(r Rules, program string) string {
 	return b.String()
 }
 
-// around is the top folder of a model, in which those of others may lie, unless it is one of the system's.
+// around is the folder in which the models of others may lie next to a model: the highest above it
+// that has nothing of the system.
 func around(path string) []string {
-	top, _, below := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	system := []string{"Applications", "Library", "System", "bin", "dev", "etc", "private", "sbin", "usr", "var"}
-	if !below || slices.Contains(system, top) {
+	system := []string{
+		"/Applications", "/Library", "/Library/Apple", "/Library/Application Support", "/Library/Caches", "/Library/ColorSync",
+		"/Library/Developer", "/Library/Extensions", "/Library/Frameworks", "/Library/GPUBundles", "/Library/Preferences",
+		"/System", "/System/Cryptexes", "/System/Library", "/System/Volumes", "/System/Volumes/Data", "/System/Volumes/Preboot",
+		"/bin", "/dev", "/etc", "/private", "/private/etc", "/private/preboot", "/private/var", "/private/var/db", "/private/var/run",
+		"/private/var/select", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/libexec", "/usr/sbin", "/usr/share", "/var",
+	}
+	if strings.HasPrefix(path, "/private/var/folders/") { // the account's temporary files
 		return nil
 	}
-	return []string{"/" + top}
+	parts := strings.Split(path, "/")
+	for n := 2; n < len(parts); n++ {
+		if top := strings.Join(parts[:n], "/"); !slices.Contains(system, top) {
+			return []string{top}
+		}
+	}
+	return nil
 }
 
 // stateFolder is the agent's, in which it keeps its identity: the socket lies

@@ -57,6 +57,28 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 	}
 }
 
+// TestOtherModelsAreOutOfReachWhereverTheyLie: next to the model, also in a folder of the system.
+func TestOtherModelsAreOutOfReachWhereverTheyLie(t *testing.T) {
+	for model, want := range map[string]string{
+		"/models/org/name": "/models", "/Volumes/fast/name": "/Volumes", "/opt/models/name": "/opt",
+		"/private/var/models/org/name": "/private/var/models", "/private/var/lib/models/name": "/private/var/lib",
+		"/private/var/db/models/name": "/private/var/db/models", "/private/etc/models/name": "/private/etc/models",
+		"/Library/Models/name": "/Library/Models", "/Library/Application Support/models/name": "/Library/Application Support/models",
+		"/usr/share/models/name": "/usr/share/models", "/usr/models/name": "/usr/models", "/Applications/An.app/name": "/Applications/An.app",
+		// No folder of others, or one that every program needs.
+		"/model": "", "/Library/model": "", "/usr/lib/model": "", "/private/var/folders/a/b/T/models/name": "",
+	} {
+		text := profile(Rules{Read: []string{model}, Socket: "/state/run/e.sock"}, "/usr/local/metalfleet/current/engine")
+		rule, own := "(deny file-read* (subpath "+quoted(want)+"))", "(allow file-read* (subpath "+quoted(model)+"))"
+		if at := strings.Index(text, rule); want != "" && (at < 0 || at > strings.Index(text, own)) {
+			t.Errorf("%s: want %s and, later, %s in\n%s", model, rule, own, text)
+		}
+		if got := around(model); want == "" && len(got) > 0 {
+			t.Errorf("%s: %q is out of reach, want nothing", model, got)
+		}
+	}
+}
+
 // TestAFolderThatIsMissingEndsNoEngine: the disk of the cache may be full or away, and the engine
 // runs without it. The folders next to it stay out of reach.
 func TestAFolderThatIsMissingEndsNoEngine(t *testing.T) {
