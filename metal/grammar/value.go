@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -167,8 +168,8 @@ func exact(n json.Number) (*big.Rat, bool) {
 		return nil, false
 	}
 	if at := strings.IndexAny(string(n), "eE"); at >= 0 {
-		var e int
-		if _, err := fmt.Sscan(strings.TrimPrefix(string(n)[at+1:], "+"), &e); err != nil || e > maxExponent || e < -maxExponent {
+		e, err := strconv.Atoi(strings.TrimPrefix(string(n)[at+1:], "+"))
+		if err != nil || e > maxExponent || e < -maxExponent {
 			return nil, false
 		}
 	}
