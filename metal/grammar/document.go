@@ -161,7 +161,7 @@ func (s *document) checkKeywords(m *members, at *spot) error {
 	for _, name := range m.names {
 		v := m.of[name]
 		switch {
-		case keywords[name] || strings.HasPrefix(name, "x-"):
+		case strings.HasPrefix(name, "x-") || keywords[name]:
 		case name == "uniqueItems" && v == false:
 		case name == "multipleOf" && v == json.Number("1"):
 		case name == "uniqueItems":
@@ -173,7 +173,9 @@ func (s *document) checkKeywords(m *members, at *spot) error {
 		}
 	}
 	if v, ok := m.get("$schema"); ok && at == nil {
-		if text, _ := v.(string); !strings.Contains(text, "2020-12") && !strings.Contains(text, "2019-09") && !strings.Contains(text, "draft-07") && !strings.Contains(text, "draft-06") {
+		text, _ := v.(string)
+		s.b.meter.spend(len(text) / (4 * textBytes))
+		if !strings.Contains(text, "2020-12") && !strings.Contains(text, "2019-09") && !strings.Contains(text, "draft-07") && !strings.Contains(text, "draft-06") {
 			return s.unsupported("$schema", at, "unknown dialect %s; write the schema in 2020-12", written(v))
 		}
 	}

@@ -55,6 +55,7 @@ func (s *document) membersOf(c oneCase) (shapeOf, error) {
 			if !isText {
 				return sh, s.malformed("required", o.at, "a list of names")
 			}
+			s.b.meter.spend(len(name) / (4 * textBytes))
 			sh.required[name] = true
 			named = append(named, name)
 		}

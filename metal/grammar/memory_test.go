@@ -40,7 +40,7 @@ func allocated(t *testing.T, s Spec, most uint64) {
 	if all > most {
 		t.Errorf("%d MiB are allocated, want at most %d", all, most)
 	}
-	if most := int64(compileWork + 10*sliceWork); work > most {
+	if most := int64(compileWork + maxNodes/2); work > most { // a text is counted at once
 		t.Errorf("%d units of work, want at most %d", work, most)
 	}
 }

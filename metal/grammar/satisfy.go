@@ -30,7 +30,9 @@ func (s *opener) satisfies(v value, c oneCase) (bool, error) {
 	}
 	switch v := v.(type) {
 	case string:
-		s.b.meter.spend(weight(v))
+		if !s.b.meter.spend(weight(v)) {
+			return false, s.b.meter.err
+		}
 		return s.fitsString(v, c)
 	case json.Number:
 		s.b.meter.spend(weight(v))

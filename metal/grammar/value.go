@@ -186,14 +186,14 @@ func weight(v value) int {
 			n += maxExponent // digits
 		}
 	case string:
-		n += len(v) / 32
+		n += len(v) / 4
 	case []value:
 		for _, e := range v {
 			n += weight(e)
 		}
 	case *members:
 		for _, name := range v.names {
-			n += 1 + weight(v.of[name])
+			n += 1 + len(name)/4 + weight(v.of[name])
 		}
 	}
 	return n

@@ -1,7 +1,9 @@
 package grammar
 
 import (
+	"cmp"
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -16,5 +18,34 @@ func TestExponentsAreDecimal(t *testing.T) {
 		if r, ok := exact(n); ok {
 			t.Errorf("%s is read as a number of %d bits", n, r.Num().BitLen()+r.Denom().BitLen())
 		}
+	}
+}
+
+// TestLongTextsOfASchemaAreCounted: each look at a text is work in proportion to its length.
+func TestLongTextsOfASchemaAreCounted(t *testing.T) {
+	const looks, length = 100, 50_000
+	anyOf := func(part string) string { return `"anyOf":[` + listed(part, looks) + `]` }
+	for name, of := range map[string]struct {
+		member, root string // with TEXT for the text
+		bytesPerUnit int
+	}{
+		"a listed text":                {member: `"enum":["TEXT"],` + anyOf(`{"enum":[1]}`), bytesPerUnit: 4},
+		"a name within a listed value": {member: `"enum":[{"TEXT":1}],` + anyOf(`{"minProperties":2}`), bytesPerUnit: 4},
+		"a required name":              {member: `"enum":[{}],` + anyOf(`{"$ref":"#/$defs/r"}`), root: `"$defs":{"r":{"required":["TEXT"]}}`, bytesPerUnit: 4 * textBytes},
+		"a dialect":                    {member: anyOf(`{"$ref":"#"}`), root: `"$schema":"TEXT draft-06"`, bytesPerUnit: 4 * textBytes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var work [2]int64
+			for i, n := range []int{1, length} {
+				source := `{"properties":{"a":{` + of.member + `}},` + cmp.Or(of.root, `"title":""`) + `}`
+				var err error
+				if _, work[i], err = compiled(t.Context(), schema(strings.ReplaceAll(source, "TEXT", strings.Repeat("a", n)))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if more, least := work[1]-work[0], int64(looks*(length/of.bytesPerUnit)); more < least {
+				t.Errorf("%d looks at %d bytes take %d units of work, want at least %d", looks, length, more, least)
+			}
+		})
 	}
 }
