@@ -144,15 +144,16 @@ func quoted(s string) string {
 	b.Grow(len(s) + 2)
 	b.WriteByte('"')
 	for _, c := range s {
-		short, ok := shortEscapes[c]
-		switch {
-		case ok:
+		if c >= 0x20 && c != '"' && c != '\\' {
+			b.WriteRune(c)
+		} else if short, ok := shortEscapes[c]; ok {
 			b.WriteByte('\\')
 			b.WriteByte(short)
-		case c < 0x20:
-			fmt.Fprintf(&b, `\u%04x`, c)
-		default:
-			b.WriteRune(c)
+		} else {
+			const hex = "0123456789abcdef"
+			b.WriteString(`\u00`)
+			b.WriteByte(hex[c>>4])
+			b.WriteByte(hex[c&0xf])
 		}
 	}
 	b.WriteByte('"')

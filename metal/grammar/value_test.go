@@ -49,3 +49,17 @@ func TestLongTextsOfASchemaAreCounted(t *testing.T) {
 		})
 	}
 }
+
+// TestAQuotedTextIsReadBack: each character is escaped where JSON needs it, and only there.
+func TestAQuotedTextIsReadBack(t *testing.T) {
+	for c := range rune(0x100) {
+		var back string
+		text := "a" + string(c) + "é"
+		if err := json.Unmarshal([]byte(quoted(text)), &back); err != nil || back != text {
+			t.Errorf("%q is read back as %q: %v", text, back, err)
+		}
+		if plain := c >= ' ' && c != '"' && c != '\\'; plain != (quoted(text) == `"`+text+`"`) {
+			t.Errorf("%q is written as %s", text, quoted(text))
+		}
+	}
+}
