@@ -162,7 +162,7 @@ func TestRolloutsOfANamespacePrefetchInTurns(t *testing.T) {
 		w.deploy(name, func(s *v1alpha1.ModelDeploymentSpec) {
 			s.Model.Source, s.Memory.Limit = "hf://org/old", quantity("1300Mi")
 		})
-		rollouts{w.world}.rollout(name, v1alpha1.RolloutComplete)
+		rollouts(w).rollout(name, v1alpha1.RolloutComplete)
 	}
 	for _, name := range []string{"a", "b"} {
 		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://org/" + name })
@@ -185,6 +185,6 @@ func TestRolloutsOfANamespacePrefetchInTurns(t *testing.T) {
 	})
 	w.play(mac, func(s *fleettest.Script) { s.Ahead = nil })
 	for _, name := range []string{"a", "b"} {
-		rollouts{w.world}.rollout(name, v1alpha1.RolloutComplete)
+		rollouts(w).rollout(name, v1alpha1.RolloutComplete)
 	}
 }
