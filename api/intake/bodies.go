@@ -294,6 +294,13 @@ func (b *body) grow(size int64) bool {
 	return true
 }
 
+// has reports whether the body has at least that many bytes of memory, which it may have lost to another.
+func (b *body) has(size int64) bool {
+	b.room.mu.Lock()
+	defer b.room.mu.Unlock()
+	return size <= b.bytes
+}
+
 // fits reports whether there is memory for a buffer of a size that replaces the current
 // one. The lock is held.
 func (b *body) fits(size, most int64) bool {

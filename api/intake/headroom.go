@@ -42,7 +42,7 @@ func (h *headRoom) grow(owner string, bytes int64, interrupt func()) bool {
 	if h.held == nil {
 		h.held = h.bodies.begin(owner, h.bodies.Keyed, interrupt)
 	}
-	return bytes <= h.held.bytes || h.held.grow(bytes)
+	return h.held.has(bytes) || h.held.grow(bytes)
 }
 
 // arrived marks the request of the head as complete.
