@@ -39,10 +39,10 @@ func (w *Owner) end(a *account) {
 	if err == nil {
 		w.sweep(w.dir(a.namespace))
 	}
-	if err == nil && !w.later() {
+	if err == nil && !w.hurried.left() {
 		err = w.rescan(a.namespace)
 	}
-	if w.later() {
+	if w.hurried.left() {
 		if first {
 			w.weighed = math.MaxInt64
 		}
@@ -64,7 +64,7 @@ func (w *Owner) sweep(folder string) {
 		if other == nil && i.Mode.IsDir() && w.dir(n) == folder {
 			return nil
 		}
-		if w.later() {
+		if w.hurried.left() {
 			return errLater
 		}
 		bytes, failed := w.removeTree(filepath.Join(folder, i.Name))
@@ -276,7 +276,7 @@ func (w *Owner) Tick() {
 func (w *Owner) endRest() {
 	defer w.hurry()()
 	for a := range w.books.accounts {
-		if a.ending && !w.later() {
+		if a.ending && !w.hurried.left() {
 			w.end(a)
 		}
 	}

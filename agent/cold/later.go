@@ -61,8 +61,8 @@ func (w *Owner) hurry() (done func()) {
 	return func() { w.hurried = nil }
 }
 
-// later reports whether hurry left something.
-func (w *Owner) later() bool { return w.hurried != nil && w.hurried.later }
+// left reports whether a name was left; nil leaves none.
+func (h *hurried) left() bool { return h != nil && h.later }
 
 // removing is the file system for what removes trees.
 func (w *Owner) removing() disk.FS {
@@ -76,15 +76,15 @@ func (w *Owner) removing() disk.FS {
 func (w *Owner) removeTree(path string) (freed int64, err error) {
 	freed, err = blocks.RemoveTree(w.removing(), path)
 	if errors.Is(err, errLater) {
-		err = nil // later returns true
+		err = nil // left returns true
 	}
 	return freed, err
 }
 
-// deep reports whether a path is too deep to look at what is in it.
-func (w *Owner) deep(path string) bool {
+// deep reports whether a path in a folder is too deep to look at what is in it.
+func deep(dir, path string) bool {
 	const separator = string(filepath.Separator)
-	return strings.Count(path, separator)-strings.Count(filepath.Clean(w.opt.Dir), separator) > maxDepth
+	return strings.Count(path, separator)-strings.Count(filepath.Clean(dir), separator) > maxDepth
 }
 
 // leftovers has Overfull take what an ended engine left as known: its next one is not to blame.

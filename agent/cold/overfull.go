@@ -92,7 +92,7 @@ func (w *Owner) weigh(folder string, left int64) int64 {
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // it was removed meanwhile
 		return left
-	case byItsEngine(err) || w.deep(folder) || len(infos) >= disk.MaxNames:
+	case byItsEngine(err) || deep(w.opt.Dir, folder) || len(infos) >= disk.MaxNames:
 		return -1
 	case err != nil:
 		w.problem("Cannot read a folder in the cache", err)
@@ -140,7 +140,7 @@ func (w *Owner) clearAway(folder string) {
 		if !leased[n] { // the end of a lease ends its epoch
 			_, err = blocks.FenceAll(w.removing(), folder, n)
 		}
-		if w.later() {
+		if w.hurried.left() {
 			return
 		}
 		if err = errors.Join(err, w.rescan(n)); err != nil {

@@ -188,8 +188,8 @@ const maxForeign = 1 << 14
 // foreign lists the files in a path, recursively, that are no blocks of ours, and removes what
 // is too many. It follows no link.
 func (w *Owner) foreign(path string) []found {
-	if w.listed >= maxForeign || w.deep(path) {
-		if _, err := w.removeTree(path); err != nil && !(w.deep(path) && byItsEngine(err)) {
+	if w.listed >= maxForeign || deep(w.opt.Dir, path) {
+		if _, err := w.removeTree(path); err != nil && !(deep(w.opt.Dir, path) && byItsEngine(err)) {
 			w.problem("Failed to remove files that are no blocks", err)
 		}
 		return nil
