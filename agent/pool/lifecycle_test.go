@@ -152,10 +152,12 @@ func TestLifecycleReportsWhenAnEngineEnded(t *testing.T) {
 		lc, e, owner := newLifecycle(t, enginetest.Script{})
 		lc.start(e)
 		lc.wantState(t, e, Ready)
+		synctest.Wait()
 		lc.recorder.journal = &slowJournal{}
 		asked := time.Now()
 		lc.unload(e, v1alpha1.ReclaimDrained, nil)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if after := owner.left.Sub(asked); after < 0 || after > 10*time.Second {
 			t.Errorf("it ended %v after it was asked to", after)
 		}

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,10 +67,19 @@ func (stubGate) settle(*engine, *int64) v1alpha1.HostCheck {
 }
 
 // memoryJournal is a state without a disk.
-type memoryJournal struct{ state journal.State }
+type memoryJournal struct {
+	mu    sync.Mutex
+	state journal.State
+}
 
-func (j *memoryJournal) Snapshot() journal.State { return j.state }
+func (j *memoryJournal) Snapshot() journal.State {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.state
+}
 func (j *memoryJournal) Update(change func(*journal.State)) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	change(&j.state)
 	return nil
 }
