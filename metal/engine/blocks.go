@@ -351,12 +351,29 @@ func (b *blocks) saveBlock(s *sequence, key kv.Key, first, last int, state bool)
 	return true
 }
 
+// propose returns the prefill chunks of a step of at most this many tokens, without those of the held
+// prompts. A prompt whose next tokens are those of an image that is not there leaves the step to the others.
+func (b *blocks) propose(tokens int, held []batch.ID) []batch.Row {
+	var waiting []wantedImage
+	for {
+		b.wanted = slices.Delete(b.wanted, 0, len(b.wanted)) // no sequence stays after its end
+		chunks, left := b.cut(b.sched.ProposeChunks(tokens, held...))
+		waiting = append(waiting, left...)
+		if len(left) == 0 {
+			b.wanted = append(b.wanted, waiting...)
+			return chunks
+		}
+		for _, w := range left {
+			held = append(held, w.sequence.id)
+		}
+	}
+}
+
 // cut ends prefill chunks where a state has to be saved, those whose tokens are ranked
 // where their logits would take too much, and those with an image before it, until its
-// tokens are there.
-func (b *blocks) cut(chunks []batch.Row) []batch.Row {
-	b.wanted = slices.Delete(b.wanted, 0, len(b.wanted)) // no sequence stays after its end
-	kept := chunks[:0]
+// tokens are there. It leaves out those that would begin with such an image.
+func (b *blocks) cut(chunks []batch.Row) (kept []batch.Row, left []wantedImage) {
+	kept = chunks[:0]
 	for _, row := range chunks {
 		s := b.byID[row.ID]
 		length := s.maxChunk(row.Length)
@@ -367,15 +384,16 @@ func (b *blocks) cut(chunks []batch.Row) []batch.Row {
 		}
 		row = b.sched.Shorten(row, length)
 		if m := s.images.missing(row.Start, row.Start+row.Length); m != nil {
-			b.wanted = append(b.wanted, wantedImage{s, m})
 			if row.Length = m.span.At - row.Start; row.Length <= 0 {
+				left = append(left, wantedImage{s, m})
 				continue
 			}
+			b.wanted = append(b.wanted, wantedImage{s, m})
 			row = b.sched.Shorten(row, row.Length)
 		}
 		kept = append(kept, row)
 	}
-	return kept
+	return kept, left
 }
 
 // savesState reports whether a step ends where a state of one of its sequences is saved,

@@ -55,7 +55,7 @@ func (p *planner) next() (chunks []batch.Row, needed int64, _ *refused) {
 
 // choose returns the chunks of the prompts that fit.
 func (p *planner) choose() (chunks []batch.Row, needed int64, _ *refused) {
-	chunks = p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.blocks.held()...))
+	chunks = p.blocks.propose(p.budget(), p.blocks.held())
 	if len(chunks) == 0 {
 		return nil, 0, nil
 	}
@@ -90,7 +90,7 @@ func (p *planner) following(f *inflightStep) (chunks []batch.Row, needed int64, 
 	if p.admit(); len(p.blocks.pending) > 0 || p.sched.Decodes() != before {
 		return nil, 0, false // one more sequence decodes, from a token that is known
 	}
-	proposed := p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.blocks.held()...))
+	proposed := p.blocks.propose(p.budget(), p.blocks.held())
 	chunks, both := p.fitMore(proposed, f.needed)
 	return chunks, both - f.needed, len(chunks) == len(proposed)
 }
@@ -153,7 +153,7 @@ func (p *planner) awaitsHeadroom() bool {
 
 // others returns the chunks of the prompts that fit while one waits for the agent's answer.
 func (p *planner) others() ([]batch.Row, int64) {
-	return p.fitMore(p.blocks.cut(p.sched.ProposeChunks(p.budget(), p.blocks.held(p.waiting.id)...)), 0)
+	return p.fitMore(p.blocks.propose(p.budget(), p.blocks.held(p.waiting.id)), 0)
 }
 
 // chunkOf is a proposed row as the guard sees it.
