@@ -602,7 +602,7 @@ func TestAttackVectorsForASlowReader(t *testing.T) {
 // TestAttackRequestsOfManyChoices: a request stays in memory for its further choices.
 // None of them has a copy of the input.
 func TestAttackRequestsOfManyChoices(t *testing.T) {
-	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("a")), func(c *serve.Config) { c.BodiesBytes = 1 << 20 })
+	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("a")), func(c *serve.Config) { c.BodiesBytes = 2 << 20 })
 	large := `{"model":"m","n":2,"messages":[{"role":"user","content":"` + strings.Repeat("x", 400<<10) + `"}]}`
 	go p.leave("/v1/chat/completions", large)
 	first, second := <-p.seen, <-p.seen

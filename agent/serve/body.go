@@ -2,7 +2,9 @@ package serve
 
 import (
 	"net/http"
+	"sync/atomic"
 
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
@@ -17,23 +19,26 @@ const tokenBytes = 4
 type counted struct {
 	*handler
 	owner string
-	// ends end the counts: that of the body is the first.
-	ends []func()
+	// all counts: that of the body is the first.
+	all []intake.Kept
+	// stays is what of them counts towards staying.
+	stays atomic.Int64
 }
 
 // release ends all counts; twice does nothing.
 func (c *counted) release() {
-	for _, end := range c.ends {
-		end()
+	for _, kept := range c.all {
+		kept.Release()
+	}
+	if n := c.stays.Swap(0); n > 0 {
+		c.staying.Give(c.owner, n)
 	}
 }
 
 // more counts n bytes besides those of the body, if n is positive.
 func (c *counted) more(n int64) error {
-	end, err := c.bodies.Hold(c.owner, max(0, n))
-	if err == nil {
-		c.ends = append(c.ends, end)
-	}
+	kept, err := c.bodies.Hold(c.owner, max(0, n))
+	c.all = append(c.all, kept)
 	return err
 }
 
@@ -42,10 +47,25 @@ func (c *counted) decoded(body []byte, n int64) {
 	if n >= int64(len(body)) {
 		return
 	}
-	if end, err := c.bodies.Hold(c.owner, n); err == nil { // else the body counts on
-		c.ends[0]()
-		c.ends = append(c.ends, end)
+	if kept, err := c.bodies.Hold(c.owner, n); err == nil { // else the body counts on
+		c.all[0].Release()
+		c.all = append(c.all, kept)
 	}
+}
+
+// stay counts the memory of a request towards that of all with further choices: these may take hours,
+// in which other requests need memory.
+func (c *counted) stay() error {
+	n := int64(0)
+	for _, kept := range c.all {
+		n += kept.Bytes()
+	}
+	if !c.staying.Take(c.owner, n) {
+		return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeOverloaded, RetryAfter: retrySoon,
+			Message: "Requests with several prompts or choices use all of the memory for them. Send fewer at once, or try again later."}
+	}
+	c.stays.Add(n)
+	return nil
 }
 
 // readBody reads a request body. Its memory, and what its objects take once they are decoded,
@@ -56,10 +76,8 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		return nil, c, err
 	}
 	body, err = h.ReadBody(w, r, func(interrupt func()) ([]byte, error) {
-		body, end, err := h.bodies.Read(r.Body, c.owner, r.ContentLength, h.MaxBodyBytes, interrupt)
-		if err == nil {
-			c.ends = append(c.ends, end)
-		}
+		body, kept, err := h.bodies.Read(r.Body, c.owner, r.ContentLength, h.MaxBodyBytes, interrupt)
+		c.all = append(c.all, kept)
 		return body, err
 	})
 	if err == nil {

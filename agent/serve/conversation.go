@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/responsecache"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -66,13 +67,13 @@ func (h *handler) responseRequest(place *place, r *responses.Request) (req *requ
 			return nil, nil, err
 		}
 	}
-	talk, held, forget, err := h.conversation(r, place)
+	talk, held, stored, err := h.conversation(r, place)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
-			forget()
+			stored.Release()
 		}
 	}()
 	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
@@ -97,7 +98,7 @@ func (h *handler) responseRequest(place *place, r *responses.Request) (req *requ
 		g.TopLogprobs = &top
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	req = &request{model: r.Model, forget: forget, held: held, stream: r.Stream, includeUsage: true, wire: g, priority: r.Sampling.Priority}
+	req = &request{model: r.Model, stored: stored, held: held, stream: r.Stream, includeUsage: true, wire: g, priority: r.Sampling.Priority}
 	for i := range r.Input { // they stay, as turns do
 		req.held -= r.Input[i].Bytes()
 	}
@@ -118,16 +119,16 @@ const turnBytes = 1 << 10
 // conversation returns the items before the answer. References in the input are replaced by
 // their items, which may take as much as a request body: each is short, and may stand for a
 // long text again and again. The memory that all stored items take until an engine has
-// admitted the request, held, counts before it is used, until forget is called.
-func (h *handler) conversation(r *responses.Request, place *place) (talk []responses.Item, held int64, forget func(), err error) {
+// admitted the request, held, counts before it is used, until it is released.
+func (h *handler) conversation(r *responses.Request, place *place) (talk []responses.Item, held int64, kept intake.Kept, err error) {
 	var before []responses.Item
 	if r.Previous != "" {
 		e, ok := h.cache.Get(r.Previous, place.tenant)
 		if !ok {
-			return nil, 0, nil, responses.PreviousNotFound(r.Previous)
+			return nil, 0, kept, responses.PreviousNotFound(r.Previous)
 		}
 		if e.Response.Status != responses.StatusCompleted && e.Response.Status != responses.StatusIncomplete {
-			return nil, 0, nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", e.Response.Status)
+			return nil, 0, kept, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", e.Response.Status)
 		}
 		before = e.Talk
 	}
@@ -136,7 +137,7 @@ func (h *handler) conversation(r *responses.Request, place *place) (talk []respo
 		room -= before[i].Bytes()
 	}
 	if room < 0 || len(before)+len(r.Input) > openai.MaxParts {
-		return nil, 0, nil, openai.Invalid("previous_response_id", "The conversation has more than %d bytes or %d items. Begin a new one, with a summary of this one.", h.MaxBodyBytes, openai.MaxParts)
+		return nil, 0, kept, openai.Invalid("previous_response_id", "The conversation has more than %d bytes or %d items. Begin a new one, with a summary of this one.", h.MaxBodyBytes, openai.MaxParts)
 	}
 	for i := range r.Input {
 		if r.Input[i].Type != responses.ItemReference {
@@ -144,10 +145,10 @@ func (h *handler) conversation(r *responses.Request, place *place) (talk []respo
 		}
 		item, ok := h.cache.Item(r.Input[i].ID, place.tenant)
 		if !ok {
-			return nil, 0, nil, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
+			return nil, 0, kept, responses.ItemNotFound(fmt.Sprintf("input[%d].id", i), r.Input[i].ID)
 		}
 		if room -= item.Bytes(); room < 0 {
-			return nil, 0, nil, openai.Invalid(fmt.Sprintf("input[%d]", i), "The items that 'input' refers to have more than %d bytes in total. Refer to fewer of them.", h.MaxBodyBytes)
+			return nil, 0, kept, openai.Invalid(fmt.Sprintf("input[%d]", i), "The items that 'input' refers to have more than %d bytes in total. Refer to fewer of them.", h.MaxBodyBytes)
 		}
 		r.Input[i] = item
 	}
@@ -156,12 +157,12 @@ func (h *handler) conversation(r *responses.Request, place *place) (talk []respo
 		stored = textCopies*stored + turnBytes*int64(len(before)+len(r.Input))
 	}
 	if stored > h.bodies.Max/2 {
-		return nil, 0, nil, openai.Invalid("previous_response_id", "The conversation takes more memory than there is for one. Begin a new one, with a summary of this one.")
+		return nil, 0, kept, openai.Invalid("previous_response_id", "The conversation takes more memory than there is for one. Begin a new one, with a summary of this one.")
 	}
-	if forget, err = h.bodies.Hold(place.owner, stored); err != nil {
-		return nil, 0, nil, err
+	if kept, err = h.bodies.Hold(place.owner, stored); err != nil {
+		return nil, 0, kept, err
 	}
-	return slices.Concat(before, r.Input), stored, forget, nil
+	return slices.Concat(before, r.Input), stored, kept, nil
 }
 
 // joinSystem joins the system messages at the beginning: many templates accept

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -30,13 +31,12 @@ type request struct {
 	// answer returns the form of the response, with the model's name in it. Of several choices it
 	// stays longer than the body counts, so it keeps nothing of that.
 	answer func(model string, created int64) form
-	// forget ends the count of the stored items that the request continues or refers to; nil
-	// if there are none.
-	forget func()
+	// stored counts the stored items that the request continues or refers to.
+	stored intake.Kept
 	// held is how many bytes that count has, less what the items of the input take.
 	held int64
-	// release returns the memory of the request to its tenant; see admitted.
-	release func()
+	// kept is the memory of the request until admitted.
+	kept *counted
 	// count, if set, returns the response of a route that asks only for the
 	// number of prompt tokens.
 	count func(promptTokens int) any
@@ -46,7 +46,7 @@ type request struct {
 // hours, and a tenant may have many.
 func (r *request) admitted() {
 	r.wire, r.prompts, r.shorten, r.answer = nil, nil, nil, nil
-	r.release()
+	r.kept.release()
 }
 
 // forms is the number of choices of all prompts.

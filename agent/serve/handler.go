@@ -44,6 +44,8 @@ type handler struct {
 	Config
 	cache  *responsecache.Cache
 	bodies *intake.Bodies
+	// staying has half of their memory, for requests with further choices.
+	staying *share.Bytes
 	// answers counts what is in memory of answers until clients have read them.
 	answers *unread.Room
 	// heap refuses requests while the process has too much memory.
@@ -59,7 +61,7 @@ func NewHandler(c Config) http.Handler {
 	cache := &responsecache.Cache{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}
 	return &handler{
 		Config: c, cache: cache, heap: &heaplimit.Limit{Bytes: c.HeapBytes, Relieve: cache.Halve},
-		bodies: &intake.Bodies{Max: c.BodiesBytes}, answers: &unread.Room{Max: c.AnswersBytes},
+		bodies: &intake.Bodies{Max: c.BodiesBytes}, staying: share.NewBytes(c.BodiesBytes / 2), answers: &unread.Room{Max: c.AnswersBytes},
 		decoding: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/2)), decodingMedium: share.NewTurns(max(1, runtime.GOMAXPROCS(0)/4)),
 	}
 }
@@ -216,8 +218,9 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	images := h.imagesFor(r)
 	defer images.release()
 	req, err := h.request(w, r, body, images)
-	if req != nil && req.forget != nil {
-		counted.ends = append(counted.ends, req.forget)
+	counted.all = append(counted.all, images.kept...)
+	if req != nil {
+		counted.all, req.kept = append(counted.all, req.stored), counted
 	}
 	if err != nil {
 		return err
@@ -228,10 +231,9 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	}
 	if req.forms() > 1 { // it stays for the others
 		counted.decoded(body, req.bytes()-(h.MaxBodyBytes-images.room))
-	}
-	req.release = func() {
-		counted.release()
-		images.release()
+		if err := counted.stay(); err != nil {
+			return err
+		}
 	}
 	return h.answer(admission.NewDoor(w), r, req)
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -49,12 +50,12 @@ const (
 // together may be as large as a request body, and their memory counts as that of one.
 type fetchedImages struct {
 	*handler
-	ctx      context.Context // of the request
-	tenant   string
-	room     int64
-	number   int
-	until    time.Time
-	releases []func()
+	ctx    context.Context // of the request
+	tenant string
+	room   int64
+	number int
+	until  time.Time
+	kept   []intake.Kept
 }
 
 func (h *handler) imagesFor(r *http.Request) *fetchedImages {
@@ -80,12 +81,12 @@ func (f *fetchedImages) fetch(url string) ([]byte, error) {
 		return nil, err
 	}
 	defer from.Close() //nolint:errcheck // read to its end, or given up
-	data, release, err := f.bodies.Read(from, f.tenant, length, f.room, cancel)
+	data, kept, err := f.bodies.Read(from, f.tenant, length, f.room, cancel)
 	var refusal *openai.Error
 	switch {
 	case err == nil:
 		f.room -= int64(len(data))
-		f.releases = append(f.releases, release)
+		f.kept = append(f.kept, kept)
 		return data, nil
 	case errors.As(err, &refusal) && refusal.Code == openai.CodeBodyTooLarge:
 		return nil, fmt.Errorf("it has more than %d bytes", f.room)
@@ -97,8 +98,7 @@ func (f *fetchedImages) fetch(url string) ([]byte, error) {
 
 // release returns the memory of the images; twice does nothing.
 func (f *fetchedImages) release() {
-	for _, release := range f.releases {
-		release()
+	for _, kept := range f.kept {
+		kept.Release()
 	}
-	f.releases = nil
 }

@@ -17,7 +17,7 @@ import (
 // for what its message takes, however long its body was, and for nothing once the engine has
 // admitted the last of them.
 func TestAnswersOfSeveralChoicesLeaveRoomForBodies(t *testing.T) {
-	const room = 1 << 20
+	const room = 2 << 20
 	padding := strings.Repeat(" ", 400<<10)
 	text := strings.Repeat("a", 400<<10)
 	for name, c := range map[string]struct{ path, body string }{
@@ -60,7 +60,7 @@ func TestRequestsCountUntilTheirLastChoiceIsAdmitted(t *testing.T) {
 			}
 		}
 		return servetest.Hang(servetest.Admit(), servetest.Text("x"))(ctx, r, send)
-	}, func(c *serve.Config) { c.BodiesBytes = 1 << 20 })
+	}, func(c *serve.Config) { c.BodiesBytes = 2 << 20 })
 	body := `{"model":"m","n":3,"stream":true,"messages":[{"role":"user","content":"` + strings.Repeat("a", 400<<10) + `"}]}`
 	if resp := p.do("POST", "/v1/chat/completions", body, agentapi.HeaderTenant, "a"); resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
@@ -77,4 +77,38 @@ func TestRequestsCountUntilTheirLastChoiceIsAdmitted(t *testing.T) {
 	}
 	close(begin)
 	eventually(t, "the request counts no more once the engine has all of it", func() bool { return another() == http.StatusOK })
+}
+
+// TestRequestsOfSeveralPromptsLeaveRoomForOthers, however many clients have such, which may run for hours.
+func TestRequestsOfSeveralPromptsLeaveRoomForOthers(t *testing.T) {
+	const size = 100 << 10
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		if strings.HasSuffix(r.GetId(), "-1") {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return servetest.Hang(servetest.Admit(), servetest.Text("x"))(ctx, r, send)
+	}, func(c *serve.Config) { c.BodiesBytes = 1 << 20 })
+	go func() {
+		for range p.seen { //nolint:revive // let the engine go on
+		}
+	}()
+	text := strings.Repeat("a", size)
+	ask := func(client int, path, body string) *http.Response {
+		return p.do("POST", path, `{"model":"m","stream":true,`+body+`}`, agentapi.HeaderClient, fmt.Sprint(client))
+	}
+	served, refused := 0, 0
+	for client := range 10 {
+		if r := ask(client, "/v1/completions", `"prompt":["a","`+text+`"]`); r.StatusCode == http.StatusOK {
+			served++
+		} else if text := read(t, r); strings.Contains(text, "several prompts or choices") {
+			refused++
+		}
+	}
+	if served < 2 || served+refused != 10 {
+		t.Errorf("of 10 clients, requests of %d are served, and those of %d refused", served, refused)
+	}
+	if r := ask(10, "/v1/chat/completions", `"messages":[{"role":"user","content":"`+text+text+`"}]`); r.StatusCode != http.StatusOK {
+		t.Errorf("a long prompt of another client: status %d", r.StatusCode)
+	}
 }

@@ -58,7 +58,7 @@ type owner struct {
 	name   string
 	bytes  int64
 	bodies int
-	// arriving lists the incomplete bodies, oldest first.
+	// arriving lists the bodies that were lent, and then the incomplete ones, oldest first.
 	arriving        list.List
 	weight, strange rank[*owner]
 }
@@ -67,23 +67,29 @@ type owner struct {
 type body struct {
 	room  *Bodies
 	owner *owner
-	at    *list.Element // nil once it is complete or interrupted
+	at    *list.Element // nil if no other may have its memory
 	bytes int64
+	// announced is its length, as far as that is known.
+	announced int64
 	// receiving is the part of it that the kernel has until the body is complete.
 	receiving int64
 	// interrupt stops reading this body.
 	interrupt func()
 	crowded   bool
+	lent      bool // to bodies of other owners
 	// stranger is true for the head of a client that has shown no key.
 	stranger bool
 }
 
+// Kept is memory that counts against an owner until it is released.
+type Kept struct{ body *body }
+
 // Read reads a request body of at most limit bytes. Its memory counts against its owner
-// until release is called. promised is its length, or negative if that is unknown. If there
+// until it is released. promised is its length, or negative if that is unknown. If there
 // is no memory left, the oldest incomplete body of the owner with the most memory is
 // dropped: its interrupt is called, which must end the read, and its Read returns the error
 // of an overloaded server.
-func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, interrupt func()) (data []byte, release func(), err error) {
+func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, interrupt func()) (data []byte, kept Kept, err error) {
 	body := b.begin(owner, false, interrupt)
 	data, err = body.read(from, promised, limit)
 	if err != nil {
@@ -91,26 +97,78 @@ func (b *Bodies) Read(from io.Reader, owner string, promised, limit int64, inter
 			b.countCrowded()
 			err = openai.Overloaded(retry)
 		}
-		return nil, nil, err
+		return nil, Kept{}, err
 	}
-	return data, func() { body.end() }, nil
+	return data, Kept{body}, nil
 }
 
 // Hold counts n bytes that a request makes the server hold besides its body, such as stored
-// items, against its owner until release is called. If there is no memory left, it returns
+// items, against its owner until they are released. If there is no memory left, it returns
 // the error of an overloaded server.
-func (b *Bodies) Hold(owner string, n int64) (release func(), err error) {
+func (b *Bodies) Hold(owner string, n int64) (Kept, error) {
 	if n == 0 {
-		return func() {}, nil
+		return Kept{}, nil
 	}
 	held := b.begin(owner, false, func() {})
 	held.arrived() // others do not interrupt it
 	if !held.grow(n) {
 		held.end()
 		b.countCrowded()
-		return nil, openai.Overloaded(retry)
+		return Kept{}, openai.Overloaded(retry)
 	}
-	return func() { held.end() }, nil
+	return Kept{held}, nil
+}
+
+// Release ends the count; twice does nothing.
+func (k Kept) Release() {
+	if k.body != nil {
+		k.body.end()
+	}
+}
+
+// Bytes is how much memory counts.
+func (k Kept) Bytes() int64 {
+	if k.body == nil {
+		return 0
+	}
+	k.body.room.mu.Lock()
+	defer k.body.room.mu.Unlock()
+	return k.body.bytes
+}
+
+// Lend has the memory give way to a body of another owner, one with less, before what still arrives:
+// drop is called, at most once, and must free it. It may not block, nor call a method of Bodies or Kept.
+func (k Kept) Lend(drop func()) {
+	if k.body == nil {
+		return
+	}
+	r := k.body.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k.body.owner == nil || k.body.crowded || k.body.at != nil {
+		return
+	}
+	k.body.interrupt, k.body.lent = drop, true
+	k.body.at = k.body.owner.arriving.PushFront(k.body)
+	r.rank(k.body.owner)
+}
+
+// Recall ends Lend. It returns false if the memory gave way.
+func (k Kept) Recall() bool {
+	if k.body == nil {
+		return true
+	}
+	r := k.body.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k.body.crowded {
+		return false
+	}
+	if k.body.owner != nil {
+		k.body.stay()
+		k.body.interrupt, k.body.lent = nil, false
+	}
+	return true
 }
 
 // Held returns the memory of all buffers in bytes.
@@ -215,6 +273,7 @@ func (b *body) move(to string) bool {
 
 // read reads into a buffer that doubles when it is full.
 func (b *body) read(from io.Reader, promised, limit int64) ([]byte, error) {
+	b.announced = min(promised, limit)
 	if large(promised) {
 		b.receiving = b.room.ReceiveBuffer
 	}
@@ -311,31 +370,34 @@ func (b *body) fits(size, most int64) bool {
 	return b.owner.bytes-b.bytes+size <= free
 }
 
-// makeRoom drops the oldest incomplete body of the owner with the most memory: first of strangers,
-// and for a stranger of no other. The body
+// makeRoom drops a body of the owner with the most memory, one that was lent or else the oldest
+// incomplete one: first of strangers, and for a stranger of no other. The body
 // that asks is dropped only if it is the one, because it does make progress. It returns
 // false if there is no other, or if all others hold less than the owner of the one that
 // asks. The lock is held.
 func (r *Bodies) makeRoom(asks *body, size int64) bool {
-	mine := asks.owner.bytes - asks.bytes + size
+	mine := asks.owner.bytes - asks.bytes + max(size, asks.announced)
 	most := r.strange.first()
 	if most == nil && !asks.stranger {
 		most = r.heavy.first()
 	}
 	if most == nil || most.bytes <= mine && (most.strange.n == 0 || asks.stranger) {
 		most = asks.owner
-		if first := most.arriving.Front(); first == nil || asks.stranger && !first.Value.(*body).stranger {
+	}
+	at := most.arriving.Front()
+	for most == asks.owner && at != nil && at.Value.(*body).lent {
+		at = at.Next()
+	}
+	if at == nil || most == asks.owner && asks.stranger && !at.Value.(*body).stranger {
+		return false
+	}
+	if at == asks.at {
+		if at = at.Next(); at == nil {
 			return false
 		}
 	}
-	victim := most.arriving.Front().Value.(*body)
-	if victim == asks && most.arriving.Len() > 1 {
-		victim = asks.at.Next().Value.(*body)
-	}
-	if victim == asks {
-		return false
-	}
 	// Its reader frees the buffer as soon as it runs.
+	victim := at.Value.(*body)
 	victim.owner.arriving.Remove(victim.at)
 	victim.at, victim.crowded = nil, true
 	victim.count(-victim.bytes)

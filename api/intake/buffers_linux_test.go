@@ -142,7 +142,7 @@ func TestBodiesCountTheKernelsBuffer(t *testing.T) {
 			counted = counted || b.Held() >= intake.BodyBuffer
 			return len(p), nil
 		})
-		_, release, err := b.Read(io.LimitReader(from, tc.length), "tenant", tc.promised, 1<<20, func() {})
+		_, kept, err := b.Read(io.LimitReader(from, tc.length), "tenant", tc.promised, 1<<20, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestBodiesCountTheKernelsBuffer(t *testing.T) {
 		if held := b.Held(); held > tc.length+16<<10 {
 			t.Errorf("%s: %d bytes are counted after it", name, held)
 		}
-		if release(); b.Held() != 0 {
+		if kept.Release(); b.Held() != 0 {
 			t.Errorf("%s: %d bytes are counted at the end", name, b.Held())
 		}
 	}

@@ -95,13 +95,13 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetWriteDeadline(time.Now().Add(time.Minute))
 	interrupt := func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) }
-	body, release, err := f.bodies.Read(r.Body, AddressOf(r.RemoteAddr), r.ContentLength, 16<<20, interrupt)
+	body, kept, err := f.bodies.Read(r.Body, AddressOf(r.RemoteAddr), r.ContentLength, 16<<20, interrupt)
 	if err != nil {
 		w.Header().Set("Connection", "close")
 		_ = openai.WriteError(w, openai.AsError(err))
 		return
 	}
-	defer release()
+	defer kept.Release()
 	Arrived(r.Context())
 	if r.URL.Path == "/hold" {
 		f.holding.Add(1)
@@ -312,9 +312,9 @@ func TestBodiesHaveAFairShare(t *testing.T) {
 		r, w := io.Pipe()
 		go func() { _, err := io.Copy(w, from); w.CloseWithError(err) }()
 		go func() {
-			data, release, err := b.Read(r, owner, -1, 1<<20, func() { w.CloseWithError(errors.New("interrupted")) })
+			data, kept, err := b.Read(r, owner, -1, 1<<20, func() { w.CloseWithError(errors.New("interrupted")) })
 			if err == nil {
-				defer release()
+				defer kept.Release()
 			}
 			out <- result{n: len(data), err: err}
 		}()
@@ -359,9 +359,9 @@ func TestBodiesHaveAFairShare(t *testing.T) {
 func TestSmallBodiesFindRoomNextToLargeOnes(t *testing.T) {
 	b := &Bodies{Max: 1 << 20}
 	read := func(owner string, size int) error {
-		_, release, err := b.Read(strings.NewReader(strings.Repeat("x", size)), owner, int64(size), 1<<20, func() {})
+		_, kept, err := b.Read(strings.NewReader(strings.Repeat("x", size)), owner, int64(size), 1<<20, func() {})
 		if err == nil {
-			t.Cleanup(release)
+			t.Cleanup(kept.Release)
 		}
 		return err
 	}
@@ -384,9 +384,9 @@ func TestABodyIsRefusedBeforeOneOfALighterOwner(t *testing.T) {
 	light := make(chan error, 1)
 	go func() {
 		from := io.MultiReader(strings.NewReader(strings.Repeat("x", 300<<10)), stalled)
-		_, release, err := b.Read(from, "light", 400<<10, 1<<20, func() { finish.CloseWithError(errors.New("interrupted")) })
+		_, kept, err := b.Read(from, "light", 400<<10, 1<<20, func() { finish.CloseWithError(errors.New("interrupted")) })
 		if err == nil {
-			release()
+			kept.Release()
 		}
 		light <- err
 	}()
@@ -417,14 +417,14 @@ func TestABodyCountsItsBuffer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := &Bodies{Max: 1 << 30}
 			text := strings.Repeat("x", tc.size)
-			data, release, err := b.Read(strings.NewReader(text), "a", tc.promised, 1<<20, func() {})
+			data, kept, err := b.Read(strings.NewReader(text), "a", tc.promised, 1<<20, func() {})
 			if err != nil || string(data) != text {
 				t.Fatalf("%d bytes, %v", len(data), err)
 			}
 			if held := b.Held(); held > tc.most || held < int64(cap(data)) {
 				t.Errorf("%d bytes count for a buffer of %d, want at most %d", held, cap(data), tc.most)
 			}
-			release()
+			kept.Release()
 			if b.Held() != 0 || len(b.owners) != 0 {
 				t.Errorf("%d bytes of %d owners are left", b.Held(), len(b.owners))
 			}
@@ -513,9 +513,9 @@ func TestAttackCompleteBodiesOfOneOwner(t *testing.T) {
 	const large = 1 << 20
 	b := &Bodies{Max: 16 * large}
 	read := func(owner string, size int64) error {
-		_, release, err := b.Read(io.LimitReader(zeros{}, size), owner, size, large, func() {})
+		_, kept, err := b.Read(io.LimitReader(zeros{}, size), owner, size, large, func() {})
 		if err == nil {
-			t.Cleanup(release)
+			t.Cleanup(kept.Release)
 		}
 		return err
 	}

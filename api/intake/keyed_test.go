@@ -26,11 +26,11 @@ func TestHeadsWithoutAKeyGiveWayToTenants(t *testing.T) {
 				t.Fatal("there is no memory for the first heads")
 			}
 		}
-		upload := func(size int) (release func(), err error) {
-			_, release, err = b.Read(io.LimitReader(strings.NewReader(strings.Repeat(" ", size)), int64(size)), "tenant", int64(size), 1<<20, func() { t.Error("a tenant's body gave way") })
-			return release, err
+		upload := func(size int) (kept Kept, err error) {
+			_, kept, err = b.Read(io.LimitReader(strings.NewReader(strings.Repeat(" ", size)), int64(size)), "tenant", int64(size), 1<<20, func() { t.Error("a tenant's body gave way") })
+			return kept, err
 		}
-		release, err := upload(2 * each)
+		kept, err := upload(2 * each)
 		if (err == nil) != keyed {
 			t.Errorf("keyed %t: a tenant's body gets %v", keyed, err)
 		}
@@ -48,7 +48,7 @@ func TestHeadsWithoutAKeyGiveWayToTenants(t *testing.T) {
 			late := &headRoom{bodies: b}
 			late.grow(fmt.Sprint("10.0.2.", i), each, func() {})
 		}
-		release()
+		kept.Release()
 	}
 }
 

@@ -125,7 +125,7 @@ func (b *background) detach(ctx context.Context, share string, w *reply, stream 
 		select {
 		case next := <-d.parts:
 			scopeOf(ctx).model = about.model // which is known by now
-			done, err := d.relay(w, next, stream, func(n int64) (func(), error) { return b.bodies.Hold(share, n) })
+			done, err := d.relay(w, next, stream, func(n int64) (intake.Kept, error) { return b.bodies.Hold(share, n) })
 			if done || err != nil {
 				return err
 			}
@@ -171,17 +171,17 @@ func runDetached(ctx context.Context, w *reply, run func(context.Context, *reply
 // relay writes a part of a detached response to the client. It returns true when the client
 // needs no more: without stream, the client receives only the response object of the first
 // event. Its copies are held in memory until the client has it.
-func (d *detached) relay(w *reply, next part, stream bool, hold func(int64) (func(), error)) (done bool, err error) {
+func (d *detached) relay(w *reply, next part, stream bool, hold func(int64) (intake.Kept, error)) (done bool, err error) {
 	if next.head != nil {
 		maps.Copy(w.Header(), next.head)
 		d.events = isEvents(next.head.Get("Content-Type"))
 	}
 	if d.events && !stream {
-		release, err := hold(createdCopies * int64(len(next.data)))
+		kept, err := hold(createdCopies * int64(len(next.data)))
 		if err != nil {
 			return false, err
 		}
-		defer release()
+		defer kept.Release()
 		response, ok := createdIn(next.data)
 		if !ok {
 			return false, nil

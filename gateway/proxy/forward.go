@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -29,11 +28,7 @@ type request struct {
 	client *http.Request
 	// readmit refuses a request whose client lost its rights while it waited.
 	readmit func() error
-	body    []byte
-	// release returns the memory of the body; nil without one.
-	release func()
-	// upload is the sending of the body in the current attempt.
-	upload *upload
+	body    *content // nil without one
 	// strict makes the agent reject fields that have no effect.
 	strict bool
 	// background makes the agent send a stream, which is read to its end.
@@ -72,7 +67,13 @@ type forwarder struct {
 // forward tries replicas until one responds. It tries no other one after the client
 // received the first byte of a response.
 func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
+	var failed *dispatch.Failure
 	for {
+		if !req.body.recall() {
+			e := openai.Overloaded(dispatch.RetryAfter)
+			e.Cause = failed.Err
+			return e
+		}
 		waiting, span := tracing.Begin(ctx, "acquire a replica")
 		lease, err := f.dispatcher.Acquire(waiting, &req.Request)
 		if err != nil {
@@ -88,7 +89,7 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 		if lease.After != nil {
 			f.metrics.retries.WithLabelValues(lease.After.Reason).Inc()
 		}
-		failed, err := f.try(ctx, w, req, lease)
+		failed, err = f.try(ctx, w, req, lease)
 		lease.Observe(outcomeOf(w.Status(), failed, err))
 		if failed == nil {
 			return err
@@ -236,8 +237,7 @@ func routedName(req *request, lease *dispatch.Lease) string {
 func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id string) *http.Request {
 	r := req.client
 	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: lease.Address, Path: r.URL.Path}, Host: lease.Address,
-		Body: bodyReader(req.body), ContentLength: int64(len(req.body)),
-		GetBody: func() (io.ReadCloser, error) { return bodyReader(req.body), nil },
+		Body: bodyReader(req.body.bytes()), ContentLength: int64(len(req.body.bytes())), GetBody: req.body.again,
 		Header: http.Header{
 			"Content-Type":           {"application/json"},
 			"User-Agent":             {userAgent},
@@ -273,7 +273,7 @@ func outgoing(ctx context.Context, req *request, lease *dispatch.Lease, id strin
 	if req.Routed {
 		out.Header.Set(agentapi.HeaderModel, routedName(req, lease))
 	}
-	return out.WithContext(req.uploading(ctx))
+	return out.WithContext(req.body.sending(ctx))
 }
 
 // sentHeaders are the headers of a client that are sent to an agent.

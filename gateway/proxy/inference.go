@@ -8,6 +8,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -30,24 +31,24 @@ type inference struct {
 // serve reads the body of a request and forwards it, while the client waits or in the
 // background.
 func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Request) error {
-	body, release, err := i.limits.readBody(c, w, r)
+	body, kept, err := i.limits.readBody(c, w, r)
 	if err != nil {
 		return err
 	}
 	read, err := i.outline(ctx, c, r.URL.Path, body)
 	if err != nil {
-		release()
+		kept.Release()
 		return err
 	}
 	answer := func(ctx context.Context, w *reply, r *http.Request) error {
-		defer release()
+		defer kept.Release()
 		mine, sent := read, body
 		read, body = outline{}, nil // this function may be kept for as long as the response runs
 		if mine.Stream {
-			w.keepAlives = newKeepAlives(r.URL.Path, mine.Model, sent, func(n int64) (func(), error) { return i.limits.bodies.Hold(c.share(), n) })
+			w.keepAlives = newKeepAlives(r.URL.Path, mine.Model, sent, func(n int64) (intake.Kept, error) { return i.limits.bodies.Hold(c.share(), n) })
 			defer w.keepAlives.leaveBody()
 		}
-		return i.forward(ctx, c, w, r, mine, sent, release)
+		return i.forward(ctx, c, w, r, mine, newContent(sent, kept, w.keepAlives == nil || w.keepAlives.body == nil))
 	}
 	if !runsInBackground(read.Envelope, r) {
 		return answer(ctx, w, r)
@@ -95,7 +96,7 @@ func runsInBackground(e openai.Envelope, r *http.Request) bool {
 }
 
 // forward forwards a request whose body was read to a replica of its model.
-func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, read outline, body []byte, release func()) error {
+func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Request, read outline, body *content) error {
 	name := read.Model // which readmit keeps, and nothing that is a part of the body
 	named, err := i.gate.lookup(ctx, c, name)
 	if err != nil {
@@ -103,7 +104,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 	}
 	w.deployment = named.Model.Key.String()
 	c.setPriority(r.Header)
-	if w.meter, err = i.gate.meter(ctx, c, w, read, body); err != nil {
+	if w.meter, err = i.gate.meter(ctx, c, w, read, body.bytes()); err != nil {
 		return err
 	}
 	ctx, cancel, deadline, err := i.limits.bound(ctx, r)
@@ -111,11 +112,11 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		return err
 	}
 	defer cancel()
-	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, name, named.Model) }, body: body, release: release, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(read.Envelope, r),
-		Request: dispatch.Request{Name: name, Adapter: named.Adapter, Key: c.name(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body)),
+	req := &request{client: r, readmit: func() error { return i.gate.readmit(ctx, c, w, name, named.Model) }, body: body, strict: i.strict || c.strict(), attribution: i.keepAttribution, background: runsInBackground(read.Envelope, r),
+		Request: dispatch.Request{Name: name, Adapter: named.Adapter, Key: c.name(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body.bytes())),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
-	w.allow(allowanceOf(r.URL.Path, read, body, req.Candidates))
+	w.allow(allowanceOf(r.URL.Path, read, body.bytes(), req.Candidates))
 	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, c, read.Envelope, req.Candidates); err != nil {
 		return err
 	}

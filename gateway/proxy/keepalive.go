@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 )
@@ -22,12 +23,12 @@ import (
 // the agent's events are renumbered to follow those already sent.
 type keepAlives struct {
 	path, model string
-	// body of the request, until the answer is made or refused.
+	// body of a request of the Responses API, until the answer is made or refused.
 	body    []byte
 	created int64
-	// hold counts memory against the share of the caller until release is called.
-	hold    func(bytes int64) (release func(), err error)
-	release func() // of the answer; nil without one
+	// hold counts memory against the share of the caller.
+	hold func(bytes int64) (intake.Kept, error)
+	kept intake.Kept // of the answer
 	// home is the only Mac that the request may be sent to; empty for any.
 	home string
 	// id of the response; empty while unknown, and for APIs without one.
@@ -47,12 +48,16 @@ type keepAlives struct {
 const heldPerByte, heldLeast = 32, 4 << 10
 
 // newKeepAlives returns nil for a route that has no streams.
-func newKeepAlives(path, model string, body []byte, hold func(int64) (func(), error)) *keepAlives {
+func newKeepAlives(path, model string, body []byte, hold func(int64) (intake.Kept, error)) *keepAlives {
+	k := &keepAlives{path: path, model: model, hold: hold, created: time.Now().Unix()}
 	switch path {
-	case dialect.PathChat, dialect.PathCompletions, dialect.PathMessages, dialect.PathResponses:
-		return &keepAlives{path: path, model: model, body: body, hold: hold, created: time.Now().Unix()}
+	case dialect.PathResponses:
+		k.body = body
+	case dialect.PathChat, dialect.PathCompletions, dialect.PathMessages:
+	default:
+		return nil
 	}
-	return nil
+	return k
 }
 
 // place chooses the response id for an attempt at a Mac, unless the client has received one
@@ -95,10 +100,7 @@ func (k *keepAlives) forget() {
 		return
 	}
 	k.body, k.answer = nil, nil
-	if k.release != nil {
-		k.release()
-		k.release = nil
-	}
+	k.kept.Release()
 }
 
 // leaveBody drops the body, which is not counted from then on, and keeps what failed needs.
@@ -154,7 +156,7 @@ func (k *keepAlives) begin() bool {
 	}
 	crowded := false
 	r, err := responses.DecodeSettings(k.body, func(bytes int) (err error) {
-		k.release, err = k.hold(heldLeast + heldPerByte*int64(bytes))
+		k.kept, err = k.hold(heldLeast + heldPerByte*int64(bytes))
 		crowded = err != nil
 		return err
 	})

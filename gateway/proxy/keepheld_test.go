@@ -13,7 +13,7 @@ import (
 )
 
 // freely holds any amount of memory.
-func freely(int64) (func(), error) { return func() {}, nil }
+func freely(int64) (intake.Kept, error) { return intake.Kept{}, nil }
 
 // TestAttackSettingsInKeepAlives: what a waiting stream keeps of its request is small, and
 // counted until the stream ends.
@@ -21,7 +21,7 @@ func TestAttackSettingsInKeepAlives(t *testing.T) {
 	bodies := &intake.Bodies{Max: 1 << 20}
 	begin := func(instructions string) *keepAlives {
 		body := []byte(`{"model":"m","stream":true,"input":"x","instructions":"` + instructions + `"}`)
-		return newKeepAlives(dialect.PathResponses, "m", body, func(n int64) (func(), error) { return bodies.Hold("a tenant", n) })
+		return newKeepAlives(dialect.PathResponses, "m", body, func(n int64) (intake.Kept, error) { return bodies.Hold("a tenant", n) })
 	}
 	long := begin(strings.Repeat("\u2028", 349_000))
 	for range 2 {
@@ -74,11 +74,11 @@ func TestAttackEventsOfADetachedResponse(t *testing.T) {
 		<-written
 		crowded := errors.New("no memory")
 		d.events = true
-		if _, err := d.relay(nil, part{data: event}, false, func(n int64) (func(), error) {
+		if _, err := d.relay(nil, part{data: event}, false, func(n int64) (intake.Kept, error) {
 			if n < int64(len(event)) {
 				t.Errorf("only %d bytes are counted", n)
 			}
-			return nil, crowded
+			return intake.Kept{}, crowded
 		}); !errors.Is(err, crowded) {
 			t.Error(err)
 		}

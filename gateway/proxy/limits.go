@@ -46,26 +46,24 @@ func (l *limits) boundUnread(w *reply, r *http.Request) error {
 	return nil
 }
 
-// readBody reads a request body; its memory counts until release is called.
-func (l *limits) readBody(c caller, w *reply, r *http.Request) (body []byte, release func(), err error) {
+// readBody reads a request body; its memory counts until it is released.
+func (l *limits) readBody(c caller, w *reply, r *http.Request) (body []byte, kept intake.Kept, err error) {
 	intake.Arriving(r.Context(), r.ContentLength)
 	body, err = l.ReadBody(w, r, func(interrupt func()) (body []byte, err error) {
-		body, release, err = l.bodies.Read(r.Body, c.share(), r.ContentLength, l.MaxBodyBytes, interrupt)
+		body, kept, err = l.bodies.Read(r.Body, c.share(), r.ContentLength, l.MaxBodyBytes, interrupt)
 		if err == nil {
 			intake.Arrived(r.Context())
 		}
 		return body, err
 	})
 	if err != nil {
-		if release != nil {
-			release()
-		}
+		kept.Release()
 		// Otherwise the server waits for the rest of the body before it responds, and a
 		// client that sends no more gets no response.
 		w.Header().Set("Connection", "close")
-		return nil, nil, err
+		return nil, kept, err
 	}
-	return body, release, nil
+	return body, kept, nil
 }
 
 // bound applies the gateway's and the client's time limits to the whole request. Without a

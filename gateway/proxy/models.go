@@ -75,11 +75,11 @@ func (t *catalog) anthropic(ctx context.Context, c caller, w *reply, r *http.Req
 	if err != nil {
 		return err
 	}
-	release, err := t.limits.bodies.Hold(c.share(), nameBytes*int64(page.Limit))
+	kept, err := t.limits.bodies.Hold(c.share(), nameBytes*int64(page.Limit))
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer kept.Release()
 	end, err := t.turns.begin(ctx, c.share())
 	if err != nil {
 		return dispatch.Ended(ctx)
@@ -155,11 +155,11 @@ func (t *catalog) tags(ctx context.Context, c caller, w *reply, _ *http.Request)
 
 // show describes one model as Ollama does.
 func (t *catalog) show(ctx context.Context, c caller, w *reply, r *http.Request) error {
-	body, release, err := t.limits.readBody(c, w, r)
+	body, kept, err := t.limits.readBody(c, w, r)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer kept.Release()
 	end, err := t.limits.decoding.begin(ctx, c.share(), len(body))
 	if err != nil {
 		return err

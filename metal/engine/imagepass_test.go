@@ -8,7 +8,7 @@ import (
 )
 
 // TestAPromptThatWaitsForAnImageLeavesTheStepToOthers: it would keep its turn, and its tokens would be
-// computed for nobody, in each step until its image is there. So would those of the first prompt of all.
+// computed by no step, in each step until its image is there. So would those of the first prompt of all.
 func TestAPromptThatWaitsForAnImageLeavesTheStepToOthers(t *testing.T) {
 	const tokens = 64
 	for name, waits := range map[string]batch.ID{"the first prompt": 1, "one that may pass it": 2} {
