@@ -49,6 +49,7 @@ func (s *Scheduler) next() int {
 		return -1
 	}
 	patient := s.patient()
+	last := len(s.running)+1 >= s.limits.Sequences // a large request takes no other place, if it fits
 	room, best := s.freeBlocks-s.reserve(s.running), -1
 	if at := slices.Index(s.waiting, s.favored); at >= 0 && s.blocksFor(s.favored.known) <= room {
 		return at
@@ -58,7 +59,7 @@ func (s *Scheduler) next() int {
 		case best >= 0 && r.priority < s.waiting[best].priority:
 			return best
 		case s.blocksFor(r.known) > room, s.resting(r.tenant), s.mustFollow(r, patient):
-		case best < 0, s.before(r, s.waiting[best]):
+		case best < 0, last && r.tenant.before(s.waiting[best].tenant), !last && s.before(r, s.waiting[best]):
 			best = i
 		}
 	}
@@ -68,15 +69,17 @@ func (s *Scheduler) next() int {
 // before reports whether a request is admitted before another: by tenant, but while small ones are spared
 // they are before large ones.
 func (s *Scheduler) before(r, o *request) bool {
-	if s.plans < s.spared && (s.large(r, o) || s.large(o, r)) {
+	if s.worked < s.spared && (s.large(r, o) || s.large(o, r)) {
 		return s.large(o, r)
 	}
 	return r.tenant.before(o.tenant)
 }
 
-// large reports whether a request takes the place of several of another tenant.
+// large reports whether a request may take the place of several of another tenant: it has more than its part
+// of the cache.
 func (s *Scheduler) large(r, o *request) bool {
-	return r.tenant != o.tenant && s.blocksFor(r.known) > 2*s.blocksFor(o.known)
+	blocks := s.blocksFor(r.known)
+	return r.tenant != o.tenant && blocks > 2*s.blocksFor(o.known) && blocks > s.blocksFor(s.limits.CacheTokens)/s.limits.Sequences
 }
 
 // resting reports whether a tenant gave way so lately that another request of it, in the last place, would

@@ -22,7 +22,8 @@
 // computed or after it has generated enough that the work of computing it again is
 // small, within a bound, or was idle for as long. After a longer turn the only request of a tenant gives way, too.
 // For a while one that gave way leaves one place to others. After a large request for which small ones of
-// another tenant waited these have a longer turn: they are first, and give way one at a time.
+// another tenant waited these have a longer turn: they are first, except in the last place, and give way one
+// at a time.
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
 // prompts with fewer remaining tokens or of a higher priority may take half of each
@@ -52,6 +53,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // Errors that callers test for.
@@ -167,9 +169,9 @@ type Scheduler struct {
 	paused           bool
 	// favored is a waiting request that others gave way to; the next Admit takes it first.
 	favored *request
-	// spared is the plan before which small requests are spared: no two of a tenant give way to one, and they
-	// are admitted before large ones.
-	spared int64
+	// worked is how long all steps took, each at least sparedStep. Before it is spared, small requests are
+	// spared: no two of a tenant give way to one, and they are admitted before large ones, except in the last place.
+	worked, spared time.Duration
 	// head is the prompt that advances first, and headStart the prefilled of its
 	// tenant when it was chosen.
 	head      *request
@@ -290,6 +292,7 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 	}
 	s.excess = max(0, s.excess)
 	s.plans++
+	s.worked += sparedStep
 	return step
 }
 

@@ -3,6 +3,7 @@ package batch
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 const (
@@ -12,6 +13,9 @@ const (
 	// onlyTurns is how many turns the only request of a tenant generates before it gives way. In as many
 	// plans a tenant that gave way rests, and small requests are spared.
 	onlyTurns = 16
+	// sparedStep is how long a step takes at most that counts as one plan while small requests are spared. One
+	// with prompts may take many times as long, and large requests wait meanwhile.
+	sparedStep = 55 * time.Millisecond
 )
 
 // tenant counts the requests of one tenant.
@@ -125,11 +129,15 @@ func (s *Scheduler) long() int64 { return int64(onlyTurns * s.limits.Turn) }
 // spare begins a longer turn of small requests if a large one stops running that they waited for. Another
 // one then passes before the next such turn: both have half of the time if large ones come again and again.
 func (s *Scheduler) spare(r *request) {
-	if r.large && s.plans >= s.spared+s.long() {
-		s.spared = s.plans + s.long()
+	long := time.Duration(s.long()) * sparedStep
+	if r.large && s.worked >= s.spared+long {
+		s.spared = s.worked + long
 	}
 	r.large = false
 }
+
+// Took records how long a step took. Without that, each counts as a short one.
+func (s *Scheduler) Took(step time.Duration) { s.worked += max(0, step-sparedStep) }
 
 // victims returns the requests that Yield preempts, and the one that they give way to.
 func (s *Scheduler) victims() (victims []*request, favored *request) {
@@ -234,7 +242,7 @@ func (g *yielding) find() bool {
 // most, of those the one of the lowest priority, and then the one that has computed the
 // least. It is -1 if none has had its turn, or if these are spared.
 func (g *yielding) victim() int {
-	best, spared := -1, g.s.plans < g.s.spared
+	best, spared := -1, g.s.worked < g.s.spared
 	for i, r := range g.running {
 		if r.priority > g.priority && !g.patient || spared && g.count[r.tenant] < r.tenant.running || r.done() || r.turn < g.s.turn(r, g.count[r.tenant] < 2, g.patient) {
 			continue

@@ -201,6 +201,7 @@ func (l *loop) record(f *inflightStep) {
 	took := f.duration(l.completed, now, l.inflight)
 	l.completed = now
 	l.blocks.side.stepped(took)
+	l.sched.Took(took)
 	if l.encoder != nil {
 		l.encoder.side.stepped(took)
 	}
