@@ -36,6 +36,8 @@ type prefixCache struct {
 	// blockTokens is how many tokens the back end takes at a time, of tokenBytes each.
 	blockTokens int
 	tokenBytes  int64
+	// stateBytes is the size of the state after this many tokens.
+	stateBytes func(tokens int) int64
 	// extra is the part of the budget that does not depend on requests. Unless lending is
 	// set, it is all of it: else the promised KV that no request holds is lent to the
 	// prefix cache.
@@ -83,7 +85,7 @@ func newPrefixCache(o Options, m *loadedModel, shared [][]int32) *prefixCache {
 		below = o.Below(origin)
 	}
 	p := &prefixCache{
-		shape: m.shape, origin: origin, blockTokens: m.blockTokens, tokenBytes: m.cache.SliceBytes(1),
+		shape: m.shape, origin: origin, blockTokens: m.blockTokens, tokenBytes: m.cache.SliceBytes(1), stateBytes: m.cache.StateBytes,
 		extra: o.CacheMemory, lending: o.PrefixCache, stop: func() {}, shared: shared, reads: share.NewTurns(maxReads),
 		common: kv.Root(origin, kv.Salt{Tenant: "shared/" + o.SharedScope}),
 	}
@@ -232,8 +234,8 @@ func (p *prefixCache) lookup(ctx context.Context, s *sequence) (cached int) {
 		_, ok := p.ram.Size(k)
 		return ok
 	})
-	for _, key := range s.prefix.chain.Under(s.tokens, point) {
-		if err := p.fetch(ctx, s.owner, key); err != nil {
+	for i, key := range s.prefix.chain.Under(s.tokens, point) {
+		if err := p.fetch(ctx, s.owner, key, p.sizeUnder(point, i)); err != nil {
 			break
 		}
 		p.pin(s, key)
@@ -241,8 +243,16 @@ func (p *prefixCache) lookup(ctx context.Context, s *sequence) (cached int) {
 	return s.prefix.chain.Find(s.tokens, len(s.tokens)-1, p.ram.Has).Tokens
 }
 
+// sizeUnder is the size of a block under a point, by its index: full ones come before that of a state.
+func (p *prefixCache) sizeUnder(point kv.Point, i int) int64 {
+	if i < point.Blocks && !p.shape.Bare {
+		return int64(p.shape.Block) * p.tokenBytes
+	}
+	return int64(point.Tokens%p.shape.Block)*p.tokenBytes + p.stateBytes(point.Tokens)
+}
+
 // fetch reads a block of the tier under this one into memory if it is not there.
-func (p *prefixCache) fetch(ctx context.Context, tenant string, key kv.Key) error {
+func (p *prefixCache) fetch(ctx context.Context, tenant string, key kv.Key, bytes int64) error {
 	if p.ram.Has(key) {
 		return nil
 	}
@@ -250,7 +260,7 @@ func (p *prefixCache) fetch(ctx context.Context, tenant string, key kv.Key) erro
 		return err
 	}
 	defer p.reads.Give(tenant)
-	return p.ram.Fetch(ctx, key)
+	return p.ram.Fetch(ctx, key, bytes)
 }
 
 // pin keeps a block for a sequence.

@@ -34,7 +34,7 @@ func TestPrefixesOnDiskAreReadInTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const block, blocks, requests = 16, 4, 32
 		tier := &gatedTier{Fake: kvtest.NewFake(), gate: make(chan struct{})}
-		p := &prefixCache{shape: kv.Shape{Block: block}, ram: kv.NewMemory(1<<30, tier), reads: share.NewTurns(maxReads)}
+		p := &prefixCache{shape: kv.Shape{Block: block}, tokenBytes: 4, ram: kv.NewMemory(1<<30, tier), reads: share.NewTurns(maxReads)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := map[string]*atomic.Int64{"hog": {}, "victim": {}}
 		look := func(tenant string, seed int32) {

@@ -13,16 +13,17 @@ type fetch struct {
 	err  error
 }
 
-// Fetch copies a block from the lower tier if there is room for it. Callers that want the same
-// block share one copy: each of their own would take the room of blocks of others.
-func (m *Memory) Fetch(ctx context.Context, key Key) error {
+// Fetch copies a block of n bytes from the lower tier if there is room for it; one of another size is
+// damaged. Callers that want the same block share one copy: each of their own would take the room of blocks of
+// others.
+func (m *Memory) Fetch(ctx context.Context, key Key, n int64) error {
 	for {
 		running, first := m.beginFetch(key)
 		switch {
 		case running == nil:
 			return nil
 		case first:
-			return m.fetch(ctx, key, running)
+			return m.fetch(ctx, key, n, running)
 		}
 		select {
 		case <-running.done:
@@ -52,7 +53,7 @@ func (m *Memory) beginFetch(key Key) (running *fetch, first bool) {
 }
 
 // fetch copies a block for all that wait for it.
-func (m *Memory) fetch(ctx context.Context, key Key, f *fetch) (err error) {
+func (m *Memory) fetch(ctx context.Context, key Key, n int64, f *fetch) (err error) {
 	defer func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -63,11 +64,14 @@ func (m *Memory) fetch(ctx context.Context, key Key, f *fetch) (err error) {
 	if m.lower == nil {
 		return ErrAbsent
 	}
-	n, ok := m.lower.Size(key)
+	size, ok := m.lower.Size(key)
 	if !ok {
 		return ErrAbsent
 	}
-	saved, err := m.make(key, n, func(dst []byte) error { return m.lower.Read(ctx, key, dst) }, false)
+	saved, err := Dropped, fmt.Errorf("a block of %d bytes, want %d: %w", size, n, ErrCorrupt)
+	if size == n {
+		saved, err = m.make(key, n, func(dst []byte) error { return m.lower.Read(ctx, key, dst) }, false)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {

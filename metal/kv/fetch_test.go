@@ -60,7 +60,7 @@ func TestRequestsThatFetchOneBlockShareIt(t *testing.T) {
 					ctx = first
 				}
 				all.Go(func() {
-					if err := m.Fetch(ctx, key); err != nil && errors.Is(err, c.err) {
+					if err := m.Fetch(ctx, key, 1<<20); err != nil && errors.Is(err, c.err) {
 						failed.Add(1)
 					} else if err != nil && ctx != first {
 						t.Errorf("%s: %v", c.name, err)
@@ -95,15 +95,32 @@ func TestABlockThatWasEvictedIsFetchedFromNowhere(t *testing.T) {
 	m := NewMemory(1<<20, nil)
 	defer m.Close(t.Context())
 	key := Root(Origin{}, Salt{})
-	if m.Put(key, []byte("x")) != Held || m.Fetch(t.Context(), key) != nil {
+	if m.Put(key, []byte("x")) != Held || m.Fetch(t.Context(), key, 1) != nil {
 		t.Fatal("the block is not there")
 	}
 	m.Clear()
 	running, first := m.beginFetch(key) // as Fetch does once it has seen the block
-	if err := m.fetch(t.Context(), key, running); !first || !errors.Is(err, ErrAbsent) {
+	if err := m.fetch(t.Context(), key, 1, running); !first || !errors.Is(err, ErrAbsent) {
 		t.Errorf("%v, want %v", err, ErrAbsent)
 	}
-	if err := m.Fetch(t.Context(), key); !errors.Is(err, ErrAbsent) {
+	if err := m.Fetch(t.Context(), key, 1); !errors.Is(err, ErrAbsent) {
 		t.Errorf("%v, want %v", err, ErrAbsent)
+	}
+}
+
+// TestABlockOfAnotherSizeIsDamaged: it is neither read nor kept.
+func TestABlockOfAnotherSizeIsDamaged(t *testing.T) {
+	low := &slowTier{gate: make(chan struct{})}
+	close(low.gate)
+	m := NewMemory(4<<20, low)
+	defer m.Close(t.Context())
+	key := Root(Origin{}, Salt{}).Next([]int32{1})
+	for _, n := range []int64{0, 1<<20 - 1, 1<<20 + 1} {
+		if err := m.Fetch(t.Context(), key, n); !errors.Is(err, ErrCorrupt) || m.Has(key) {
+			t.Errorf("a block of a MiB in place of %d bytes: %v", n, err)
+		}
+	}
+	if s := m.Stats(); low.reads.Load() != 0 || s.Damaged != 3 {
+		t.Errorf("%d blocks were read, %+v", low.reads.Load(), s)
 	}
 }

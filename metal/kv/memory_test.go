@@ -327,7 +327,7 @@ func TestEvictedBlockIsWrittenOnce(t *testing.T) {
 	if got := below.Puts(); !slices.Equal(got, []kv.Key{kvtest.KeyOf(1), kvtest.KeyOf(2)}) {
 		t.Errorf("%d blocks were written, want 1 and 2", len(got))
 	}
-	if err := m.Fetch(t.Context(), kvtest.KeyOf(1)); err != nil {
+	if err := m.Fetch(t.Context(), kvtest.KeyOf(1), 100); err != nil {
 		t.Fatal(err)
 	}
 	put(5)
@@ -551,7 +551,7 @@ func TestFetchBringsWhatLiesBelow(t *testing.T) {
 	for i := range 4 {
 		below.Put(kvtest.KeyOf(i), kvtest.Payload(i, 100))
 	}
-	if err := m.Fetch(t.Context(), kvtest.KeyOf(0)); err != nil || !m.Has(kvtest.KeyOf(0)) {
+	if err := m.Fetch(t.Context(), kvtest.KeyOf(0), 100); err != nil || !m.Has(kvtest.KeyOf(0)) {
 		t.Errorf("Fetch: %v", err)
 	}
 	v, err := m.View(kvtest.KeyOf(0))
@@ -560,14 +560,14 @@ func TestFetchBringsWhatLiesBelow(t *testing.T) {
 	}
 	defer v.Close()
 	below.Damage(kvtest.KeyOf(1))
-	if err := m.Fetch(t.Context(), kvtest.KeyOf(1)); !errors.Is(err, kv.ErrCorrupt) || m.Has(kvtest.KeyOf(1)) {
+	if err := m.Fetch(t.Context(), kvtest.KeyOf(1), 100); !errors.Is(err, kv.ErrCorrupt) || m.Has(kvtest.KeyOf(1)) {
 		t.Errorf("a damaged block: %v", err)
 	}
-	if err := m.Fetch(t.Context(), kvtest.KeyOf(9)); !errors.Is(err, kv.ErrAbsent) {
+	if err := m.Fetch(t.Context(), kvtest.KeyOf(9), 100); !errors.Is(err, kv.ErrAbsent) {
 		t.Errorf("a block that is nowhere: %v", err)
 	}
 	m.Resize(page) // which is being read
-	if err := m.Fetch(t.Context(), kvtest.KeyOf(2)); !errors.Is(err, kv.ErrAbsent) {
+	if err := m.Fetch(t.Context(), kvtest.KeyOf(2), 100); !errors.Is(err, kv.ErrAbsent) {
 		t.Errorf("a block that has no room: %v", err)
 	}
 	if s := m.Stats(); s.Fetched != 1 || s.Damaged != 1 || s.Bytes != page {
