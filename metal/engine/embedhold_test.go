@@ -279,3 +279,36 @@ func TestTextsWhoseClientsLeaveTakeTurns(t *testing.T) {
 		}
 	}
 }
+
+// TestATextUnderWayIsComputedNextToShortOnesOfItsTenant: a client that always had short ones kept its long text
+// under way, and all of other tenants that had no room next to it waiting. Half of the time is left to the short ones.
+func TestATextUnderWayIsComputedNextToShortOnesOfItsTenant(t *testing.T) {
+	loop := countPasses(t)
+	for _, short := range []int{1, 8, 100} {
+		l := loop(2 * textContext)
+		for range 25 {
+			l.ask("hog", textContext-1)
+		}
+		l.step()
+		for range 4 {
+			l.ask("hog", short)
+		}
+		long := l.ask("other", textContext-1)
+		tokens := 0 // of the short ones
+		for long.begun == 0 && l.passes < 10_000 {
+			for _, r := range l.step() {
+				if n := r.inputs[0].Len(); n == short {
+					l.ask("hog", n)
+					tokens += max(n, l.least)
+				}
+			}
+		}
+		parts := textContext / l.opts.Backend.Chunk()
+		if most := 2 * (2 + shortPasses) * parts; long.begun == 0 || l.passes > most {
+			t.Errorf("next to short texts of %d tokens, a long one of %d parts ends after %d passes, want at most %d", short, parts, l.passes, most)
+		}
+		if tokens < textContext/2 {
+			t.Errorf("%d tokens of short texts of %d are computed meanwhile, want %d", tokens, short, textContext/2)
+		}
+	}
+}

@@ -4,10 +4,15 @@ package engine
 // only as many inputs as sequences were promised, but reads all weights.
 const shortPasses = 8
 
+// tinyTexts of a tenant come at most before the next part of its text under way that others wait for: each takes
+// an encoder, too, more time than its tokens.
+const tinyTexts = 32
+
 // embedTurns decides whose inputs a pass computes: those of the tenant for which the fewest
 // tokens were computed, and of its requests the one with the fewest. One that comes later
 // begins with the share of each, so that it neither waits for the others nor they for it: if it began
 // with the fewest, tenants that come and go would always have these, and lists would never end.
+// A text that is under way while others wait for its memory has half of the tokens of its tenant.
 // The zero value is ready to use; it belongs to the loop.
 type embedTurns struct {
 	// least is how many tokens an input counts as at least.
@@ -17,6 +22,8 @@ type embedTurns struct {
 	tenants  map[string]*embedTenant
 	// share is what each tenant would have had of all computed tokens if it had been there.
 	share float64
+	// awaited: a text waits for memory of those under way.
+	awaited bool
 }
 
 // embedTenant is a tenant with requests.
@@ -25,6 +32,9 @@ type embedTenant struct {
 	requests int
 	// share is what each of its requests would have had of its tokens.
 	share float64
+	// part is how many tokens the last part of its text under way had. Its other requests have that many, of
+	// which others are left, before the next part if that is awaited.
+	part, others int
 	turn
 }
 
@@ -78,6 +88,9 @@ func (e *embedding) before(other *embedding) bool {
 	if a, b := e.of.tokens(), other.of.tokens(); a != b {
 		return a < b
 	}
+	if under := e.walk != nil; e.of == other.of && e.of.all.awaited && under != (other.walk != nil) {
+		return under == (e.of.others <= 0)
+	}
 	return e.of == other.of && e.turn.tokens() < other.turn.tokens()
 }
 
@@ -103,6 +116,11 @@ func (e *embedding) count(tokens int) {
 	t.computed += tokens
 	t.share += float64(tokens) / float64(t.requests)
 	t.all.share += float64(tokens) / float64(len(t.all.tenants))
+	if e.walk != nil {
+		t.part, t.others = tokens, tokens
+	} else {
+		t.others -= max(tokens, t.part/tinyTexts)
+	}
 }
 
 // cost is how many tokens an input counts as.

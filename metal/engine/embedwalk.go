@@ -39,8 +39,9 @@ func (l *embedLoop) held() (blocks int) {
 // pass of short ones next to all of those under way. If a long one began before the next, that
 // might never have room. A short one waits until the cache has room for it now: the long ones
 // do not grow while it is computed. An encoder has memory for one long input. One alone never
-// waits.
+// waits. It also notes whether one waits that would not without those under way.
 func (l *embedLoop) hold(held int) {
+	l.awaited = false
 	under := map[*embedTenant]bool{}
 	blocks := 0 // that long inputs take in the end
 	for _, r := range l.requests {
@@ -59,6 +60,7 @@ func (l *embedLoop) hold(held int) {
 		}
 		if next := (passInput{r, r.begun}); !l.long(next) {
 			r.waits = l.full(1, held+l.blocks(next.tokens()))
+			l.awaited = l.awaited || r.waits
 			continue
 		}
 		if r.waits = true; !under[r.of] && (due == nil || r.before(due)) {
@@ -68,6 +70,7 @@ func (l *embedLoop) hold(held int) {
 	if due != nil {
 		blocks += l.blocks(due.inputs[due.begun].Len()) + l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
 		due.waits = l.encodes() || l.full(1, blocks)
+		l.awaited = l.awaited || due.waits
 	}
 }
 
