@@ -26,35 +26,55 @@ const (
 
 const (
 	// lingerMin and lingerMax bound how long a rejected request counts as in flight: as long
-	// as an answer takes on average. That of a refused one counts for at most lingerRefused: its
+	// as an answer usually takes. That of a refused one counts for at most lingerRefused: its
 	// replica may serve again soon.
 	lingerMin     = 500 * time.Millisecond
 	lingerMax     = 10 * time.Second
 	lingerRefused = backoffMax
 	// maxLinger bounds how many of them count at a replica.
 	maxLinger = 64
-	// answerWeight is the weight of earlier answers in that average.
+	// answerWeight is the weight of earlier answers in the average of a replica.
 	answerWeight = 8
+	// fastest is how many times faster than others a replica may be: one whose answers take less
+	// than that on average may send no answers at all, and attract the more requests.
+	fastest = 4
 )
 
 // answered counts the time of an answer.
-func (l *modelLoad) answered(took time.Duration) {
+func (l *replicaLoad) answered(took time.Duration) {
 	if l.answer == 0 {
 		l.answer = took
 	}
 	l.answer += (took - l.answer) / answerWeight
 }
 
-// linger returns how long a rejected or refused request counts.
-func (l *modelLoad) linger(how Outcome) time.Duration {
+// usualAnswer returns how long an answer takes at half of the replicas of a model; 0 if unknown.
+// It is no average over all: one replica could change that at will.
+func (s *slots) usualAnswer(endpoints []route.Endpoint) time.Duration {
+	var all []time.Duration
+	for _, e := range endpoints {
+		if l := s.replicas[e.Replica]; l != nil && l.answer > 0 {
+			all = append(all, l.answer)
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// lingerFor returns how long a rejected or refused request counts where an answer usually takes
+// that long.
+func lingerFor(how Outcome, usual time.Duration) time.Duration {
 	longest := lingerMax
 	if how == OutcomeRefused {
 		longest = lingerRefused
 	}
-	if l.answer == 0 {
+	if usual == 0 {
 		return longest
 	}
-	return min(max(l.answer, lingerMin), longest)
+	return min(max(usual, lingerMin), longest)
 }
 
 // usualRejections returns how many rejected requests count at half of the replicas that get
@@ -96,17 +116,47 @@ func (q *queue) ended(l *Lease, r *Request, how Outcome) (eject bool) {
 	if rejected || q.slots.rejected.Any(r.Owner) {
 		eject = q.slots.rejected.Ended(r.Owner, l.Replica, rejected, uidsOf(l.Model.Endpoints()), now) || eject
 	}
+	at := q.slots.replicas[l.Replica]
+	if at == nil {
+		return eject
+	}
 	if rejected {
-		q.linger(l.Model, q.slots.replicas[l.Replica], model.linger(how))
-	} else {
-		model.answered(now.Sub(l.began))
+		q.linger(l.Model, at, lingerFor(how, q.slots.usualAnswer(l.Model.Endpoints())))
+		return eject
+	}
+	took := now.Sub(l.began)
+	at.answered(took)
+	if least := q.slots.usualAnswer(l.Model.Endpoints()) / fastest; at.answer < least && took < least {
+		q.lingerBrief(at, r.Owner, model.tenants[r.Owner], min(least-took, lingerMax))
 	}
 	return eject
 }
 
+// lingerBrief counts an answer for a while in the choice of a replica. Of one tenant count as many
+// as it has in flight, and one: a tenant that asks for short answers makes no replica busier than
+// long ones would. The lock is held.
+func (q *queue) lingerBrief(at *replicaLoad, tenant string, inFlight int, forTime time.Duration) {
+	if at.brief >= maxLinger || at.briefOf[tenant] > inFlight {
+		return
+	}
+	if at.briefOf == nil {
+		at.briefOf = map[string]int{}
+	}
+	at.brief++
+	at.briefOf[tenant]++
+	time.AfterFunc(forTime, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		at.brief--
+		if at.briefOf[tenant]--; at.briefOf[tenant] == 0 {
+			delete(at.briefOf, tenant)
+		}
+	})
+}
+
 // linger counts a rejected request for a while. The lock is held.
 func (q *queue) linger(m *route.Model, at *replicaLoad, forTime time.Duration) {
-	if at == nil || at.rejected >= maxLinger {
+	if at.rejected >= maxLinger {
 		return
 	}
 	at.rejected++

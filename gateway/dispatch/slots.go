@@ -57,6 +57,9 @@ type replicaLoad struct {
 	rejected int // requests that it rejected a moment ago, see linger
 	total    uint64
 	used     time.Time
+	answer   time.Duration  // how long an answer takes, on average
+	brief    int            // answers that count for longer than they took, see lingerBrief
+	briefOf  map[string]int // of them, by tenant
 }
 
 // modelLoad counts the requests that this gateway received for a deployment.
@@ -69,7 +72,6 @@ type modelLoad struct {
 	tenants  map[string]int            // in flight, by tenant
 	budgets  map[string]*health.Budget // of retries, by tenant
 	seq      uint64                    // requests that received a slot
-	answer   time.Duration             // how long an answer takes, on average
 }
 
 // add counts the slots of a request that begins (n > 0) or ends (n < 0).
@@ -122,7 +124,7 @@ func (s *slots) choose(r *Request, now time.Time) (c choice, ok bool) {
 	guest, usual := s.guest(r), s.usualRejections(endpoints, loads)
 	for i, e := range endpoints {
 		rejected := loads[i].more(usual)
-		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
+		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Brief: loads[i].brief, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
 			Max: s.limit(e, loads[i], rejected, guest), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	s.suspectOutliers(r, endpoints, candidates, now)

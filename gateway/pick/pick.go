@@ -30,6 +30,9 @@ type Candidate struct {
 	// Rejected counts requests that it rejected a moment ago. They count as in flight: a replica
 	// that rejects at once would be the least busy, and attract more.
 	Rejected int
+	// Brief counts answers that ended a moment ago, at a replica whose answers are far shorter than
+	// those of others. They count as in flight in a comparison, and take no slot.
+	Brief int
 	// Total counts all requests that this gateway ever sent there.
 	Total uint64
 	// Excluded: it has already failed this request.
@@ -52,10 +55,11 @@ const coldCost = 4
 
 // busy returns the load that candidates are compared by.
 func (c Candidate) busy() int {
+	busy := c.InFlight + c.Rejected + c.Brief
 	if c.Cold {
-		return c.InFlight + c.Rejected + coldCost
+		busy += coldCost
 	}
-	return c.InFlight + c.Rejected
+	return busy
 }
 
 // full reports whether the candidate is at its limit.
@@ -177,7 +181,7 @@ func home(candidates []Candidate, p Prefix) (int, bool) {
 		if c.Suspect || c.Retiring {
 			continue
 		}
-		total += c.InFlight
+		total += c.InFlight + c.Brief
 		usable = append(usable, i)
 	}
 	replicas := len(usable)
