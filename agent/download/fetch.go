@@ -55,7 +55,8 @@ type Target struct {
 	// stays: access may still be granted.
 	Header func(http.Header) (http.Header, error)
 	// Gained is called with the number of bytes that arrive over the network, and with 0
-	// every few seconds between attempts and until a request is answered; may be nil.
+	// every few seconds between attempts, while a partial file is hashed, and until a request is
+	// answered; may be nil.
 	Gained func(n int)
 	// Dropped is called with the size of the partial file before it is removed or emptied, after
 	// which its bytes are still to be written; may be nil.
@@ -202,6 +203,17 @@ func (t Target) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// counting counts the time until the function that it returns is called.
+func (t Target) counting(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var counting sync.WaitGroup
+	counting.Go(func() { _ = t.pause(ctx, math.MaxInt64) }) // it ends with ctx
+	return func() {
+		cancel()
+		counting.Wait()
+	}
+}
+
 // attempt is one attempt to fetch a target.
 type attempt struct {
 	f      *Fetcher
@@ -264,7 +276,8 @@ func (a *attempt) open() (File, error) {
 }
 
 // resumeFrom hashes the file of an earlier attempt, if it was for this target, or of an
-// earlier call that completed it, which left no notes.
+// earlier call that completed it, which left no notes. It continues after the bytes that have been
+// hashed: a source may end each attempt after a byte, and the time of a turn while this hashes.
 func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	a.sum = sha256.New()
 	n := readNotes(a.t)
@@ -276,13 +289,13 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	if !whole && !n.match(a.t) || size > a.t.Bytes {
 		return newNotes(a.t), a.restart()
 	}
-	if a.last.sum != nil && a.last.done == size && size > 0 { // it hashed what it wrote: a source may end each attempt after a byte
-		a.sum, a.done = a.last.sum, size
-		return n, nil
+	if a.last.sum != nil && a.last.done <= size {
+		a.sum, a.done = a.last.sum, a.last.done
 	}
-	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
+	if _, err := a.file.Seek(a.done, io.SeekStart); err != nil {
 		return n, DiskError(err, "read")
 	}
+	defer a.t.counting(ctx)()
 	buf := make([]byte, copyBytes)
 	for a.done < size {
 		if ctx.Err() != nil {
@@ -347,11 +360,7 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 
 // request requests the target's URL. The time until it is answered counts, with that for a login.
 func (a *attempt) request(ctx context.Context, header http.Header) (_ *http.Response, err error) {
-	waiting, answered := context.WithCancel(ctx)
-	var counting sync.WaitGroup
-	defer counting.Wait()
-	defer answered()
-	counting.Go(func() { _ = a.t.pause(waiting, math.MaxInt64) }) // it ends with waiting
+	defer a.t.counting(ctx)()
 	if a.t.Header != nil {
 		if header, err = a.t.Header(header); err != nil {
 			return nil, err

@@ -47,9 +47,11 @@ type objectStore struct {
 	// trash is held while an entry of the trash is removed.
 	trash sync.Mutex
 
-	// mu guards entries.
+	// mu guards the fields after it.
 	mu      sync.Mutex
 	entries map[string]entry
+	// hashed are the hashes of the files of partial downloads, by their folder and name.
+	hashed map[string]map[string]*download.Hashed
 }
 
 // entry describes the weights of one digest, as record.json stores it.
@@ -94,7 +96,7 @@ func openObjects(dir string, log logr.Logger, fault func(string)) (*objectStore,
 	if err != nil {
 		return nil, err
 	}
-	s := &objectStore{dir: abs, root: root, log: log, fault: fault, entries: map[string]entry{}}
+	s := &objectStore{dir: abs, root: root, log: log, fault: fault, entries: map[string]entry{}, hashed: map[string]map[string]*download.Hashed{}}
 	if err := s.scan(); err != nil {
 		root.Close()
 		return nil, err
@@ -424,8 +426,27 @@ func foldersOf(rec model.Record, dir string) []string {
 	return append(out, dir)
 }
 
+// hashedOf returns the hashes of the files of a partial download, for the one that continues it. A
+// source may deny the rest of a large file again and again.
+func (s *objectStore) hashedOf(name string) map[string]*download.Hashed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hashed[name] == nil {
+		s.hashed[name] = map[string]*download.Hashed{}
+	}
+	return s.hashed[name]
+}
+
+// forgetHashed forgets the hashes of a partial download that is gone.
+func (s *objectStore) forgetHashed(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.hashed, name)
+}
+
 // dropPartial removes a partial download.
 func (s *objectStore) dropPartial(name string) error {
+	s.forgetHashed(name)
 	if err := s.root.RemoveAll(path.Join(partialDir, name)); err != nil {
 		return fmt.Errorf("remove part file: %w", err)
 	}
@@ -443,6 +464,9 @@ func (s *objectStore) prunePartials(stay map[string]bool) error {
 			err = errors.Join(err, s.dropPartial(p.Name()))
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.hashed, func(name string, _ map[string]*download.Hashed) bool { return !stay[name] })
 	return err
 }
 

@@ -55,7 +55,7 @@ type copies struct {
 
 	waited time.Duration               // for peers, without a slot
 	busy   time.Duration               // for peers that turned out to be busy
-	hashed map[string]*download.Hashed // of the files that are begun, by name
+	hashed map[string]*download.Hashed // of the files that are begun, by name, also by an earlier download
 	silent bool                        // the source could not be asked: it is not asked again
 
 	// The peers to ask and the slot of this turn, and whether it has a file already.
@@ -64,7 +64,7 @@ type copies struct {
 	begun bool
 }
 
-// keep gives each file the hash of an earlier turn that began it.
+// keep gives each file the hash of an earlier turn, or download, that began it.
 func (c *copies) keep(targets []download.Target) {
 	for i := range targets {
 		if c.hashed[targets[i].Name] == nil {

@@ -278,7 +278,7 @@ func changed(rec model.Record, how string) error {
 // object store. It takes several turns if its source is slow and others wait, or if
 // its peers are busy.
 func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string, error) {
-	c := &copies{Store: s, rec: rec, hashed: map[string]*download.Hashed{}}
+	c := &copies{Store: s, rec: rec, hashed: s.objects.hashedOf(f.partial())}
 	for {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 		c.ask(ctx)
@@ -326,6 +326,7 @@ func (s *Store) fetchInTurn(ctx context.Context, f *sharedDownload, rec want, c 
 	if err != nil {
 		return "", download.DiskError(err, "store")
 	}
+	s.objects.forgetHashed(f.partial())
 	return path, nil
 }
 
