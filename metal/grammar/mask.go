@@ -316,10 +316,12 @@ func (t *Table) uniform(s *state) *state {
 	var all *state
 	for _, way := range safeWays {
 		from := []*state{s}
-		for _, r := range way {
+		for i, r := range way {
 			var to []*state
 			for _, f := range from {
-				to = t.across(f, r, to)
+				if to = t.across(f, r, to); i == len(way)-1 && len(to) > 1 {
+					return nil
+				}
 			}
 			from = to
 		}
@@ -333,12 +335,18 @@ func (t *Table) uniform(s *state) *state {
 	return all
 }
 
+// comparedStates are as many as one unit of work.
+const comparedStates = 16
+
 // across adds the states that the bytes of a range lead to.
 func (t *Table) across(s *state, r byteRange, to []*state) []*state {
 	last := -1
 	for b := int(r.lo); b <= int(r.hi); b++ {
 		if c := t.g.class[b]; int(c) != last {
 			last = int(c)
+			if !t.spend(1 + len(to)/comparedStates) {
+				return to
+			}
 			if next := t.step(s, c); !slices.Contains(to, next) {
 				to = append(to, next)
 			}

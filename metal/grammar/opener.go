@@ -158,13 +158,13 @@ func (s *opener) openObject(o object, here *opening) ([]oneCase, error) {
 // openList opens allOf, anyOf and oneOf.
 func (s *opener) openList(keyword string, list []value, at *spot, here *opening) ([]oneCase, error) {
 	in := at.under(keyword)
-	each := func(use func(cases []oneCase) error) error {
+	each := func(use func(i int, cases []oneCase) error) error {
 		for i, of := range list {
 			cases, err := s.openOne(place{of: of, at: in.under(strconv.Itoa(i))}, here)
 			if err != nil {
 				return err
 			}
-			if err := use(cases); err != nil {
+			if err := use(i, cases); err != nil {
 				return err
 			}
 		}
@@ -172,27 +172,30 @@ func (s *opener) openList(keyword string, list []value, at *spot, here *opening)
 	}
 	if keyword == "allOf" {
 		all := []oneCase{{}}
-		err := each(func(cases []oneCase) (err error) {
+		err := each(func(_ int, cases []oneCase) (err error) {
 			all, err = s.product(all, cases)
 			return err
 		})
 		return all, err
 	}
 	var all []oneCase
-	var alternatives [][]oneCase
-	err := each(func(cases []oneCase) error {
+	alternatives := map[int][]oneCase{}
+	var some []int // those with a case, of which there are at most maxCases: each pair is compared
+	err := each(func(i int, cases []oneCase) error {
 		if len(all)+len(cases) > maxCases {
 			return tooLarge("alternatives of one value", maxCases)
 		}
-		all, alternatives = append(all, cases...), append(alternatives, cases)
+		if len(cases) > 0 {
+			all, alternatives[i], some = append(all, cases...), cases, append(some, i)
+		}
 		return nil
 	})
 	if err != nil || keyword == "anyOf" || s.forgiving {
 		return all, err
 	}
-	for i, cases := range alternatives {
-		for j := range i {
-			if !s.apartAll(alternatives[j], cases) {
+	for n, i := range some {
+		for _, j := range some[:n] {
+			if !s.apartAll(alternatives[j], alternatives[i]) {
 				return nil, s.unsupported("oneOf", at, "alternatives %d and %d may both match the same value; use anyOf, or add a const that distinguishes them", j, i)
 			}
 		}
