@@ -70,6 +70,17 @@ func (b *books) charged() int64 {
 	return sum
 }
 
+// chargedIn is how many bytes the engines of a namespace may still write.
+func (b *books) chargedIn(n blocks.Namespace) int64 {
+	var sum int64
+	for a := range b.accounts {
+		if a.namespace == n {
+			sum += a.charge()
+		}
+	}
+	return sum
+}
+
 // backlog is by how many bytes the limit is exceeded, which happens when it
 // falls: blocks are evicted gradually, and nothing is granted before.
 func (b *books) backlog() int64 { return max(0, b.index.Total()+b.charged()-b.limit()) }

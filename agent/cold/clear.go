@@ -40,7 +40,7 @@ func (w *Owner) end(a *account) {
 		w.sweep(w.dir(a.namespace))
 	}
 	if err == nil && !w.hurried.left() {
-		err = w.rescan(a.namespace)
+		err = w.rescan(a.namespace, a.charge(), w.books.chargedIn(a.namespace)-a.charge())
 	}
 	if w.hurried.left() {
 		if first {
@@ -175,7 +175,7 @@ func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
 			defer delete(w.origins, n) // it says where the namespace lies
 		}
 	}
-	err = errors.Join(err, w.rescan(n))
+	err = errors.Join(err, w.rescan(n, 0, 0))
 	for a, changed := range w.books.accounts {
 		if a.namespace != n || a.ending {
 			continue

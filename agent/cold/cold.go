@@ -62,7 +62,7 @@ type Owner struct {
 	work    chan struct{}
 	books   *books
 	origins map[blocks.Namespace]kv.Origin
-	listed  int // files that are no blocks, by the scan that runs
+	listing listing // of the scan that runs
 	// weighed is the most space that was free or the cache's since the folders were weighed.
 	weighed int64
 	// hurried bounds what is removed at once; nil: nothing does.
@@ -91,7 +91,7 @@ func Open(o Options) (*Owner, error) {
 		return nil, fmt.Errorf("scan cache %s: %w", o.Dir, err)
 	}
 	w.measure()
-	for w.evict(w.books.limit(), blocks.MaxUnlinks) > 0 {
+	for w.evict(w.books.limit(), giveFiles) > 0 {
 	}
 	for w.remove(w.books.crowded(&account{}, giveFiles, w.opt.Now())) > 0 {
 	}

@@ -143,7 +143,9 @@ func (w *Owner) clearAway(folder string) {
 		if w.hurried.left() {
 			return
 		}
-		if err = errors.Join(err, w.rescan(n)); err != nil {
+		if err = errors.Join(err, w.rescan(n, 0, w.books.chargedIn(n))); w.hurried.left() {
+			return
+		} else if err != nil {
 			w.problem("Failed to clean up what an engine left in the cache", err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,10 +30,40 @@ type found struct {
 	used  time.Time
 }
 
+// listing bounds what one look at the folders of engines takes into the books.
+type listing struct {
+	// foreign is how many files that are no blocks may still be listed.
+	foreign int
+	// blocks is how many blocks may still be listed, and bytes how much more than is known they may take.
+	blocks int
+	bytes  int64
+	// left is how much further blocks may take that stay and are not listed: engines may report them.
+	left int64
+}
+
+// takes reports whether a block that takes that many bytes more than is known may be listed.
+func (l *listing) takes(more int64) bool {
+	if l.blocks <= 0 || more > l.bytes {
+		return false
+	}
+	l.blocks--
+	l.bytes -= more
+	return true
+}
+
+// leaves reports whether a block that takes that many bytes more than is known may stay.
+func (l *listing) leaves(more int64) bool {
+	if more > l.left {
+		return false
+	}
+	l.left -= more
+	return true
+}
+
 // scan ends all epochs and fills the index: foreign files, then blocks by the
 // time of their last use.
 func (w *Owner) scan() error {
-	w.listed = 0
+	w.listing = listing{foreign: maxForeign}
 	infos, err := w.opt.FS.ReadDir(w.opt.Dir)
 	if err != nil {
 		return err
@@ -49,7 +81,7 @@ func (w *Owner) scan() error {
 			} else if err != nil {
 				return err
 			}
-			all = append(all, files...)
+			all = w.fit(append(all, files...))
 		case blocks.IsModelFolder(i.Name): // and is none
 			if err := w.clearPlace(at); err != nil {
 				return err
@@ -67,6 +99,32 @@ func (w *Owner) scan() error {
 	return nil
 }
 
+// fit removes the blocks that are more than the books may have, of the models with the most: an engine
+// that lived while the agent ended left what it likes.
+func (w *Owner) fit(all []found) []found {
+	held, over := map[holder]int64{}, int64(-w.books.files)
+	for _, f := range all {
+		if f.path == "" {
+			held[w.books.holderOf(f.id.Namespace, 0)]++
+			over++
+		}
+	}
+	if over <= 0 {
+		return all
+	}
+	left := excess(held, func(holder) bool { return false }, over)
+	slices.SortStableFunc(all, func(a, b found) int { return a.used.Compare(b.used) })
+	return slices.DeleteFunc(all, func(f found) bool {
+		h := w.books.holderOf(f.id.Namespace, 0)
+		if f.path != "" || left[h] <= 0 {
+			return false
+		}
+		left[h]--
+		w.unlink(blocks.Entry{ID: f.id})
+		return true
+	})
+}
+
 // byItsEngine reports whether an engine can cause an error in the folder of its model.
 func byItsEngine(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)
@@ -81,6 +139,17 @@ func (w *Owner) enter(f found) {
 	}
 }
 
+// maxNamespaces is how many namespaces of a model are kept while no engine uses them: those used last. An
+// engine that was taken over makes any number.
+const maxNamespaces = 8
+
+// namespace is a namespace that a scan found.
+type namespace struct {
+	id    blocks.Namespace
+	files []found
+	used  time.Time
+}
+
 // scanModel ends the epochs in a model's folder and lists its files. Engines may
 // write anything there: a namespace counts only if its origin is of this model.
 func (w *Owner) scanModel(folder string) (all []found, err error) {
@@ -88,6 +157,8 @@ func (w *Owner) scanModel(folder string) (all []found, err error) {
 	if err != nil {
 		return nil, err
 	}
+	w.listing.blocks, w.listing.bytes = w.books.files, math.MaxInt64
+	var kept []namespace
 	for _, i := range infos {
 		at := filepath.Join(folder, i.Name)
 		n, err := blocks.ParseNamespace(i.Name)
@@ -100,17 +171,56 @@ func (w *Owner) scanModel(folder string) (all []found, err error) {
 			all = append(all, w.drop(at, err.Error())...)
 			continue
 		}
-		if _, err := blocks.FenceAll(w.opt.FS, folder, n); err != nil {
-			return all, err
+		if _, err = blocks.FenceAll(w.opt.FS, folder, n); err == nil {
+			w.origins[n] = o
+			kept, err = w.scanOne(kept, n)
 		}
-		w.origins[n] = o
-		files, err := w.scanNamespace(n)
 		if err != nil {
-			return all, err
+			return append(all, files(kept)...), err
 		}
-		all = append(all, files...)
+		if len(kept) > maxNamespaces {
+			slices.SortStableFunc(kept, func(a, b namespace) int { return a.used.Compare(b.used) })
+			all = append(all, w.dropNamespace(folder, kept[0])...)
+			kept = slices.Delete(kept, 0, 1)
+		}
 	}
-	return all, nil
+	return append(all, files(kept)...), nil
+}
+
+// scanOne adds a namespace.
+func (w *Owner) scanOne(kept []namespace, n blocks.Namespace) ([]namespace, error) {
+	all, err := w.scanNamespace(n)
+	if err != nil {
+		return kept, err
+	}
+	one := namespace{id: n, files: all}
+	for _, f := range all {
+		if f.path == "" && f.used.After(one.used) {
+			one.used = f.used
+		}
+	}
+	return append(kept, one), nil
+}
+
+// files are those of namespaces.
+func files(of []namespace) (all []found) {
+	for _, n := range of {
+		all = append(all, n.files...)
+	}
+	return all
+}
+
+// dropNamespace removes a namespace that was scanned, and lists what is left.
+func (w *Owner) dropNamespace(folder string, n namespace) []found {
+	for _, f := range n.files {
+		if f.path == "" {
+			w.listing.blocks++
+		} else {
+			w.listing.foreign++
+		}
+	}
+	delete(w.origins, n.id)
+	return w.drop(blocks.Folder(folder, n.id), "others of its model were used later")
 }
 
 // drop removes a folder of blocks that no engine would find, and lists what is left.
@@ -142,6 +252,9 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 			}
 			for _, f := range files {
 				all = append(all, w.look(n, i.Name, f)...)
+				if w.hurried.left() {
+					return nil, errLater
+				}
 			}
 		case slices.Contains(blocks.Shards(), i.Name): // in whose place no engine could write
 			all = append(all, w.drop(at, "it is no folder")...)
@@ -153,7 +266,7 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 }
 
 // look classifies a file of a shard by its name, and by its header unless it is
-// known.
+// known. A block that may not be listed is removed.
 func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 	at := filepath.Join(blocks.Folder(w.dir(n), n), shard, i.Name)
 	key, ok := blocks.ParseName(shard, i.Name)
@@ -161,18 +274,34 @@ func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 		return w.foreign(at)
 	}
 	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: space(i), used: i.Changed}
+	bytes, known := w.books.index.Bytes(f.id)
+	if known && bytes == f.bytes {
+		return []found{f} // read before
+	}
+	switch more := max(smallest, f.bytes-bytes); {
+	case w.listing.takes(more):
+		return w.check(f, at, i)
+	case !w.listing.leaves(more):
+		w.removeForeign(at)
+		return nil
+	case known:
+		f.bytes = bytes
+		return []found{f}
+	}
+	return nil
+}
+
+// check reads the header of a block.
+func (w *Owner) check(f found, at string, i disk.Info) []found {
 	if now := w.opt.Now(); f.used.After(now) { // by a clock that was ahead
 		f.used = now
 		if err := w.opt.FS.SetTime(at, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			w.problem("Failed to record the use of a cached block", err)
 		}
 	}
-	if bytes, known := w.books.index.Bytes(f.id); known && bytes == f.bytes {
-		return []found{f} // read before
-	}
 	r, err := w.opt.FS.Open(at)
 	if err == nil {
-		_, err = blocks.CheckFile(r, i, n, key)
+		_, err = blocks.CheckFile(r, i, f.id.Namespace, f.id.Key)
 		err = errors.Join(err, r.Close())
 	}
 	if err != nil {
@@ -188,10 +317,8 @@ const maxForeign = 1 << 14
 // foreign lists the files in a path, recursively, that are no blocks of ours, and removes what
 // is too many. It follows no link.
 func (w *Owner) foreign(path string) []found {
-	if w.listed >= maxForeign || deep(w.opt.Dir, path) {
-		if _, err := w.removeTree(path); err != nil && !(deep(w.opt.Dir, path) && byItsEngine(err)) {
-			w.problem("Failed to remove files that are no blocks", err)
-		}
+	if w.listing.foreign <= 0 || deep(w.opt.Dir, path) {
+		w.removeForeign(path)
 		return nil
 	}
 	i, err := w.opt.FS.Stat(path)
@@ -199,7 +326,7 @@ func (w *Owner) foreign(path string) []found {
 		return nil
 	}
 	if !i.Mode.IsDir() {
-		w.listed++
+		w.listing.foreign--
 		return []found{{path: path, bytes: space(i), used: i.Changed}}
 	}
 	infos, err := w.opt.FS.ReadDir(path)
@@ -216,11 +343,19 @@ func (w *Owner) foreign(path string) []found {
 	return all
 }
 
+// removeForeign removes a path that may not be listed.
+func (w *Owner) removeForeign(path string) {
+	if _, err := w.removeTree(path); err != nil && !(deep(w.opt.Dir, path) && byItsEngine(err)) {
+		w.problem("Failed to remove files that are no blocks", err)
+	}
+}
+
 // rescan updates the index from the files of a namespace: an engine that ended
-// may have written files that it did not report. What is no block is removed: the
-// next engine must not be taken for the one that left it.
-func (w *Owner) rescan(n blocks.Namespace) error {
-	w.listed = maxForeign
+// may have written bytes that it did not report, and other engines may still report
+// left. What is more, or no block, is removed: the next engine must not be taken for
+// the one that left it.
+func (w *Owner) rescan(n blocks.Namespace, bytes, left int64) error {
+	w.listing = listing{blocks: math.MaxInt, bytes: bytes, left: left}
 	files, err := w.scanNamespace(n)
 	if errors.Is(err, fs.ErrNotExist) {
 		files = nil
@@ -250,12 +385,44 @@ func (w *Owner) rescan(n blocks.Namespace) error {
 	return nil
 }
 
+// fewer removes the namespaces of a model that no engine uses, those used first, so that one more has
+// room: each load of an engine may name another.
+func (w *Owner) fewer(model string) {
+	idle := map[blocks.Namespace]int{} // by the place of the last use
+	for n, o := range w.origins {
+		if o.Model == model {
+			idle[n] = 0
+		}
+	}
+	for a := range w.books.accounts {
+		delete(idle, a.namespace)
+	}
+	if len(idle) < maxNamespaces {
+		return
+	}
+	place := 0
+	w.books.index.Each(func(e blocks.Entry) bool {
+		place++
+		if _, ok := idle[e.ID.Namespace]; ok && e.Foreign == "" {
+			idle[e.ID.Namespace] = place
+		}
+		return true
+	})
+	first := slices.SortedFunc(maps.Keys(idle), func(a, b blocks.Namespace) int { return idle[a] - idle[b] })
+	for _, n := range first[:len(first)-maxNamespaces+1] {
+		if _, err := w.clear(n); err != nil {
+			w.problem("Failed to remove cached blocks of an engine that is no longer used", err)
+		}
+	}
+}
+
 // note writes the origin of a namespace.
 func (w *Owner) note(o kv.Origin) error {
 	n := blocks.NamespaceOf(o)
 	if w.origins[n] == o {
 		return nil
 	}
+	w.fewer(o.Model)
 	b, err := json.Marshal(o)
 	if err != nil {
 		return err
