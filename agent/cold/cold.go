@@ -303,6 +303,10 @@ func (w *Owner) persisted(a *account, files []blocks.File) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		if hollow(info) {
+			w.problem("A cached block has less space on the disk than its size", errors.New(path))
+			continue
+		}
 		info.Bytes = min(info.Bytes, maxPersisted)
 		takes := space(info)
 		a.persisted = min(a.persisted+max(smallest, takes, min(f.Bytes, maxPersisted)), maxPersisted)
@@ -433,6 +437,10 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 	if path == "" {
 		path = blocks.Path(w.dir(e.ID.Namespace), e.ID.Namespace, e.ID.Key)
 	}
+	var info disk.Info
+	if e.Bytes > 0 {
+		info, _ = w.opt.FS.Stat(path)
+	}
 	if err := w.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		if e.Foreign == "" && w.replaced(path) {
 			w.books.index.Forget(e) // a block that is not there; what is, Overfull weighs
@@ -443,7 +451,11 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 		w.problem("Failed to remove a file from the cache", err)
 		return 0, false
 	}
-	return w.books.index.Forget(e) + w.books.index.RemoveForeign(path), true
+	bytes := w.books.index.Forget(e) + w.books.index.RemoveForeign(path)
+	if info.Allocated > 0 { // an engine may have made holes in it
+		bytes = min(bytes, info.Allocated)
+	}
+	return bytes, true
 }
 
 // replaced reports whether an engine put something else in place of a block, or of the folders that

@@ -115,13 +115,19 @@ func (w *Owner) weigh(folder string, left int64) int64 {
 const extra = 64 << 10
 
 // space returns how many bytes of the disk a file takes. One whose space was allocated in advance
-// takes more than its size.
+// takes more than its size, and one with holes less.
 func space(i disk.Info) int64 {
 	takes := blocks.Takes(i.Bytes)
-	if i.Allocated > 2*takes+extra {
+	if i.Allocated > 2*takes+extra || hollow(i) {
 		return i.Allocated
 	}
 	return takes
+}
+
+// hollow reports whether a file has less than half of its size on the disk, which no block has: it
+// would count as space that can be made free, and become full later.
+func hollow(i disk.Info) bool {
+	return i.Mode.IsRegular() && i.Allocated > 0 && i.Allocated < (blocks.Takes(i.Bytes)-extra)/2
 }
 
 // clearAway removes what is no block from the folder of a model.

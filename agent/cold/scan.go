@@ -270,7 +270,7 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 	at := filepath.Join(blocks.Folder(w.dir(n), n), shard, i.Name)
 	key, ok := blocks.ParseName(shard, i.Name)
-	if !ok || !i.Mode.IsRegular() {
+	if !ok || !i.Mode.IsRegular() || hollow(i) {
 		return w.foreign(at)
 	}
 	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: space(i), used: i.Changed}

@@ -121,7 +121,11 @@ func removeBelow(f disk.FS, top, path string) (freed int64, moved bool, err erro
 		return freed, moved, err
 	}
 	if info.Mode.IsRegular() {
-		freed += Takes(info.Bytes)
+		bytes := Takes(info.Bytes)
+		if info.Allocated > 0 { // an engine may have made holes in it
+			bytes = min(bytes, info.Allocated)
+		}
+		freed += bytes
 	}
 	return freed, moved, nil
 }

@@ -71,10 +71,10 @@ type Info struct {
 }
 
 // Allocated returns the space that a file has on the disk, which may be less than its size or
-// many times as much; 0 if the system does not report it.
+// many times as much, and at least 1; 0 if the system does not report it.
 func Allocated(i fs.FileInfo) int64 {
 	if st, ok := i.Sys().(*syscall.Stat_t); ok {
-		return st.Blocks * 512
+		return max(1, st.Blocks*512)
 	}
 	return 0
 }
