@@ -24,6 +24,9 @@ func profile(r Rules, program string) string {
 	line("(allow process-exec", "(literal", quoted(program)+"))")
 	line("(deny process-fork)")
 	line("(deny signal (target others))")
+	// By these the agent and other engines would get less of the processor and of the disk.
+	line("(deny system-sched)")
+	line("(deny process-info-setcontrol (target others))")
 	line("(deny file-write*)")
 	// By a second name in a folder that may be written, any file could be read.
 	line("(deny file-link file-clone)")

@@ -50,6 +50,7 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 	for _, always := range []string{
 		"(deny network-outbound)", "(deny process-fork)", "(deny file-link file-clone)",
 		"(deny job-creation lsopen appleevent-send mach-priv-task-port)",
+		"(deny signal (target others))", "(deny system-sched)", "(deny process-info-setcontrol (target others))",
 	} {
 		if _, ok := at[always]; !ok {
 			t.Errorf("want %s", always)
