@@ -148,13 +148,25 @@ func (w *Owner) namespaces() map[blocks.Namespace]bool {
 }
 
 // clear ends the epochs of a namespace, removes its files, and opens new epochs
-// for the engines that keep running.
+// for the engines that keep running. It fails after far more names than the cache
+// may have: an engine may make them as fast as they are removed.
 func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
+	h := &hurried{FS: w.opt.FS}
+	h.late = func() bool { return h.removed > 2*w.books.files }
+	defer func(outer *hurried) { w.hurried = outer }(w.hurried)
+	w.hurried = h
+	if freed, err = w.clearNow(n); h.left() {
+		err = errors.Join(err, errLater)
+	}
+	return freed, err
+}
+
+func (w *Owner) clearNow(n blocks.Namespace) (freed int64, err error) {
 	if err := w.clearPlace(w.dir(n)); err != nil {
 		return 0, err
 	}
 	folder := blocks.Folder(w.dir(n), n)
-	freed, err = blocks.FenceAll(w.opt.FS, w.dir(n), n)
+	freed, err = blocks.FenceAll(w.removing(), w.dir(n), n)
 	if err != nil {
 		return freed, err
 	}
@@ -164,12 +176,12 @@ func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
 	}
 	if leased {
 		for _, s := range blocks.Shards() {
-			bytes, failed := blocks.RemoveTree(w.opt.FS, filepath.Join(folder, s))
+			bytes, failed := blocks.RemoveTree(w.removing(), filepath.Join(folder, s))
 			freed, err = freed+bytes, errors.Join(err, failed)
 		}
 	} else {
 		_ = w.opt.FS.Remove(filepath.Join(folder, blocks.OriginFile)) // no block, so it does not count
-		bytes, failed := blocks.RemoveTree(w.opt.FS, folder)
+		bytes, failed := blocks.RemoveTree(w.removing(), folder)
 		freed, err = freed+bytes, errors.Join(err, failed)
 		if failed == nil {
 			defer delete(w.origins, n) // it says where the namespace lies
