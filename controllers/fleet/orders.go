@@ -100,9 +100,9 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that
 // ask it, each once and at most MaxInspections. Namespaces take turns, each with its oldest
 // deployment first, so that no namespace can use up the bound. Those that are needed most come
-// first. One that several namespaces ask for is charged to the one with the fewest. In the same way
-// each has a share of the bytes; what the others leave of theirs is given away afterwards. The
-// rules may be nil.
+// first. In the same way each has a share of the bytes; what the others leave of theirs is given away
+// afterwards. One that several namespaces ask for is there if that of any of them would be; Macs
+// charge it to the one with the fewest. The rules may be nil.
 func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode, rules *v1alpha1.NamespaceRules) []v1alpha1.Inspection {
 	return (*Inspectors)(nil).Inspections(mac, deployments, macs, rules)
 }
@@ -138,38 +138,40 @@ func (s *Inspectors) InspectionsFor(mac string, deployments []v1alpha1.ModelDepl
 		}
 	}
 	s.keep(deployments, macs)
-	seen, namespaces := map[string]bool{}, map[string]bool{}
-	var asked []sizedInspection
 	inTurns, first := byNeed(asking, requests)
+	turn, by := map[string]int{}, map[string]*v1alpha1.ModelDeployment{} // the same while deployments settle, so that nothing is written
+	for i, d := range slices.Backward(inTurns) {
+		turn[requests[d].id], by[requests[d].id] = i, d
+	}
+	namespaces := map[string]bool{}
+	var asked []askedInspection
 	for _, d := range first {
-		if r := requests[d]; !seen[r.id] {
-			seen[r.id], namespaces[d.Namespace] = true, true
-			asked = append(asked, sizedInspection{inspectionFor(d, r.id), r.bytes})
-		}
+		r := requests[d]
+		namespaces[d.Namespace] = true
+		asked = append(asked, askedInspection{d.Namespace, r.id, r.bytes, requests[by[r.id]].bytes})
 	}
 	var lasts time.Duration
 	if rotates && s.Now != nil {
 		lasts = roundTime - time.Duration(s.Now().UnixNano()%int64(roundTime))
 	}
-	out := withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces)))
-	turn := map[string]int{} // the same while deployments settle, so that nothing is written
-	for i, d := range slices.Backward(inTurns) {
-		turn[requests[d].id] = i
+	var out []v1alpha1.Inspection
+	for id := range withinBytes(asked, maxInspectionsBytes/max(1, len(namespaces))) {
+		out = append(out, inspectionFor(by[id], id))
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.Inspection) int { return turn[a.ID] - turn[b.ID] })
 	return out, lasts
 }
 
-// byNeed returns the deployments whose inspections are charged, in turns, and the same with those
-// first that need theirs most, or for which another does that asks for the same.
+// byNeed returns the deployments whose inspections are charged, in turns, and all that ask, with
+// those first that need theirs most, or for which another does that asks for the same.
 func byNeed(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDeployment]*request) (inTurns, neediest []*v1alpha1.ModelDeployment) {
 	needs := map[string]Need{}
 	for _, d := range asking {
 		needs[requests[d].id] = max(needs[requests[d].id], NeedOf(d))
 	}
-	inTurns = byTurns(charged(asking, requests))
+	inTurns = byTurns(charged(slices.Clone(asking), requests))
 	var of [Open + 1][]*v1alpha1.ModelDeployment
-	for _, d := range inTurns {
+	for _, d := range asking {
 		need := needs[requests[d].id]
 		of[need] = append(of[need], d)
 	}
@@ -228,33 +230,29 @@ func charged(asking []*v1alpha1.ModelDeployment, requests map[*v1alpha1.ModelDep
 	return slices.DeleteFunc(asking, func(d *v1alpha1.ModelDeployment) bool { return to[requests[d].id] != d.Namespace })
 }
 
-// sizedInspection is an inspection with its size as JSON.
-type sizedInspection struct {
-	v1alpha1.Inspection
-	bytes int
+// askedInspection is an inspection that a namespace asks for, with its size as JSON, and the size with
+// the namespace that Macs charge.
+type askedInspection struct {
+	namespace, id  string
+	bytes, charged int
 }
 
-// withinBytes returns the inspections that fit, in their order: first those within the share
-// of each namespace, then others while there is room.
-func withinBytes(asked []sizedInspection, share int) []v1alpha1.Inspection {
-	taken, chosen, used := 0, map[int]bool{}, map[string]int{}
+// withinBytes returns the ids of the inspections that fit: first those within the share of each
+// namespace, then others while there is room. One that several namespaces ask for counts in the share
+// of the first with room for it: none loses by what others ask for.
+func withinBytes(asked []askedInspection, share int) map[string]bool {
+	taken, chosen, used := 0, map[string]bool{}, map[string]int{}
 	for _, limit := range []int{share, maxInspectionsBytes} {
-		for i, in := range asked {
-			if chosen[i] || len(chosen) == MaxInspections || used[in.Namespace]+in.bytes > limit || taken+in.bytes > maxInspectionsBytes {
+		for _, in := range asked {
+			if chosen[in.id] || len(chosen) == MaxInspections || used[in.namespace]+in.bytes > limit || taken+in.charged > maxInspectionsBytes {
 				continue
 			}
-			chosen[i] = true
-			used[in.Namespace] += in.bytes
-			taken += in.bytes
+			chosen[in.id] = true
+			used[in.namespace] += in.bytes
+			taken += in.charged
 		}
 	}
-	var out []v1alpha1.Inspection
-	for i, in := range asked {
-		if chosen[i] {
-			out = append(out, in.Inspection)
-		}
-	}
-	return out
+	return chosen
 }
 
 // byTurns sorts deployments: the oldest of every namespace come first, then the second oldest of
