@@ -71,7 +71,7 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 		Model:         r.Spec.Model,
 		Context:       r.Spec.Context,
 		ReservedBytes: r.Spec.ReservedBytes,
-		DrainSeconds:  r.Spec.DrainSeconds,
+		DrainSeconds:  DrainSeconds(r),
 		PrefixCache:   r.Spec.PrefixCache,
 		Residency:     r.Spec.Residency,
 		Desired:       r.Spec.Desired,
@@ -95,6 +95,17 @@ func assignment(r *v1alpha1.ModelReplica, owner *v1alpha1.ModelDeployment) v1alp
 		a.TokenRef = TokenRefFor(owner, a.Model.Source)
 	}
 	return a
+}
+
+// DrainSeconds returns how long the requests of a replica may continue when it drains: not longer than
+// by default if it is preempted. Its owner chooses how long, and the replica with the higher priority
+// waits for it.
+func DrainSeconds(r *v1alpha1.ModelReplica) int32 {
+	c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionPlaced)
+	if !r.DeletionTimestamp.IsZero() && c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonPreempted {
+		return min(r.Spec.DrainSeconds, v1alpha1.DefaultDrainSeconds)
+	}
+	return r.Spec.DrainSeconds
 }
 
 // Inspections returns the sources that a Mac is to inspect: those of the deployments that

@@ -98,3 +98,30 @@ func TestWhatFitsInTheShareOfANamespaceIsInspected(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsPreemptedDrainsNoLongerThanByDefault: the replica that takes its room waits for it.
+func TestWhatIsPreemptedDrainsNoLongerThanByDefault(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seconds, want int32
+		reason        string
+		serves        bool
+	}{
+		"a long drain":                      {seconds: 86400, reason: v1alpha1.ReasonPreempted, want: 600},
+		"a short one":                       {seconds: 10, reason: v1alpha1.ReasonPreempted, want: 10},
+		"makes room for its own revision":   {seconds: 86400, reason: v1alpha1.ReasonSwapping, want: 86400},
+		"its deployment is deleted":         {seconds: 86400, want: 86400},
+		"it was not deleted after a report": {seconds: 86400, reason: v1alpha1.ReasonPreempted, serves: true, want: 86400},
+	} {
+		r := v1alpha1.ModelReplica{}
+		r.Spec.NodeName, r.Spec.DrainSeconds = "m", tc.seconds
+		if !tc.serves {
+			r.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+		if tc.reason != "" {
+			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: tc.reason}}
+		}
+		if got := Assignments("m", []v1alpha1.ModelReplica{r}, nil)[0].DrainSeconds; got != tc.want {
+			t.Errorf("%s: %d s, want %d", name, got, tc.want)
+		}
+	}
+}

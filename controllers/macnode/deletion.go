@@ -94,7 +94,7 @@ func (r *Deletion) drain(ctx context.Context, mac *v1alpha1.MacNode) (time.Durat
 	var longest time.Duration
 	for i := range replicas.Items {
 		replica := &replicas.Items[i]
-		longest = max(longest, time.Duration(replica.Spec.DrainSeconds)*time.Second)
+		longest = max(longest, time.Duration(fleet.DrainSeconds(replica))*time.Second)
 		if !replica.DeletionTimestamp.IsZero() {
 			continue
 		}
