@@ -114,7 +114,7 @@ func TestAPersonMakesUpNoManagedFields(t *testing.T) {
 	})
 	w.play([]attempt{
 		{name: "fields of a Mac", who: oncall, object: mac, patch: annotations, refused: "managedFields of a MacNode"},
-		{name: "many managers of a Mac", who: oncall, object: mac, patch: made(managers), refused: "at most 32 field managers"},
+		{name: "many managers of a Mac", who: oncall, object: mac, patch: made(managers), refused: "field managers"},
 		{name: "cordons", who: oncall, object: mac, patch: `{"spec":{"unschedulable":true}}`},
 		{name: "an administrator", who: fleet, object: mac, patch: annotations},
 		{name: "fields of a replica", who: oncall, object: replica, patch: annotations, refused: "managedFields of a ModelReplica"},
@@ -189,4 +189,48 @@ func TestAPersonTakesNoFieldsFromTheirManagers(t *testing.T) {
 	must(oncall, "x", `{"apiVersion":"`+version+`","kind":"MacNode","metadata":{"name":"fields"},"spec":{"unschedulable":false}}`)
 	must(oncall, "x", `{"apiVersion":"`+version+`","kind":"MacNode","metadata":{"name":"fields"}}`)
 	must(fleet, "gitops", fmt.Sprintf(applied, true))
+}
+
+// TestAPersonLeavesFieldManagersToOthers: an object has at most 32. Without one, placement could not bind a replica.
+func TestAPersonLeavesFieldManagersToOthers(t *testing.T) {
+	const version = "metalfleet.dev/v1alpha1"
+	const studio = "{apiVersion: " + version + ", kind: MacNode, metadata: {name: managers}}"
+	w := newWorld(t)
+	waiting := strings.Replace(replica, "nodeName", "prefetchNodeName", 1)
+	for user, o := range map[string]string{root: studio, operator: waiting} {
+		made := object(t, o)
+		if err := w.as(user).Create(t.Context(), made); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := w.as(root).Delete(context.Background(), made); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	apply := func(user, manager, o, body string) error {
+		return w.as(user).Patch(t.Context(), object(t, o), client.RawPatch(types.ApplyPatchType, []byte(body)), client.FieldOwner(manager))
+	}
+	ofMac := `{"apiVersion":"` + version + `","kind":"MacNode","metadata":{"name":"managers"%s}%s}`
+	ofReplica := `{"apiVersion":"` + version + `","kind":"ModelReplica","metadata":{"name":"r","namespace":"tenant"%s}%s}`
+	cordons, evicts := fmt.Sprintf(ofMac, "", `,"spec":{"unschedulable":true}`), fmt.Sprintf(ofReplica, `,"annotations":{"metalfleet.dev/evict":""}`, "")
+	for _, o := range []struct{ object, body string }{{studio, cordons}, {waiting, evicts}} {
+		n, err := 0, error(nil)
+		for ; n < 40 && err == nil; n++ {
+			err = apply(oncall, fmt.Sprint("m", n), o.object, o.body)
+		}
+		if err == nil || !strings.Contains(err.Error(), "16 field managers") {
+			t.Errorf("after %d field managers: %v", n, err)
+		}
+		if err := apply(oncall, "m0", o.object, o.body); err != nil {
+			t.Errorf("again with the same field manager: %v", err)
+		}
+	}
+	if err := apply(operator, "metalfleet-placement", waiting, fmt.Sprintf(ofReplica, "", `,"spec":{"nodeName":"studio"}`)); err != nil {
+		t.Errorf("placement binds the replica: %v", err)
+	}
+	if err := apply(fleet, "gitops", studio, fmt.Sprintf(ofMac, `,"annotations":{"metalfleet.dev/lost":"true"}`, "")); err != nil {
+		t.Errorf("an administrator reports the Mac lost: %v", err)
+	}
+	w.play([]attempt{{name: "uncordons with another field manager", who: oncall, object: studio, patch: `{"spec":{"unschedulable":false}}`}})
 }
