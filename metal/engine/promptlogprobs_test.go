@@ -42,7 +42,7 @@ func TestTokensOfAPromptAreRankedOnce(t *testing.T) {
 func TestRankedStepsTeachThePace(t *testing.T) {
 	const perStep, perToken, ranking = 10 * time.Millisecond, 20 * time.Microsecond, 50 * time.Millisecond
 	largest := func(ranked bool) (largest int) {
-		l := &loop{shared: &shared{log: slog.New(slog.DiscardHandler)}, blocks: &blocks{}, planner: &planner{}}
+		l := &loop{shared: &shared{log: slog.New(slog.DiscardHandler)}, sequences: &sequences{sched: &batch.Scheduler{}}, blocks: &blocks{}, planner: &planner{}}
 		answer := batch.Row{ID: 1, Start: 100, Length: 1, Sample: true}
 		work := batch.Work{Decodes: 1, DecodeContext: 100, Prompts: []batch.Span{{From: 0, To: 100_000}}, Head: 2}
 		for range 300 {
