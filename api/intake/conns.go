@@ -149,6 +149,7 @@ type Conn struct {
 	aborted  atomic.Bool
 	raised   atomic.Bool // its receive buffer
 	reads    reading
+	next     time.Time                          // when a request may begin, see paced; for its server's goroutine
 	stop     atomic.Pointer[context.CancelFunc] // of the context of its requests
 
 	// Guarded by the listener's mu.

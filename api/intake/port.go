@@ -18,6 +18,8 @@ const (
 	// after its request has ended, so that a client that does not read it gives way.
 	portTarget = 512
 	portWrite  = 30 * time.Second
+	// portPause is the least time between the beginnings of two requests of a connection.
+	portPause = 20 * time.Millisecond
 )
 
 // Port bounds the connections of a port for probes or metrics.
@@ -29,6 +31,9 @@ func Port(l net.Listener) net.Listener {
 // so a connection uses little memory. Serve it on a Port, which TLS may wrap.
 func PortServer(h http.Handler, failures *log.Logger) *http.Server {
 	short := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !paced(r) {
+			return // it gave way
+		}
 		if len(r.RequestURI) > portTarget {
 			w.WriteHeader(http.StatusRequestURITooLong)
 			return
@@ -37,4 +42,32 @@ func PortServer(h http.Handler, failures *log.Logger) *http.Server {
 	})
 	return &http.Server{Handler: Guard(short), ConnContext: Context, DisableGeneralOptionsHandler: true, ErrorLog: failures,
 		ReadTimeout: portTimeout, WriteTimeout: portWrite, IdleTimeout: portIdle, MaxHeaderBytes: portHeaderBytes}
+}
+
+// paced waits until portPause after the last request of the connection, and returns false if that ends
+// meanwhile: it gives way to others. A connection that always has a next request would keep a processor
+// for a slice of the scheduler's time at each turn. The first request, such as that of a probe, waits for
+// nothing.
+func paced(r *http.Request) bool {
+	c, ok := r.Context().Value(connKey{}).(*Conn)
+	if !ok {
+		return true
+	}
+	wait := time.Until(c.next)
+	c.next = time.Now().Add(max(wait, 0) + portPause)
+	if wait <= 0 {
+		return true
+	}
+	Pause(r.Context())
+	enough := time.NewTimer(wait)
+	defer enough.Stop()
+	select {
+	case <-enough.C:
+	case <-r.Context().Done():
+		return false
+	}
+	if r.Body == http.NoBody {
+		Arrived(r.Context())
+	}
+	return true
 }

@@ -131,3 +131,41 @@ func TestARedirectKeepsNoPlaceOfAProbe(t *testing.T) {
 		})
 	}
 }
+
+// TestConnectionsOfAHealthPortPauseBetweenRequests: also of a client that sends the next ones before it has
+// read an answer, on all connections of its address. The first request of a connection waits for nothing.
+func TestConnectionsOfAHealthPortPauseBetweenRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		var served atomic.Int64
+		s := PortServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }), log.New(io.Discard, "", 0))
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(Port(p)) }()
+		const each = 200
+		for range portConnectionsPerAddress {
+			c := p.dial("10.0.0.1")
+			go func() { _, _ = io.WriteString(c, strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", each)) }()
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+		}
+		time.Sleep(time.Second) // fake time
+		if n, most := served.Load(), int64(portConnectionsPerAddress*(1+time.Second/portPause)); n > most {
+			t.Errorf("%d requests of one address were served in a second, want at most %d", n, most)
+		}
+		for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
+			began, probe := time.Now(), p.dial(address)
+			go func() {
+				_, _ = io.WriteString(probe, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+			}()
+			got, err := io.ReadAll(probe)
+			if took := time.Since(began); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 200") || took > 0 {
+				t.Errorf("a probe of %s gets %q, %v after %s", address, got, err, took)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+}
