@@ -56,8 +56,7 @@ func change(random *rand.Rand, c *Conn) {
 		c.move(&a.closing)
 	case 4:
 		if !c.gone {
-			c.known = true
-			c.queue()
+			c.know()
 		}
 	case 5, 6:
 		if c.in == &a.serving {
@@ -105,7 +104,7 @@ func choices(l *Listener, name string) map[*Conn]bool {
 	}
 	begun := len(own) == 0
 	for c := range own {
-		begun = begun || c.in == &c.address.fresh && time.Since(c.entered) < strangerTime
+		begun = begun || (c.in == &c.address.fresh || c.in == &c.address.sending) && time.Since(c.entered) < strangerTime
 	}
 	if begun && len(kept) > 0 {
 		return kept
@@ -152,7 +151,7 @@ func lookAtAll(l *Listener) (idle, kept, silent map[*Conn]bool, young []*Conn) {
 		var first *Conn
 		for _, c := range connsOf(&a.fresh) {
 			switch {
-			case !l.Bodies.Keyed || c.known:
+			case !l.Bodies.Keyed:
 			case time.Since(c.entered) < strangerTime:
 				young = append(young, c)
 			default:
@@ -184,7 +183,7 @@ func sacrifices(a *address) map[*Conn]bool {
 	if len(late) > 0 {
 		return late
 	}
-	for _, in := range []*list.List{&a.closing, &a.fresh, &a.used, &a.known} {
+	for _, in := range []*list.List{&a.closing, &a.fresh, &a.used, &a.sending, &a.known} {
 		if some := connsOf(in); len(some) > 0 {
 			return map[*Conn]bool{some[0]: true}
 		}

@@ -90,9 +90,9 @@ type address struct {
 	count   int
 	serving list.List
 	// fresh connections have not completed a request yet, used ones have; closing ones are closed,
-	// but their clients have not read everything. known ones wait like used ones: their clients have a
-	// key.
-	fresh, used, known, closing list.List
+	// but their clients have not read everything. known ones wait like used ones, and sending ones like
+	// fresh ones: their clients have a key.
+	fresh, used, sending, known, closing list.List
 	// late ones of those that serve stall, the latest first; silent ones of the fresh ones have sent no
 	// key in strangerTime, and young ones still may.
 	late, silent, young                list.List
@@ -129,7 +129,7 @@ func (a *address) waiting(now time.Time) *Conn {
 	if c := a.stalled(now); c != nil {
 		return c
 	}
-	for _, l := range []*list.List{&a.closing, &a.fresh, &a.used, &a.known} {
+	for _, l := range []*list.List{&a.closing, &a.fresh, &a.used, &a.sending, &a.known} {
 		if first := l.Front(); first != nil {
 			return first.Value.(*Conn)
 		}
@@ -249,7 +249,7 @@ func (l *Listener) heaviest(newcomer *address, now time.Time) *Conn {
 		a := l.heavy.first()
 		if a == nil || a.count <= newcomer.count {
 			c := newcomer.waiting(now)
-			if first := l.kept.Front(); first != nil && (c == nil || c.in == &newcomer.fresh && now.Sub(c.entered) < strangerTime) {
+			if first := l.kept.Front(); first != nil && (c == nil || (c.in == &newcomer.fresh || c.in == &newcomer.sending) && now.Sub(c.entered) < strangerTime) {
 				return first.Value.(*Conn)
 			}
 			return c
@@ -265,7 +265,7 @@ func (l *Listener) heaviest(newcomer *address, now time.Time) *Conn {
 // rank notes what an address has; the lock is held.
 func (l *Listener) rank(a *address) {
 	weight := 0
-	if a.late.Len()+a.closing.Len()+a.fresh.Len()+a.used.Len()+a.known.Len() > 0 {
+	if a.late.Len()+a.closing.Len()+a.fresh.Len()+a.used.Len()+a.sending.Len()+a.known.Len() > 0 {
 		weight = a.count
 	}
 	l.linger += a.closing.Len() - int(a.lingering.n)

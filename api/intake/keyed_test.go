@@ -248,3 +248,29 @@ func TestAnIdleConnectionGivesWayBeforeOneIsRefused(t *testing.T) {
 		t.Errorf("a connection next to others that all serve is %q, want %q", why, noTotal)
 	}
 }
+
+// TestAnUploadWithAKeyOutlivesRequestsWithoutOne: at the limit of an address that many clients share, such as
+// that of a proxy, connections whose requests without a key pause or have ended give way first.
+func TestAnUploadWithAKeyOutlivesRequestsWithoutOne(t *testing.T) {
+	l := &Listener{PerAddress: 4, Bodies: &Bodies{Keyed: true}}
+	enter := func() (*Conn, context.Context) {
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		c := &Conn{Conn: server, listener: l}
+		_, _ = l.enter(c, "proxy")
+		return c, Context(context.Background(), c)
+	}
+	upload, ctx := enter()
+	Know(ctx)
+	for i := range 4 * l.PerAddress {
+		c, ctx := enter()
+		if Arrived(ctx); i%2 == 0 {
+			Pause(ctx)
+		} else {
+			c.ended()
+		}
+	}
+	if upload.gone {
+		t.Error("a request with a key that is being sent is closed, and those without one stay")
+	}
+}

@@ -65,7 +65,16 @@ func Know(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
-		c.known = true
+		c.know()
+	}
+}
+
+// know marks the connection, which gives way after those of its address without a key; the lock is held.
+func (c *Conn) know() {
+	c.known = true
+	if c.in == &c.address.fresh {
+		c.move(&c.address.sending)
+	} else {
 		c.queue()
 	}
 }

@@ -194,7 +194,7 @@ func (l *Listener) tooMany(now time.Time) (out []*Conn) {
 
 // all yields the connections of an address.
 func (a *address) all(yield func(*Conn) bool) {
-	for _, l := range []*list.List{&a.serving, &a.fresh, &a.used, &a.known} {
+	for _, l := range []*list.List{&a.serving, &a.fresh, &a.used, &a.sending, &a.known} {
 		for at := l.Front(); at != nil; at = at.Next() {
 			if !yield(at.Value.(*Conn)) {
 				return
