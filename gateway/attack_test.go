@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +50,7 @@ func edge(t *testing.T, test func(t *testing.T, dial func() net.Conn)) {
 		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "in") })
 		p := newPipes()
 		o := Options{Log: logr.Discard(), Front: p}
-		s := newServers(o, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
+		s := newServers(o, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(drainHandler), func() bool { return true })
 		ended := make(chan error, 1)
 		go func() { ended <- s.front.Serve(o.bounded(prometheus.NewRegistry(), nil)) }()
 		test(t, p.dial)

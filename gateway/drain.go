@@ -25,22 +25,27 @@ const (
 // "Connection: close" to each response: the client opens its next connection to another
 // gateway.
 type drainHandler struct {
-	next           http.Handler
-	ending         atomic.Bool
+	next   http.Handler
+	ending atomic.Bool
+	// running and begun count the requests that were admitted: those of strangers keep no gateway from ending.
 	running, begun atomic.Int64
 }
 
-func (l *drainHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// begin counts a request until end is called.
+func (l *drainHandler) begin() (end func()) {
 	l.begun.Add(1)
 	l.running.Add(1)
-	defer l.running.Add(-1)
+	return func() { l.running.Add(-1) }
+}
+
+func (l *drainHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if l.ending.Load() {
 		w.Header().Set("Connection", "close")
 	}
 	l.next.ServeHTTP(w, r)
 }
 
-// waitIdle returns nil once no request has run for a whole period, or the error of ctx.
+// waitIdle returns nil once no admitted request has run for a whole period, or the error of ctx.
 func (l *drainHandler) waitIdle(ctx context.Context, period time.Duration) error {
 	tick := time.NewTicker(period / quietChecks)
 	defer tick.Stop()
@@ -62,7 +67,6 @@ func (l *drainHandler) waitIdle(ctx context.Context, period time.Duration) error
 func (s *servers) drain() {
 	draining, done := context.WithTimeout(context.Background(), s.Drain)
 	defer done()
-	s.requests.ending.Store(true)
 	defer s.background(draining)
 	if s.requests.waitIdle(draining, quietPeriod) == nil && s.front.Shutdown(draining) == nil {
 		return

@@ -7,12 +7,17 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 // lastWords is a server whose responses end when hold is closed.
@@ -27,14 +32,9 @@ type lastWords struct {
 
 func startLastWords(t *testing.T, drain time.Duration, hold <-chan struct{}) *lastWords {
 	t.Helper()
-	var listeners [3]net.Listener
-	for i := range listeners {
-		var err error
-		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	requests := new(drainHandler)
+	return startServers(t, drain, requests, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer requests.begin()()
 		_, _ = io.WriteString(w, "begun ")
 		_ = http.NewResponseController(w).Flush()
 		if r.URL.Path == "/long" {
@@ -44,10 +44,21 @@ func startLastWords(t *testing.T, drain time.Duration, hold <-chan struct{}) *la
 			}
 		}
 		_, _ = io.WriteString(w, "ended")
-	})
+	}))
+}
+
+func startServers(t *testing.T, drain time.Duration, requests *drainHandler, answer http.Handler) *lastWords {
+	t.Helper()
+	var listeners [3]net.Listener
+	for i := range listeners {
+		var err error
+		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	l := &lastWords{url: "http://" + listeners[0].Addr().String(), stop: stop, ended: make(chan error, 1)}
-	l.servers = newServers(Options{Front: listeners[0], Health: listeners[1], Metrics: listeners[2], Drain: drain, Log: testr.New(t)}, answer, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
+	l.servers = newServers(Options{Front: listeners[0], Health: listeners[1], Metrics: listeners[2], Drain: drain, Log: testr.New(t)}, answer, http.NotFoundHandler(), http.NotFoundHandler(), requests, func() bool { return true })
 	// A single kept-alive connection, as in a client's pool.
 	l.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		l.dials++
@@ -101,6 +112,33 @@ func TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds(t *testing.T) {
 	}
 	if err := <-l.ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRequestsOfStrangersDoNotKeepAGatewayFromEnding: those without a key, and those of probes.
+func TestRequestsOfStrangersDoNotKeepAGatewayFromEnding(t *testing.T) {
+	store, requests := keys.NewStore(keys.Options{Registry: prometheus.NewRegistry()}), new(drainHandler)
+	store.MarkSynced()
+	handler := proxy.New(proxy.Config{Keys: store, Table: route.NewTable(), Identity: func() *identity.Identity { return nil },
+		Registry: prometheus.NewRegistry(), Log: testr.New(t), Draining: requests.ending.Load, Begin: requests.begin})
+	defer handler.Close()
+	l := startServers(t, 5*quietPeriod, requests, handler)
+	began := time.Now()
+	l.stop()
+	for {
+		for _, path := range []string{"/", "/v1/models"} {
+			if r, err := l.client.Get(l.url + path); err == nil { // else it has ended
+				_ = r.Body.Close()
+			}
+		}
+		select {
+		case err := <-l.ended:
+			if took := time.Since(began); err != nil || took >= 5*quietPeriod {
+				t.Errorf("the gateway ends with %v after %s, want it soon after %s", err, took, quietPeriod)
+			}
+			return
+		case <-time.After(quietPeriod / 20):
+		}
 	}
 }
 

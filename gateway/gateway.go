@@ -19,7 +19,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -125,14 +124,14 @@ func Run(ctx context.Context, o Options) error {
 		}
 	})
 
-	registry, draining := newRegistry(), &atomic.Bool{}
+	registry, requests := newRegistry(), &drainHandler{}
 	store, err := watchKeys(watching, o, registry, wg.Go, failed)
 	if err != nil {
 		return o.closeListeners(err)
 	}
 	front := proxy.New(proxy.Config{Tracer: o.Tracer, TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout, StrictFields: o.StrictFields, AccessLog: o.AccessLog, KeepAttribution: o.KeepAttribution,
-		Origins: o.Origins, Draining: draining.Load})
+		Origins: o.Origins, Draining: requests.ending.Load, Begin: requests.begin})
 	defer front.Close()
 	if o.Operator != "" {
 		wg.Go(func() { front.Probe(watching) })
@@ -152,7 +151,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Metrics = listener
 	o.Front = o.bounded(registry, front.Bodies())
-	s := newServers(o, front, figures, front.MacLogs(), draining, func() bool {
+	s := newServers(o, front, figures, front.MacLogs(), requests, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
 	s.background = front.Drain
@@ -260,25 +259,25 @@ type servers struct {
 	// background waits for the responses that run without a client, until ctx ends.
 	background     func(context.Context)
 	requests       *drainHandler
-	draining       *atomic.Bool
 	cancelRequests context.CancelCauseFunc
 }
 
-func newServers(o Options, front, figures, logs http.Handler, draining *atomic.Bool, ready func() bool) *servers {
-	requests, cancel := context.WithCancelCause(context.Background())
-	s := &servers{Options: o, requests: &drainHandler{next: front}, draining: draining, cancelRequests: cancel,
+func newServers(o Options, front, figures, logs http.Handler, requests *drainHandler, ready func() bool) *servers {
+	running, cancel := context.WithCancelCause(context.Background())
+	s := &servers{Options: o, requests: requests, cancelRequests: cancel,
 		background: func(context.Context) {}}
+	requests.next = front
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !ready() || s.draining.Load() {
+		if !ready() || requests.ending.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
 	errorLog := slog.NewLogLogger(logr.ToSlogHandler(o.Log.WithName("http")), slog.LevelDebug)
 	s.front = &http.Server{Handler: intake.Guard(s.requests), ConnContext: intake.Context, DisableGeneralOptionsHandler: true, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: errorLog,
-		BaseContext: func(net.Listener) context.Context { return requests }}
+		BaseContext: func(net.Listener) context.Context { return running }}
 	s.health, s.metrics, s.logs = intake.PortServer(mux, errorLog), intake.PortServer(figures, errorLog), intake.PortServer(logs, errorLog)
 	return s
 }
@@ -308,7 +307,7 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	s.draining.Store(true)
+	s.requests.ending.Store(true)
 	s.drain()
 	err = errors.Join(err, s.logs.Close(), s.metrics.Close(), s.health.Close())
 	wg.Wait()

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -48,7 +47,7 @@ func newCrowd(t *testing.T) *crowd {
 	registry, table := prometheus.NewRegistry(), route.NewTable()
 	table.MarkSynced()
 	handler := proxy.New(proxy.Config{Table: table, Identity: func() *identity.Identity { return new(identity.Identity) }, Registry: registry, Log: logr.Discard()})
-	s := newServers(o, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(atomic.Bool), func() bool { return true })
+	s := newServers(o, handler, http.NotFoundHandler(), http.NotFoundHandler(), new(drainHandler), func() bool { return true })
 	ended := make(chan error, 1)
 	go func() { ended <- s.front.Serve(o.bounded(registry, handler.Bodies())) }()
 	c := &crowd{t: t, to: front.Addr().String()}

@@ -90,6 +90,8 @@ type Config struct {
 	AccessLog bool
 	// Draining reports to probes whether the gateway is shutting down; nil means never.
 	Draining func() bool
+	// Begin is called for each admitted request, and end when that has ended; nil is not called.
+	Begin func() (end func())
 }
 
 // Proxy is the front as an http.Handler.
@@ -107,6 +109,7 @@ type Proxy struct {
 	prober     *reach.Prober
 	tracer     *tracing.Tracer
 	pace       *pace
+	begin      func() (end func())
 	// failures bounds the lines about failed requests: a client can cause any number.
 	failures auditor
 }
@@ -120,10 +123,13 @@ func New(c Config) *Proxy {
 	if c.Draining == nil {
 		c.Draining = func() bool { return false }
 	}
+	if c.Begin == nil {
+		c.Begin = func() func() { return func() {} }
+	}
 	m := newMetrics(c.Registry, c.Table)
 	bodies := &intake.Bodies{Max: c.MaxHeldBytes, SendBuffer: sendBuffer, ReceiveBuffer: intake.BodyBuffer, Keyed: c.Keys != nil}
 	c.Registry.MustRegister(bodies)
-	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, pace: newPace(), metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
+	p := &Proxy{log: c.Log, tracer: c.Tracer, accessLog: c.AccessLog, pace: newPace(), begin: c.Begin, metrics: m, cors: newCORS(c.Origins), background: newBackground(c.WriteTimeout, m, bodies),
 		limits: &limits{Limits: c.Limits, bodies: bodies, total: c.RequestTimeout, decoding: newDecoding()}, gate: &gate{keys: c.Keys, table: c.Table, identity: c.Identity}}
 	p.dispatcher = dispatch.New(dispatch.Config{Queue: c.Waiting, Pick: c.Pick, KeepAlive: c.KeepAlive, Registry: c.Registry,
 		CanReach: func(e route.Endpoint) bool { return p.macs.CanReach(e) }})
@@ -230,7 +236,9 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 	}
 	c, refused := caller{address: r.RemoteAddr}, error(nil)
 	if !to.open {
-		c, refused = p.gate.admit(ctx, w, r)
+		if c, refused = p.gate.admit(ctx, w, r); refused == nil {
+			defer p.begin()()
+		}
 	}
 	if refused == nil && c.tenant() != "" {
 		intake.Know(r.Context())
