@@ -40,11 +40,12 @@ type answer struct {
 
 // whole collects the response and writes it as one body. An error means that
 // nothing was written.
-func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
+func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) (err error) {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
 	got := make([]gathered, len(a.forms))
 	all, u := make([]choice, len(a.forms)), used{choices: a.each}
+	defer func() { err = a.charged(door, u, err) }()
 	report := time.NewTicker(usageInterval)
 	defer report.Stop()
 	for {
@@ -61,6 +62,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		if e.err != nil {
 			return ended(ctx, e.err)
 		}
+		u.grow(e)
 		if err := a.count(e.more, true); err != nil {
 			return err
 		}
@@ -70,7 +72,6 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		got[e.choice].add(e.more)
 		e.written()
 		if e.end == nil {
-			u.grow(e)
 			continue
 		}
 		reason, ok := reasonOf(e.end)
@@ -92,10 +93,11 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 
 // stream writes the response as it arrives. An error means that nothing was
 // written; after that, errors are sent inside the stream.
-func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
+func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admission.Door) (err error) {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
 	w, u := door.Open(a.admitted), used{choices: a.each}
+	defer func() { err = a.charged(door, u, err) }()
 	door.Inform(a.admitted, agentapi.HeaderTokens, agentapi.TokensValue(a.admitted.PromptTokens(), 0))
 	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings(), unless: func() func() { return breakUnread(ctx, w) }}
 	a.addUsage(out, &u)

@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // TestAStreamThatGaveWayEndsItsWrite: its memory does not count any more, and is not kept until its
@@ -37,5 +39,34 @@ func TestAStreamThatGaveWayEndsItsWrite(t *testing.T) {
 	}
 	if !gone() {
 		t.Error("the stream that gave way still writes what its client does not read")
+	}
+}
+
+// TestAnAnswerThatIsRefusedInTheMiddleIsCharged: there is no memory for what the engine computed, as other answers of
+// the tenant take it. Its tokens are reported, and no other Mac computes as many again.
+func TestAnAnswerThatIsRefusedInTheMiddleIsCharged(t *testing.T) {
+	some := servetest.Text("abcd")
+	some.GetDelta().Tokens = make([]int32, 100)
+	some.GetDelta().Logprobs = slices.Repeat([]*wire.TokenLogprobs{scored("abcd", -1, slices.Repeat([]string{"abcd"}, 20)...)}, 100)
+	p := newPort(t, servetest.Hang(append([]*wire.GenerateEvent{servetest.Admit()}, slices.Repeat([]*wire.GenerateEvent{some}, 3)...)...),
+		func(c *serve.Config) { c.AnswersBytes = 4 << 20 })
+	const asks = 4
+	refused := make(chan *http.Response, asks)
+	for range asks {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/v1/chat/completions",
+			strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":20}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			if resp, err := http.DefaultClient.Do(r); err == nil { // else the test has ended
+				_ = resp.Body.Close()
+				refused <- resp
+			}
+		}()
+	}
+	resp := <-refused
+	if n, ok := agentapi.Tokens(resp.Header); resp.StatusCode != http.StatusServiceUnavailable || !ok || n.Generated < 100 || resp.Header.Get(agentapi.HeaderRetryable) != "" {
+		t.Errorf("status %d, tokens %v, retryable %q", resp.StatusCode, n, resp.Header.Get(agentapi.HeaderRetryable))
 	}
 }

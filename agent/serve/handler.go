@@ -95,7 +95,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e, retryable := refused(err)
-	if e.Cause != nil && !retryable && e.Status >= http.StatusInternalServerError {
+	if e.Cause != nil && !retryable && e.Code != openai.CodeOverloaded && e.Status >= http.StatusInternalServerError {
 		log.Info("request failed", "status", e.Status, "reason", e.Error())
 	}
 	if retryable {

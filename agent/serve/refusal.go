@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -18,6 +19,20 @@ import (
 // retrySoon is the Retry-After if the engine gave no time.
 const retrySoon = time.Second
 
+// errComputed wraps the refusal of an answer that the engine had computed in part.
+var errComputed = errors.New("part of the answer was computed")
+
+// charged reports the tokens of an answer that is refused, for example because there is no memory for it. It is not
+// tried again: each try would compute as much, and the client only pays for one.
+func (a answer) charged(door admission.Door, u used, err error) error {
+	so, e := u.soFar(a.admitted.PromptTokens()), (*openai.Error)(nil)
+	if !errors.As(err, &e) || so.CompletionTokens == 0 {
+		return err
+	}
+	agentapi.SetTokens(door.Open(a.admitted).Header(), agentapi.HeaderTokens, so.PromptTokens, so.CompletionTokens)
+	return fmt.Errorf("%w: %w", errComputed, err)
+}
+
 // refused turns any error of Engines, a Hold or an engine's stream into the
 // client's error. retryable means that another Mac may be tried: no part of the
 // response was sent, and the request is not at fault.
@@ -25,7 +40,7 @@ func refused(err error) (e *openai.Error, retryable bool) {
 	var typed *openai.Error
 	switch refusal := wire.RefusalOf(err); {
 	case errors.As(err, &typed):
-		return typed, typed.Code == openai.CodeOverloaded
+		return typed, typed.Code == openai.CodeOverloaded && !errors.Is(err, errComputed)
 	case refusal != nil:
 		return fromRefusal(refusal)
 	case errors.Is(err, ErrNotHere):
