@@ -12,6 +12,8 @@ import (
 
 // request is a decoded body, ready for the engine.
 type request struct {
+	form         form  // of the answer; nil for a count
+	echo         int64 // bytes that it keeps of the request
 	model        string
 	stream       bool
 	includeUsage bool

@@ -274,7 +274,9 @@ func (h *handler) request(w http.ResponseWriter, r *http.Request, body []byte, i
 	agentapi.SetIgnored(w.Header(), agentapi.HeaderIgnored, d.Ignored())
 	req.wire.Tenant, req.wire.Client = r.Header.Get(agentapi.HeaderTenant), r.Header.Get(agentapi.HeaderClient)
 	req.wire.Progress = req.stream && (req.wire.Progress || r.Header.Get(agentapi.HeaderProgress) == "true")
-	req.wire.Priority, err = urgency(r.Header, req.priority)
+	if req.wire.Priority, err = urgency(r.Header, req.priority); err == nil {
+		req.form, req.echo, err = formOf(r, req)
+	}
 	return req, err
 }
 
@@ -305,11 +307,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	ctx, end := context.WithCancelCause(r.Context())
 	cancel := func() { end(nil) }
 	defer cancel()
-	form, echo, err := formOf(r, req)
-	if err != nil {
-		return err
-	}
-	kept, err := h.keep(ctx, r, echo, end)
+	kept, err := h.keep(ctx, r, req.echo, end)
 	if err != nil {
 		return err
 	}
@@ -332,7 +330,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if req.count != nil {
 		return front.WriteJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}
-	a := answer{handler: h, admitted: admitted, form: form, id: req.wire.Id, kept: kept, progress: req.wire.Progress}
+	a := answer{handler: h, admitted: admitted, form: req.form, id: req.wire.Id, kept: kept, progress: req.wire.Progress}
 	if f, ok := a.form.(identified); ok && r.Header.Get(agentapi.HeaderResponseID) != "" {
 		f.identify(r.Header.Get(agentapi.HeaderResponseID), r.Header.Get(agentapi.HeaderResponseProof))
 	}
@@ -362,6 +360,7 @@ func formOf(r *http.Request, req *request) (f form, echo int64, err error) {
 	f = req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix())
 	if response, ok := f.(*responseForm); ok {
 		text, err := openai.Marshal(response.a.Response)
+		response.entry.Shown = int64(len(text))
 		return f, echoCopies * int64(len(text)), err
 	}
 	return f, 0, nil

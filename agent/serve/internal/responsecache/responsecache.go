@@ -47,6 +47,8 @@ type Entry struct {
 	Talk []responses.Item
 	// Cancel ends a response in progress.
 	Cancel func()
+	// Shown is the length of the JSON of Response before it has output; 0 if that is not known.
+	Shown int64
 }
 
 // bytes is the size of an entry without its items, as the JSON of everything that
@@ -58,6 +60,9 @@ func (e *Entry) bytes() int64 {
 	}
 	for _, t := range e.Response.Tools {
 		n += partBytes * int64(1+len(t.Tools))
+	}
+	if e.Shown > 0 {
+		return n + e.Shown
 	}
 	shown := e.Response
 	shown.Output = nil

@@ -2,6 +2,7 @@ package responsecache
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -267,5 +268,25 @@ func TestLongItemsAreMeasuredOnce(t *testing.T) {
 	}
 	if held, _ := s.Held(); held != 0 {
 		t.Errorf("%d bytes are left", held)
+	}
+}
+
+// TestSettingsOfAKnownLengthAreNotEncoded to count them: a response may repeat megabytes of its request.
+func TestSettingsOfAKnownLengthAreNotEncoded(t *testing.T) {
+	const long = 8 << 20
+	settings, s := strings.Repeat("x", long), &Cache{Bytes: 4 * long, Age: time.Hour}
+	e := entry("a", "", responses.StatusInProgress, "")
+	e.Response.Instructions, e.Shown = &settings, long+100
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	s.Put(e)
+	e.Response.Status = responses.StatusCompleted
+	s.End(e.Response)
+	runtime.ReadMemStats(&after)
+	if made := after.TotalAlloc - before.TotalAlloc; made > long/2 {
+		t.Errorf("%d bytes were allocated to keep %d", made, long)
+	}
+	if held, n := s.Held(); n != 1 || held < e.Shown {
+		t.Errorf("%d bytes are counted for %d responses, want %d for one", held, n, e.Shown)
 	}
 }
