@@ -107,11 +107,13 @@ spec: {inspections: [{id: i, source: "hf://a/b"}]}
 type world struct {
 	t   *testing.T
 	env *testenv.Env
+	// users are the clients of each, which have read what kinds there are.
+	users map[string]client.Client
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return &world{t: t, env: env}
+	return &world{t: t, env: env, users: map[string]client.Client{}}
 }
 
 // env is one API server for all tests of this package; they run in sequence.
@@ -170,6 +172,9 @@ func install() error {
 // as is a client that acts as a user; the empty name is an administrator.
 func (w *world) as(user string) client.Client {
 	w.t.Helper()
+	if c := w.users[user]; c != nil {
+		return c
+	}
 	config := w.env.Config()
 	if user != "" {
 		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
@@ -178,6 +183,7 @@ func (w *world) as(user string) client.Client {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.users[user] = c
 	return c
 }
 
