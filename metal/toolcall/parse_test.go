@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,9 +21,11 @@ const declared = `[
  {"type":"function","function":{"name":"write","parameters":{"type":"object","properties":{"path":{"type":"string"},"content":{"type":"string"}},"required":["path","content"]}}},
  {"type":"function","function":{"name":"python","parameters":{"type":"object","properties":{"code":{"type":"string"}},"required":["code"]}}}]`
 
+var readTools = sync.OnceValues(func() (Tools, error) { return ReadTools([]byte(declared)) })
+
 func tools(t testing.TB) Tools {
 	t.Helper()
-	all, err := ReadTools([]byte(declared))
+	all, err := readTools()
 	if err != nil {
 		t.Fatal(err)
 	}
