@@ -283,8 +283,11 @@ func (c *checker) kube(words []string) error {
 			}
 		}
 	}
-	// kubectl prints the help of the deepest command that it knows, and ignores the rest.
-	text, err := c.kubectlHelp(append(command, "--help")...)
+	// kubectl prints the help of the deepest command that it knows, and ignores the rest: most have none under them.
+	text, err := c.kubectlHelp(append(slices.Clone(command[:min(1, len(command))]), "--help")...)
+	if err == nil && strings.Contains(text, "Available Commands:") {
+		text, err = c.kubectlHelp(append(command, "--help")...)
+	}
 	if err != nil {
 		return err
 	}
