@@ -290,3 +290,12 @@ func (s *stage) macCondition(kind string) string {
 	}
 	return ""
 }
+
+// of makes an order one of another namespace.
+func of(namespace string) func(*v1alpha1.Assignment) {
+	return func(a *v1alpha1.Assignment) { a.Namespace = namespace }
+}
+
+func drain(seconds int32) func(*v1alpha1.Assignment) {
+	return func(a *v1alpha1.Assignment) { a.DrainSeconds = seconds }
+}

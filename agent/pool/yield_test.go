@@ -1,3 +1,5 @@
+//go:build !race
+
 package pool
 
 import (
@@ -11,15 +13,6 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
-
-// of makes an order one of another namespace.
-func of(namespace string) func(*v1alpha1.Assignment) {
-	return func(a *v1alpha1.Assignment) { a.Namespace = namespace }
-}
-
-func drain(seconds int32) func(*v1alpha1.Assignment) {
-	return func(a *v1alpha1.Assignment) { a.DrainSeconds = seconds }
-}
 
 // keepBusy has one request after another for a model, the next before the last one
 // ends, for as long as requests are let in.
