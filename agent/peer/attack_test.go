@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,9 @@ import (
 type scripted struct {
 	*Client
 	answer func(*http.Request) *http.Response
-	blamed []string
+
+	mu     sync.Mutex
+	blamed []string // guarded by mu
 }
 
 func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -34,7 +37,11 @@ func newScripted(answer func(*http.Request) *http.Response) *scripted {
 	s := &scripted{answer: answer}
 	s.Client = NewClient(ClientConfig{
 		Assigned: func(model.Record, string) []v1alpha1.Peer { return []v1alpha1.Peer{{Mac: "evil"}} },
-		Blamed:   func(reason string) { s.blamed = append(s.blamed, reason) },
+		Blamed: func(reason string) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.blamed = append(s.blamed, reason)
+		},
 	})
 	s.http = &http.Client{Transport: s}
 	return s
@@ -218,6 +225,14 @@ func TestSlowLinesAreUsed(t *testing.T) {
 		if err := drain(t.Context(), s.Slow(rec, "")[0], rec.Bytes()); err == nil {
 			t.Error("a peer that is slower than the minimum rate was read to its end")
 		}
+		s.answer = func(*http.Request) *http.Response {
+			return status(http.StatusOK, io.LimitReader(trickle{40e3}, 20*40e3))
+		}
+		began := time.Now()
+		if err := drain(t.Context(), s.Slow(rec, "")[0], rec.Bytes()); err == nil || time.Since(began) > 2*time.Minute {
+			t.Errorf("one that is slower, in responses of 20 s each: %v after %v", err, time.Since(began))
+		}
+		s.answer = func(*http.Request) *http.Response { return status(http.StatusOK, trickle{rate}) }
 		s.Failed("evil", &download.Error{Reason: v1alpha1.ReasonDigestMismatch})
 		if slow := s.Slow(rec, ""); len(slow) != 0 {
 			t.Errorf("of a Mac that sent wrong bytes: %v", slow)

@@ -151,7 +151,8 @@ func (c *Client) observe(ctx context.Context, rec model.Record, tokenRef string)
 		}
 		switch s := c.look(ctx, p, rec); {
 		case s.has:
-			out.have = append(out.have, store.Peer{Mac: p.Mac, Get: c.getter(p, &progress{pace: c.Pace, most: rec.Bytes()})})
+			now := func() v1alpha1.Peer { return c.assigned(p, rec, tokenRef) }
+			out.have = append(out.have, store.Peer{Mac: p.Mac, Get: c.getter(now, &progress{pace: c.Pace, most: rec.Bytes()})})
 		case s.busy:
 			out.waitFor, out.busy = append(out.waitFor, p.Mac), true
 		case s.fetches:
@@ -163,12 +164,23 @@ func (c *Client) observe(ctx context.Context, rec model.Record, tokenRef string)
 	return out
 }
 
+// assigned returns a peer with the grant and address that it has now.
+func (c *Client) assigned(p v1alpha1.Peer, rec model.Record, tokenRef string) v1alpha1.Peer {
+	for _, now := range c.Assigned(rec, tokenRef) {
+		if now.Mac == p.Mac {
+			return now
+		}
+	}
+	return p
+}
+
 // Slow returns the peers that were slow lately. A copy from one of them has to keep only
 // the minimum rate.
 func (c *Client) Slow(rec model.Record, tokenRef string) (out []store.Peer) {
 	for _, p := range c.Assigned(rec, tokenRef) {
 		if c.wasSlow(p.Mac, time.Now()) {
-			out = append(out, store.Peer{Mac: p.Mac, Get: c.getter(p, nil)})
+			least := &progress{pace: Pace{Grace: c.Pace.Grace, Fair: c.Pace.Floor}, most: rec.Bytes()}
+			out = append(out, store.Peer{Mac: p.Mac, Get: c.getter(func() v1alpha1.Peer { return p }, least)})
 		}
 	}
 	return out
@@ -216,10 +228,11 @@ func (c *Client) look(ctx context.Context, p v1alpha1.Peer, rec model.Record) st
 	return state{fetches: err == nil && done >= 0, done: done}
 }
 
-// getter returns a download.Target's Get that requests files from one peer. Its
-// responses have to keep the minimum rate and, unless sent is nil, the pace of sent.
-func (c *Client) getter(p v1alpha1.Peer, sent *progress) func(context.Context, string, http.Header) (*http.Response, error) {
+// getter returns a download.Target's Get that requests files from one peer. Each response has to
+// keep the minimum rate, and all together the pace of sent.
+func (c *Client) getter(now func() v1alpha1.Peer, sent *progress) func(context.Context, string, http.Header) (*http.Response, error) {
 	return func(ctx context.Context, url string, header http.Header) (*http.Response, error) {
+		p := now()
 		if sent.run(time.Now()); sent.late(time.Now()) {
 			return nil, slowError(p.Mac)
 		}
@@ -239,7 +252,7 @@ func (c *Client) getter(p v1alpha1.Peer, sent *progress) func(context.Context, s
 				Message:   fmt.Sprintf("Mac %s returned HTTP %d", p.Mac, resp.StatusCode),
 			}
 		}
-		resp.Body = newWatched(resp.Body, p.Mac, c.Pace, sent, cancel)
+		resp.Body = newWatched(ctx, resp.Body, p.Mac, c.Pace, sent, cancel)
 		return resp, nil
 	}
 }

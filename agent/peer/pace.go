@@ -148,6 +148,7 @@ type watched struct {
 	mac    string
 	pace   Pace
 	sent   *progress
+	ended  func() error // of its context
 	cancel context.CancelCauseFunc
 
 	mu    sync.Mutex
@@ -157,8 +158,8 @@ type watched struct {
 	timer *time.Timer
 }
 
-func newWatched(body io.ReadCloser, mac string, p Pace, sent *progress, cancel context.CancelCauseFunc) *watched {
-	w := &watched{ReadCloser: body, mac: mac, pace: p, sent: sent, cancel: cancel}
+func newWatched(ctx context.Context, body io.ReadCloser, mac string, p Pace, sent *progress, cancel context.CancelCauseFunc) *watched {
+	w := &watched{ReadCloser: body, mac: mac, pace: p, sent: sent, ended: ctx.Err, cancel: cancel}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(p.Window, w.check)
@@ -199,13 +200,18 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close stops the checks.
+// Close stops the checks. The time after a response that this Mac ended does not count: another
+// download may have its slot.
 func (w *watched) Close() error {
 	w.mu.Lock()
 	w.over = true
 	w.timer.Stop()
 	w.mu.Unlock()
-	w.sent.end(time.Now())
+	if w.ended() == nil {
+		w.sent.end(time.Now())
+	} else {
+		w.sent.pause(time.Now(), 0)
+	}
 	w.cancel(nil)
 	return w.ReadCloser.Close()
 }

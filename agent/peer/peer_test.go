@@ -424,7 +424,7 @@ func TestSlowPeerIsAbandoned(t *testing.T) {
 			r, w := io.Pipe()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			context.AfterFunc(ctx, func() { r.CloseWithError(context.Cause(ctx)) })
-			body := newWatched(r, "giver", Pace{}.withDefaults(), nil, cancel)
+			body := newWatched(ctx, r, "giver", Pace{}.withDefaults(), nil, cancel)
 			var writing sync.WaitGroup
 			writing.Go(func() {
 				for piece > 0 && ctx.Err() == nil {

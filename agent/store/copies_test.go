@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,6 +124,30 @@ func TestAttackCopiesFromAPeerKeepTheirSlots(t *testing.T) {
 		if _, err := s.Ensure(limited, recordFor("team", good), "", nil); err != nil || time.Since(began) > 3*time.Minute {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
+	})
+}
+
+// TestAPeersBytesAreThoseOfAllTurns: it breaks each response off and starts over, and a turn ends
+// before it has sent twice the file.
+func TestAPeersBytesAreThoseOfAllTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 60 << 10
+		s := among(t, &byNamespace{"": gives("evil", func(ctx context.Context) (*http.Response, error) {
+			return with(io.LimitReader(drip{ctx, 1024}, size/2)), nil
+		})}, download.Policy{})
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		var all sync.WaitGroup
+		for i, namespace := range []string{"a", "a", "b", "b"} {
+			rec := recordFor(namespace, make([]byte, size+i))
+			all.Go(func() {
+				began := time.Now()
+				if _, err := s.Ensure(ctx, rec, "", nil); download.Reason(err, "") != v1alpha1.ReasonSourceForbidden {
+					t.Errorf("download %d: %v after %v, want an error of its source", i, err, time.Since(began))
+				}
+			})
+		}
+		all.Wait()
 	})
 }
 

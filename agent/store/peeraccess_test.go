@@ -82,7 +82,7 @@ func TestAFileThatIsCompleteIsNotAskedFor(t *testing.T) {
 	second.opt.Peers, second.sources.credential = &nearby{Store: first.Store}, first.sources.credential
 	rec := want{first.private, "a"}
 	f := &sharedDownload{downloadKey: downloadKey{rec.Digest, rec.origin()}, changed: make(chan struct{})}
-	c := &copies{Store: second, rec: rec, hashed: map[string]*download.Hashed{}}
+	c := second.newCopies(rec, map[string]*download.Hashed{})
 	for _, asks := range []bool{true, false} {
 		asked.Store(0)
 		_, turn, err := second.slots.acquire(t.Context(), f.wantedBy)

@@ -32,7 +32,8 @@ type Peers interface {
 // Peer is a Mac that serves weights.
 type Peer struct {
 	Mac string
-	// Get requests one of the peer's URLs; see download.Target.
+	// Get requests one of the peer's URLs; see download.Target. A download uses the first one that
+	// it gets of a Mac until that fails: what the Mac sent, and the time for it, are those of all turns.
 	Get func(ctx context.Context, url string, header http.Header) (*http.Response, error)
 }
 
@@ -57,11 +58,17 @@ type copies struct {
 	busy   time.Duration               // for peers that turned out to be busy
 	hashed map[string]*download.Hashed // of the files that are begun, by name, also by an earlier download
 	silent bool                        // the source could not be asked: it is not asked again
+	known  map[string]Peer             // that have not failed since they were first asked, by Mac
+	sent   map[[2]string]int64         // bytes, by Mac and file
 
 	// The peers to ask and the slot of this turn, and whether it has a file already.
 	peers []Peer
 	turn  *turn
 	begun bool
+}
+
+func (s *Store) newCopies(rec want, hashed map[string]*download.Hashed) *copies {
+	return &copies{Store: s, rec: rec, hashed: hashed, known: map[string]Peer{}, sent: map[[2]string]int64{}}
 }
 
 // keep gives each file the hash of an earlier turn, or download, that began it.
@@ -81,7 +88,13 @@ func (c *copies) ask(ctx context.Context) {
 		return
 	}
 	began := time.Now()
-	c.peers, c.begun = c.opt.Peers.Of(ctx, c.rec.Record, c.rec.ref, c.waited), false
+	c.peers, c.begun = nil, false
+	for _, p := range c.opt.Peers.Of(ctx, c.rec.Record, c.rec.ref, c.waited) {
+		if _, ok := c.known[p.Mac]; !ok {
+			c.known[p.Mac] = p
+		}
+		c.peers = append(c.peers, c.known[p.Mac])
+	}
 	c.waited += time.Since(began)
 }
 
@@ -166,6 +179,7 @@ func (c *copies) permitted(ctx context.Context, t download.Target) bool {
 func (c *copies) failed(p Peer, t download.Target, err error) {
 	c.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "peer", p.Mac, "digest", c.rec.Digest, "cause", err.Error())
 	c.opt.Peers.Failed(p.Mac, err)
+	delete(c.known, p.Mac)
 }
 
 // fromSlow fetches a file whose source cannot be reached from a peer that is slow, and
@@ -192,9 +206,11 @@ func (c *copies) fromSlow(ctx context.Context, t download.Target, show func(down
 // source.
 func (c *copies) from(ctx context.Context, p Peer, t download.Target, show func(download.Progress)) error {
 	t.URL = "https://" + agentapi.MacServerName(p.Mac) + agentapi.WeightsPath(c.rec.Digest, t.SHA256)
-	t.Get, t.Header, t.Tries, t.Most = p.Get, nil, 1, 2*t.Bytes
+	sent := [2]string{p.Mac, t.Name}
+	t.Get, t.Header, t.Tries, t.Most = p.Get, nil, 1, max(1, 2*t.Bytes-c.sent[sent])
 	t.Gained = func(n int) {
 		c.turn.gained(n)
+		c.sent[sent] += int64(n)
 		if c.opt.Fetched != nil {
 			c.opt.Fetched(FromPeer, n)
 		}

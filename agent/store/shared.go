@@ -278,7 +278,7 @@ func changed(rec model.Record, how string) error {
 // object store. It takes several turns if its source is slow and others wait, or if
 // its peers are busy.
 func (s *Store) fetch(ctx context.Context, f *sharedDownload, rec want) (string, error) {
-	c := &copies{Store: s, rec: rec, hashed: s.objects.hashedOf(f.partial())}
+	c := s.newCopies(rec, s.objects.hashedOf(f.partial()))
 	for {
 		f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 		c.ask(ctx)
