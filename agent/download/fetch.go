@@ -71,6 +71,9 @@ type Target struct {
 	// Most is the number of bytes that may arrive in all attempts before no other one is
 	// made; 0 means any. Responses that break off and start over are endless otherwise.
 	Most int64
+	// Immutable means that the URL always has the same bytes. Those of several responses with
+	// another digest are a failure then, and not a file that changed between them.
+	Immutable bool
 }
 
 // Begun reports whether a partial file exists that Fetch would resume.
@@ -117,7 +120,7 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 	for fruitless := 0; ; {
 		a := &attempt{f: f, t: t, report: report, last: last}
 		err := a.run(ctx)
-		*last = Hashed{a.sum, a.done}
+		*last = Hashed{a.sum, a.done, a.received}
 		if err == nil {
 			return removeNotes(t)
 		}
@@ -149,6 +152,8 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 type Hashed struct {
 	sum  hash.Hash
 	done int64 // bytes
+	// received of them came from the URL, and not from the disk.
+	received int64
 }
 
 // Complete reports whether the file is on the disk as this process fetched it, so that Fetch has
@@ -225,10 +230,10 @@ type attempt struct {
 	file File
 	sum  hash.Hash
 	// done bytes are in the file and in sum; gained of them arrived in this
-	// attempt.
-	done, gained int64
-	meter        meter
-	reported     time.Time
+	// attempt, received in this and those before.
+	done, gained, received int64
+	meter                  meter
+	reported               time.Time
 }
 
 func (a *attempt) run(ctx context.Context) error {
@@ -257,9 +262,9 @@ func (a *attempt) run(ctx context.Context) error {
 }
 
 // mismatch handles a complete file with the wrong digest. One that was assembled
-// from two transfers is fetched once more, as a whole.
+// from two transfers is fetched once more, as a whole, unless its URL is immutable.
 func (a *attempt) mismatch(got string) error {
-	if a.gained < a.t.Bytes {
+	if a.gained < a.t.Bytes && (!a.t.Immutable || a.received < a.t.Bytes) {
 		if err := a.restart(); err != nil {
 			return err
 		}
@@ -290,7 +295,7 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 		return newNotes(a.t), a.restart()
 	}
 	if a.last.sum != nil && a.last.done <= size {
-		a.sum, a.done = a.last.sum, a.last.done
+		a.sum, a.done, a.received = a.last.sum, a.last.done, a.last.received
 	}
 	if _, err := a.file.Seek(a.done, io.SeekStart); err != nil {
 		return n, DiskError(err, "read")
@@ -329,7 +334,7 @@ func (a *attempt) restart() error {
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
 		return DiskError(err, "read")
 	}
-	a.sum, a.done = sha256.New(), 0
+	a.sum, a.done, a.received = sha256.New(), 0, 0
 	a.meter.reset()
 	return nil
 }
@@ -427,6 +432,7 @@ func (a *attempt) copy(ctx context.Context, src io.Reader) error {
 			a.sum.Write(buf[:n])
 			a.done += int64(n)
 			a.gained += int64(n)
+			a.received += int64(n)
 			if a.t.Gained != nil {
 				a.t.Gained(n)
 			}

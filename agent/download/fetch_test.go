@@ -202,6 +202,34 @@ func TestFetchKeepsACompleteFile(t *testing.T) {
 	wantFile(t, tg, o.content)
 }
 
+// TestResponsesOfAnImmutableURLAreOneFile: with another digest they are no file that changed
+// between them. What an earlier process left on the disk may have been lost there.
+func TestResponsesOfAnImmutableURLAreOneFile(t *testing.T) {
+	for name, tc := range map[string]struct {
+		immutable, left bool
+		cuts            []int
+		requests        int
+	}{
+		"in two responses": {immutable: true, cuts: []int{500_000}, requests: 2},
+		"of another URL":   {cuts: []int{500_000}, requests: 3},
+		"a part was left":  {immutable: true, left: true, requests: 2},
+	} {
+		o := newOrigin(t, blob(1<<20))
+		f, tg := fetcher(t, o)
+		tg.Immutable, tg.SHA256, o.cuts = tc.immutable, digest(nil), tc.cuts
+		if tc.left {
+			n := newNotes(tg)
+			n.Validator = o.etag
+			if err := errors.Join(tg.Root.WriteFile(tg.Name, make([]byte, 300_000), 0o600), writeNotes(tg, n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.Fetch(t.Context(), tg, nil); Reason(err, "") != v1alpha1.ReasonDigestMismatch || len(o.seen()) != tc.requests {
+			t.Errorf("%s: %v after %d requests, want %d", name, err, len(o.seen()), tc.requests)
+		}
+	}
+}
+
 func TestFetchStartsAnewWhenTheFileChanged(t *testing.T) {
 	o := newOrigin(t, blob(1<<20))
 	f, tg := fetcher(t, o)

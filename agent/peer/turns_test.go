@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -87,6 +88,34 @@ func TestAPeersTimeIsThatOfAllTurns(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestALieInTwoResponsesIsOne: a peer that sends wrong bytes is avoided for a day, in as many
+// responses as it likes.
+func TestALieInTwoResponsesIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 64 << 10
+		sent := 0
+		s := newScripted(func(r *http.Request) *http.Response {
+			var from int64
+			if r.Method == http.MethodHead {
+				return status(http.StatusOK, http.NoBody)
+			}
+			sent += size / 2
+			if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from); err != nil {
+				return status(http.StatusOK, io.LimitReader(dripping{r.Context(), size}, size/2))
+			}
+			resp := status(http.StatusPartialContent, io.LimitReader(dripping{r.Context(), size}, size/2))
+			resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, size-1, size))
+			return resp
+		})
+		rec := sized(size)
+		rec.Source, rec.Format, rec.Files[0].Path = "https://127.0.0.1:1/a/m.gguf", model.FormatGGUF, store.SingleFile
+		rec.Digest = model.DigestOf(rec.Files)
+		if _, failed := downloaded(t, s, []model.Record{rec}); failed != 1 || !slices.Equal(s.blamed, []string{reasonLied}) || sent != size {
+			t.Errorf("%d failed, and the peer sent %d bytes and is blamed %q", failed, sent, s.blamed)
+		}
+	})
 }
 
 // downloaded downloads records whose source is forbidden. It returns after how long the last one

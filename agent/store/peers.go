@@ -208,6 +208,7 @@ func (c *copies) from(ctx context.Context, p Peer, t download.Target, show func(
 	t.URL = "https://" + agentapi.MacServerName(p.Mac) + agentapi.WeightsPath(c.rec.Digest, t.SHA256)
 	sent := [2]string{p.Mac, t.Name}
 	t.Get, t.Header, t.Tries, t.Most = p.Get, nil, 1, max(1, 2*t.Bytes-c.sent[sent])
+	t.Immutable = true
 	t.Gained = func(n int) {
 		c.turn.gained(n)
 		c.sent[sent] += int64(n)
