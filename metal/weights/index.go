@@ -48,8 +48,7 @@ func parseIndex(text []byte) (map[string]string, error) {
 	var index map[string]string
 	err := j.object(func(key string) error {
 		if key != "weight_map" {
-			_, err := j.value()
-			return err
+			return j.skip()
 		}
 		index = map[string]string{}
 		return j.object(func(name string) error {

@@ -52,16 +52,42 @@ func (j *jsonReader) invalid(what string) error {
 
 func (j *jsonReader) token() (json.Token, error) {
 	t, err := j.dec.Token()
+	if err != nil {
+		return nil, j.fault(err)
+	}
+	return t, nil
+}
+
+// fault describes an error of the decoder.
+func (j *jsonReader) fault(err error) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return nil, &formatError{ErrInvalid, j.at + syntax.Offset, "not JSON: " + syntax.Error()}
+		return &formatError{ErrInvalid, j.at + syntax.Offset, "not JSON: " + syntax.Error()}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, &formatError{ErrTruncated, j.at + j.dec.InputOffset(), "the JSON ends unexpectedly"}
-	case err != nil:
-		return nil, j.invalid("not JSON: " + err.Error())
+		return &formatError{ErrTruncated, j.at + j.dec.InputOffset(), "the JSON ends unexpectedly"}
 	}
-	return t, nil
+	return j.invalid("not JSON: " + err.Error())
+}
+
+// count counts a value.
+func (j *jsonReader) count() error {
+	if j.values++; j.values > maxJSONValues {
+		return j.invalid("more than " + strconv.Itoa(maxJSONValues) + " values")
+	}
+	return nil
+}
+
+// skip reads any value and builds nothing of it.
+func (j *jsonReader) skip() error {
+	if err := j.count(); err != nil {
+		return err
+	}
+	var text json.RawMessage
+	if err := j.dec.Decode(&text); err != nil {
+		return j.fault(err)
+	}
+	return nil
 }
 
 // object reads an object; field is called for each key and reads its value.
@@ -107,8 +133,8 @@ func (j *jsonReader) fields(field func(key string) error) error {
 // value reads any value: map[string]any, []any, string, json.Number, bool or
 // nil.
 func (j *jsonReader) value() (any, error) {
-	if j.values++; j.values > maxJSONValues {
-		return nil, j.invalid("more than " + strconv.Itoa(maxJSONValues) + " values")
+	if err := j.count(); err != nil {
+		return nil, err
 	}
 	t, err := j.token()
 	if err != nil {

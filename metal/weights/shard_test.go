@@ -233,11 +233,13 @@ func TestHostileIndexes(t *testing.T) {
 		"a file without a name":   {text: `{"weight_map":{"a":""}}`, want: ErrInvalid, says: "not a name"},
 		"a tensor twice":          {text: `{"weight_map":{"a":"model-1.safetensors","a":"model-2.safetensors"}}`, want: ErrInvalid, says: "twice"},
 		"a map twice":             {text: `{"weight_map":{},"weight_map":{}}`, want: ErrInvalid, says: "twice"},
-		"deep metadata":           {text: `{"metadata":` + strings.Repeat("[", 100_000) + `}`, want: ErrInvalid, says: "deep"},
+		"deep metadata":           {text: `{"metadata":` + strings.Repeat("[", 100_000) + `}`, want: ErrInvalid, says: "depth"},
 		"something after it":      {text: `{"weight_map":{}} 1`, want: ErrInvalid, says: "trailing data"},
 		"a long name":             {text: `{"weight_map":{"` + strings.Repeat("x", 2000) + `":"m"}}`, want: ErrInvalid, says: "name"},
 		"three hundred thousand entries": {text: `{"weight_map":{` + many(300_000, func(i int) string { return `"` + strconv.Itoa(i) + `":"m"` }) + `}}`,
 			want: ErrInvalid, says: "more than 131072"},
+		"three hundred thousand keys": {text: `{` + many(300_000, func(i int) string { return `"` + strconv.Itoa(i) + `":1` }) + `}`,
+			want: ErrInvalid, says: "more than 262144"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseIndex([]byte(c.text))
@@ -326,5 +328,23 @@ func TestAnIndexIsCountedBeforeItIsRead(t *testing.T) {
 	memory := account{budget: b}
 	if index, err := readIndex(dir, &memory); err != nil || index["a"] != "model.safetensors" {
 		t.Errorf("%v, %v", index, err)
+	}
+}
+
+// TestOtherValuesOfAnIndexAreNotBuilt: only the text of an index is counted, and many values would
+// take far more.
+func TestOtherValuesOfAnIndexAreNotBuilt(t *testing.T) {
+	text := []byte(`{"metadata":[` + strings.Repeat(`{"a":0},`, 100_000) + `0],"weight_map":{"a":"model.safetensors"}}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	index, err := parseIndex(text)
+	runtime.ReadMemStats(&after)
+	if bytes := after.TotalAlloc - before.TotalAlloc; err != nil || index["a"] != "model.safetensors" || bytes > jsonMemory*uint64(len(text)) {
+		t.Errorf("%v, %v; %d KiB are allocated for a text of %d", index, err, bytes>>10, len(text)>>10)
+	}
+	for broken, want := range map[string]error{`{"a":[1`: ErrTruncated, `{"a":[1}`: ErrInvalid} {
+		if _, err := parseIndex([]byte(broken)); !errors.Is(err, want) {
+			t.Errorf("%s: %v", broken, err)
+		}
 	}
 }
