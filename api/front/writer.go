@@ -3,6 +3,7 @@ package front
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"strconv"
@@ -84,14 +85,20 @@ func (w *Writer) WriteHeader(status int) {
 }
 
 // Inform sends a header before the response begins, as an informational response, if the
-// client asked for those: many take any status but 100 for the final one.
+// client asked for those: many take any status but 100 for the final one. The other headers, some
+// of which a client chooses, are sent with the response alone.
 func (w *Writer) Inform(name, value string) {
 	if w.status != 0 || !w.Informs {
 		return
 	}
-	w.Header().Set(name, value)
+	h := w.Header()
+	all := maps.Clone(h)
+	clear(h)
+	h.Set(name, value)
+	h.Set("Content-Length", "0") // has net/http copy the headers, which it may read for longer if the client leaves
 	w.ResponseWriter.WriteHeader(http.StatusProcessing)
-	w.Header().Del(name)
+	clear(h)
+	maps.Copy(h, all)
 }
 
 // Write implements http.ResponseWriter.
