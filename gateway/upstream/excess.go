@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,11 +19,17 @@ const (
 	// each of HTTP/2's control frames, without a limit. An honest Mac sends an answer to each ping,
 	// 80 bytes/s, and frames around responses, which are counted with them.
 	excessBurst, excessPerSecond = 1 << 20, 256 << 10
+	// excessSeconds bounds how long a Mac is over the bound after the last byte. What running
+	// requests may have sent would count for minutes when they end.
+	excessSeconds = 5
 	// frameBytes are the head of a frame and its TLS record.
 	frameBytes = 32
 	// answerBytes are all frames of a response but those of its body, without the header's text:
 	// header, trailer, two windows, the end of the stream and the answer to a ping.
 	answerBytes = 512
+	// reportBytes bounds the header of an informational response. An agent's has 70 bytes, of earlier
+	// versions 1,400. A hostile Mac may send more in one byte, which stands for a header before it.
+	reportBytes = 2 << 10
 	// eventShare of a response's body is what the frames of its events take, where several are read
 	// at once.
 	eventShare = 8
@@ -61,9 +69,15 @@ func (e *excess) add(n, least float64) (passed, over bool) {
 		e.bytes = min(0, e.bytes+decay)
 	}
 	e.bytes = max(e.bytes+n, min(e.bytes, least))
+	e.limit()
 	before := e.over
 	e.over = e.bytes > excessBurst+e.room
 	return e.over && !before, e.over
+}
+
+// limit bounds the time until the bytes are under the bound. The lock is held.
+func (e *excess) limit() {
+	e.bytes = min(e.bytes, excessBurst+e.room+excessSeconds*excessPerSecond)
 }
 
 // received counts bytes that came on a connection. An error means that it has to be closed.
@@ -86,6 +100,7 @@ func (e *excess) begin(room float64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.room += room
+	e.limit()
 }
 
 // end takes back the room of a request. abandoned bytes of its response may not have been read.
@@ -105,7 +120,7 @@ func (m measured) RoundTrip(r *http.Request) (*http.Response, error) {
 	upload := max(0, r.ContentLength) / uploadShare
 	room := float64(streamWindow + agentapi.MaxAnswerHeaderBytes + answerBytes + upload)
 	m.of.begin(room)
-	resp, err := m.RoundTripper.RoundTrip(r)
+	resp, err := m.RoundTripper.RoundTrip(m.reporting(r))
 	b := &measuredBody{of: m.of, ctx: r.Context(), room: room}
 	if err != nil {
 		b.end(err)
@@ -117,6 +132,18 @@ func (m measured) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	b.ReadCloser, resp.Body = resp.Body, b
 	return resp, nil
+}
+
+// reporting returns a request whose informational responses count as read, if they are awaited.
+// Otherwise net/http bounds their bytes.
+func (m measured) reporting(r *http.Request) *http.Request {
+	if trace := httptrace.ContextClientTrace(r.Context()); trace == nil || trace.Got1xxResponse == nil {
+		return r
+	}
+	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+		m.of.read(frameBytes + min(reportBytes, textBytes(http.Header(h))))
+		return nil
+	}}))
 }
 
 // textBytes is the size of a header.
