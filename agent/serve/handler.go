@@ -226,11 +226,12 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 		return err
 	}
 	req.wire.Id = id
-	if err := counted.more(req.textBytes() - int64(len(body)) - req.held); err != nil {
+	fetched := h.MaxBodyBytes - images.room
+	if err := counted.more(req.textBytes() - int64(len(body)) - req.held - fetched); err != nil {
 		return err
 	}
 	if req.forms() > 1 { // it stays for the others
-		counted.decoded(body, req.bytes()-(h.MaxBodyBytes-images.room))
+		counted.decoded(body, req.bytes()-fetched)
 		if err := counted.stay(); err != nil {
 			return err
 		}
@@ -238,12 +239,17 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	return h.answer(admission.NewDoor(w), r, req)
 }
 
-// textBytes is what the texts of a conversation take, or the tokens of prompts. They may be longer
-// than their request: the results of a call repeat its name, and a token may have one digit.
+// textBytes is what the texts and images of a conversation take, or the tokens of prompts. They may be
+// longer than their request: the results of a call repeat its name, and a token may have one digit.
 func (r *request) textBytes() (n int64) {
 	chat := r.wire.GetChat()
 	n = int64(len(chat.GetTemplateArgumentsJson()) + len(chat.GetToolsJson()))
 	n += messageBytes(chat.GetMessages())
+	for _, m := range chat.GetMessages() {
+		for _, p := range m.GetParts() {
+			n += int64(len(p.GetImage()))
+		}
+	}
 	for _, p := range r.prompts {
 		n += tokenBytes * int64(len(p.Tokens))
 	}
