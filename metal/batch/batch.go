@@ -26,12 +26,12 @@
 // at a time.
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
-// prompts with fewer remaining tokens or of a higher priority may take half of each
+// prompts whose rest costs less or of a higher priority may take half of the time of each
 // step; their tenants take turns at being first. So a short prompt does not wait for a long
 // one, nor for shorter ones of another tenant, and the long one takes at most twice
 // its time. The next head is the oldest prompt of the tenant that has
-// had the fewest prefill tokens: many long prompts of one tenant delay a prompt of
-// another by one of them. Next to decoding, later steps make up for a chunk that
+// had the least prefill: many long prompts of one tenant delay a prompt of
+// another by one of them. All this counts what tokens cost, which grows with their context (Weigh). Next to decoding, later steps make up for a chunk that
 // exceeds what it should be, because no row divides an image.
 //
 // A decoding request whose newest token is computed and whose next one is not yet
@@ -88,6 +88,8 @@ type Limits struct {
 	// recurrent layers must be saved there and cannot be cut out later. Only a run of
 	// Request.Whole does; that state is then not saved.
 	Boundary int
+	// Chunk, unless 0, is the maximum number of prefill tokens in a step.
+	Chunk int
 	// Turn is how many tokens a request generates at least before it gives way to
 	// another tenant.
 	Turn int
@@ -176,13 +178,17 @@ type Scheduler struct {
 	// tenant when it was chosen.
 	head      *request
 	headStart int64
+	// growth of the cost of a token, see Weigh.
+	growth float64
 	// plans counts the plans while prefill is not paused: every second one gives the odd token of a shared step
 	// to the head. passing is the first of the prompts that may share the head's step; nil for none.
 	plans   int64
 	passing *request
-	// budget is how many tokens the last chunks may have had together, and excess how many more were
-	// planned than that, for runs that no row divides, less those that later steps left out.
-	budget, excess int
+	// passes is what the halves of all steps cost that prompts might share.
+	passes int64
+	// budget is what the last chunks might cost together, and excess how much more was
+	// planned than that, for runs that no row divides, less what later steps left out.
+	budget, excess int64
 	// turns counts when tenants began to wait, see tenant.since.
 	turns int64
 	// Buffers of Admit, ProposeChunks and Work.
@@ -278,19 +284,20 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 	if s.paused {
 		return step
 	}
-	s.excess -= s.budget
+	planned := int64(0)
 	for _, p := range pieces {
 		if r := s.all[p.ID]; r != nil && r.running && !r.decodes() && r.computed == p.Start && p.Length > 0 {
 			row := s.chunk(r, p.Length)
-			r.tenant.prefilled = s.prefilled(r.tenant) + int64(row.Length)
+			r.tenant.prefilled = s.prefilled(r.tenant) + s.cost(row)
 			if r == s.passing {
-				r.tenant.passed = s.plans
+				r.tenant.passed = s.passes + max(0, s.cost(row)-s.budget/2)
 			}
 			step.Rows = append(step.Rows, row)
-			s.excess += row.Length
+			planned += s.cost(row)
 		}
 	}
-	s.excess = max(0, s.excess)
+	s.excess = max(0, s.excess+planned-s.budget)
+	s.passes += s.budget / 2
 	s.plans++
 	s.worked += sparedStep
 	return step

@@ -23,6 +23,9 @@ const (
 	// enough of the largest prefill-only steps are remembered: of two, the shorter
 	// time counts.
 	enough = 2
+	// reach is up to which multiple of the differences in context length of past steps, as the root of
+	// the sum of their squares, a trend is known.
+	reach = 8
 	// remains is the smallest fraction of a measurement that is kept when it is
 	// extrapolated to a smaller context.
 	remains = 0.25
@@ -159,7 +162,17 @@ func (m *measured) token(depth float64) float64 {
 	if m.speed.n == 0 {
 		return 0
 	}
-	return m.quickest + m.tokenTrend.slope()*depth
+	return m.quickest + m.deeper(depth)*depth
+}
+
+// deeper is the growth of that time per token of context, up to a context length. If prefill-only steps were
+// much less deep, mixed steps may show it: while sequences decode there are no others.
+func (m *measured) deeper(depth float64) float64 {
+	by := m.tokenTrend.slope()
+	if depth*depth > reach*reach*m.tokenTrend.xx {
+		by = max(by, m.extraTrend.slope())
+	}
+	return by
 }
 
 // least is the time per token of prefill-only steps at context 0 with the
@@ -361,10 +374,7 @@ func (w *window) add(x, y float64) {
 	w.n = min(w.n+1, len(w.points))
 }
 
-// median returns the lower median of the measurements, 0 if there are none.
-func (w *window) median() float64 { return w.at(0, 0) }
-
-// at is the median of the measurements after extrapolating each to a context of
+// at is the lower median of the measurements, 0 if there are none, after extrapolating each to a context of
 // x tokens with the given slope, but to no less than remains of it.
 func (w *window) at(x, slope float64) float64 {
 	if w.n == 0 {

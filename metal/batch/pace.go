@@ -114,7 +114,8 @@ func (p *Pace) Tokens(w Work, limit int) int {
 		if p.speed.n == 0 {
 			return min(limit, firstTokens)
 		}
-		return max(1, min(limit, int(loneSlice.Seconds()/p.speed.median())))
+		from := float64(w.Prompts[0].From)
+		return max(1, min(limit, int(loneSlice.Seconds()/p.speed.at(from, p.deeper(from)))))
 	}
 	step := p.step(w.Decodes, float64(w.DecodeContext))
 	if step == 0 || p.since >= probe || p.decodeOnly[w.Decodes] == nil && p.since >= guess {
@@ -129,6 +130,18 @@ func (p *Pace) Tokens(w Work, limit int) int {
 	p.planned++
 	p.size = b.near(p.size, p.stretch*step)
 	return min(limit, int(b.tokens[p.size]))
+}
+
+// Growth is by how much more a token of a prompt costs per token of its context, see Scheduler.Weigh.
+func (p *Pace) Growth(w Work) float64 {
+	if p.quickest <= 0 {
+		return 0
+	}
+	deepest := 0
+	for _, s := range w.Prompts {
+		deepest = max(deepest, s.From)
+	}
+	return p.deeper(float64(deepest)) / p.quickest
 }
 
 // slice is the number of prefill tokens that a prefill-only step would have. A

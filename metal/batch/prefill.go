@@ -2,42 +2,68 @@ package batch
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
-// ProposeChunks proposes prefill chunks for the next plan with at most this
-// many tokens in total, the head first. The caller may shorten or drop
+const (
+	// unit is what a token without context costs.
+	unit = 256
+	// heaviest is how many times as much a token costs at most, wherever it is: a growth that was
+	// measured wrong may not stop a prompt.
+	heaviest = 64
+)
+
+// Weigh sets by how much more a token of a prompt costs per token of its context, as a part of what it costs
+// without any. Steps are shared, and the next head is chosen, by what tokens cost.
+func (s *Scheduler) Weigh(growth float64) { s.growth = growth }
+
+// weight is what the next token of a prompt costs.
+func (s *Scheduler) weight(computed int) int64 {
+	return int64(unit * min(heaviest, 1+s.growth*float64(computed)))
+}
+
+// cost is what the tokens of a row cost.
+func (s *Scheduler) cost(row Row) int64 { return int64(row.Length) * s.weight(row.Start) }
+
+// rest is what the rest of a prompt costs.
+func (s *Scheduler) rest(r *request) int64 { return int64(r.left()) * s.weight(r.computed+r.left()/2) }
+
+// ProposeChunks proposes prefill chunks for the next plan that cost at most as much as this many
+// tokens of the head, the head first. The caller may shorten or drop
 // chunks. The slice is valid until the next call. The prompts of held requests wait; if the
 // head is one, another is first meanwhile.
 func (s *Scheduler) ProposeChunks(tokens int, held ...ID) []Row {
-	s.chunks, s.budget = s.chunks[:0], tokens
+	s.chunks, s.budget = s.chunks[:0], 0
 	head := s.prefill(held)
 	if s.paused || head == nil {
 		return nil
 	}
+	s.budget = int64(tokens) * s.weight(s.head.computed)
 	if s.Decodes() == 0 {
 		s.excess = 0
 	}
 	passing := 0
-	for passing < len(s.prompts) && mayOvertake(s.prompts[passing], head) {
+	for passing < len(s.prompts) && s.mayOvertake(s.prompts[passing], head) {
 		passing++
 	}
-	share := tokens
+	share, weight := s.budget, s.weight(head.computed)
 	if s.passing = nil; passing > 0 {
 		takeTurns(s.prompts[:passing])
 		s.passing = s.prompts[0]
-		share = (tokens + int(s.plans%2)) / 2
+		share = (s.budget/weight + s.plans%2) / 2 * weight
 	}
-	spare := tokens - s.propose(head, share)
-	own, proposed := tokens-spare, len(s.chunks) > 0
+	spare := s.budget - s.propose(head, share)
+	own, proposed := s.budget-spare, len(s.chunks) > 0
 	for _, r := range s.prompts[:passing] {
 		spare -= s.propose(r, spare)
 	}
 	if own == 0 {
 		spare -= s.propose(head, spare)
 	} else if proposed {
-		s.chunks[0] = s.chunk(head, own+max(0, spare)) // runs of others may have taken more than there was
-		spare -= s.chunks[0].Length - own
+		more := min(max(0, spare)/weight, s.room()) // runs of others may have taken more than there was
+		s.chunks[0] = s.chunk(head, s.chunks[0].Length+int(more))
+		spare -= s.cost(s.chunks[0]) - own
 	}
 	for _, r := range s.prompts[passing:] {
 		spare -= s.propose(r, spare)
@@ -73,12 +99,12 @@ func (s *Scheduler) prefill(held []ID) *request {
 	}
 	s.prompts = slices.DeleteFunc(s.prompts, func(r *request) bool { return r == head })
 	slices.SortFunc(s.prompts, func(a, b *request) int {
-		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.left(), b.left()), cmp.Compare(a.arrival, b.arrival))
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(s.rest(a), s.rest(b)), cmp.Compare(a.arrival, b.arrival))
 	})
 	return head
 }
 
-// nextPrompt returns the oldest prompt of the tenant that has had the fewest prefill tokens.
+// nextPrompt returns the oldest prompt of the tenant whose prefill tokens cost the least.
 func (s *Scheduler) nextPrompt() *request {
 	return slices.MinFunc(s.prompts, func(a, b *request) int {
 		return cmp.Or(cmp.Compare(s.prefilled(a.tenant), s.prefilled(b.tenant)), cmp.Compare(a.arrival, b.arrival))
@@ -86,30 +112,43 @@ func (s *Scheduler) nextPrompt() *request {
 }
 
 // mayOvertake reports whether a prompt may share the steps of the head.
-func mayOvertake(r, head *request) bool {
-	return r.priority > head.priority || r.priority == head.priority && r.left() < head.left()
+func (s *Scheduler) mayOvertake(r, head *request) bool {
+	return r.priority > head.priority || r.priority == head.priority && s.rest(r) < s.rest(head)
 }
 
 // takeTurns orders the prompts that may share the steps of the head: of one priority the tenant that was
-// first longest ago is first now.
+// first longest ago is first now, later if that took more than its half.
 func takeTurns(prompts []*request) {
 	slices.SortStableFunc(prompts, func(a, b *request) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.tenant.passed, b.tenant.passed))
 	})
 }
 
-// propose adds a chunk of at most this many tokens and returns its length. It adds none while a run that
-// no row divides would make the chunk longer and the last such excess is not made up for: the tokens do that.
-func (s *Scheduler) propose(r *request, tokens int) int {
-	if tokens < 1 {
+// propose adds a chunk that costs at most what is spare and returns its cost. If a token or a run that no row
+// divides costs more, it adds none while the last such excess is not made up for: what is spare does that.
+func (s *Scheduler) propose(r *request, spare int64) int64 {
+	tokens, room := spare/s.weight(r.computed), s.room()
+	if spare < 1 || room < 1 || tokens < 1 && len(s.chunks) > 0 && r != s.passing {
 		return 0
 	}
-	p := s.chunk(r, tokens)
-	if p.Length > tokens && s.excess > 0 {
-		return tokens
+	p := s.chunk(r, int(min(max(1, tokens), room)))
+	if s.cost(p) > spare && s.excess > 0 {
+		return spare
 	}
 	s.chunks = append(s.chunks, p)
-	return p.Length
+	return s.cost(p)
+}
+
+// room is how many tokens the step may have in addition to those of the proposed chunks.
+func (s *Scheduler) room() int64 {
+	room := int64(math.MaxInt64)
+	if s.limits.Chunk > 0 {
+		room = int64(s.limits.Chunk)
+	}
+	for _, p := range s.chunks {
+		room -= int64(p.Length)
+	}
+	return max(0, room)
 }
 
 // chunk returns the next prefill chunk of a request, of at most this many

@@ -22,14 +22,14 @@ const (
 type tenant struct {
 	name             string
 	running, waiting int
-	// prefilled counts the prefill tokens that were planned for it, see
+	// prefilled is what the prefill tokens cost that were planned for it, see
 	// Scheduler.prefilled.
 	prefilled int64
 	// since is when it came or last ran a request, in the order of all tenants: of those that run
 	// none, the one that has waited for longest is next.
 	since int64
-	// passed is the plan in which a prompt of it last was the first that shared the head's step, or
-	// the one before which the tenant came.
+	// passed is Scheduler.passes when a prompt of it last was the first that shared the head's step and what
+	// that took in addition to half of the step, or when the tenant came.
 	passed int64
 	// rests is the plan before which it leaves one place to others, because a request of it gave way. Without
 	// that, one that is admitted in between gives way to the next that comes, and most of what is computed
@@ -44,7 +44,7 @@ func (t *tenant) before(o *tenant) bool {
 	return t.running < o.running || t.running == 0 && o.running == 0 && t.since < o.since
 }
 
-// prefilled returns how many prefill tokens a tenant has had. A tenant that had no
+// prefilled returns how much prefill a tenant has had. A tenant that had no
 // prompt for a while is level with the one whose prompt was head last, as in
 // start-time fair queueing (Goyal, Vin and Cheng, 1996).
 func (s *Scheduler) prefilled(t *tenant) int64 { return max(t.prefilled, s.headStart) }
@@ -53,7 +53,7 @@ func (s *Scheduler) prefilled(t *tenant) int64 { return max(t.prefilled, s.headS
 func (s *Scheduler) tenantOf(name string) *tenant {
 	t := s.tenants[name]
 	if t == nil {
-		t = &tenant{name: name, passed: s.plans}
+		t = &tenant{name: name, passed: s.passes}
 		s.tenants[name] = t
 	}
 	return t
@@ -88,7 +88,7 @@ func (s *Scheduler) waits(t *tenant) {
 }
 
 // leave counts a request that ended. A tenant without one is forgotten once the others have had as
-// many prefill tokens: tenants that come and go would always have had the fewest.
+// much prefill: tenants that come and go would always have had the fewest.
 func (s *Scheduler) leave(t *tenant) {
 	if t.running+t.waiting == 0 && t.prefilled <= s.headStart {
 		delete(s.tenants, t.name)

@@ -54,7 +54,7 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 	}
 	sched, err := batch.New(batch.Limits{
 		ContextTokens: m.input.context, CacheTokens: m.cacheTokens, BlockTokens: m.blockTokens,
-		Sequences: s.opts.Sequences, Queue: s.opts.Queue, Boundary: boundary, Turn: turnTokens,
+		Sequences: s.opts.Sequences, Queue: s.opts.Queue, Boundary: boundary, Chunk: s.opts.Backend.Chunk(), Turn: turnTokens,
 	})
 	if err != nil {
 		return nil, err

@@ -135,7 +135,11 @@ func (p *planner) mayBegin(s *sequence) bool {
 }
 
 // budget is how many prompt tokens the next step may take.
-func (p *planner) budget() int { return p.pace.Tokens(p.sched.Work(), p.chunk) }
+func (p *planner) budget() int {
+	w := p.sched.Work()
+	p.sched.Weigh(p.pace.Growth(w))
+	return p.pace.Tokens(w, p.chunk)
+}
 
 // awaitsHeadroom reports whether a prompt waits for the agent's answer.
 func (p *planner) awaitsHeadroom() bool {
