@@ -174,8 +174,8 @@ type Scheduler struct {
 	// worked is how long all steps took, each at least sparedStep. Before it is spared, small requests are
 	// spared: no two of a tenant give way to one, and they are admitted before large ones, except in the last place.
 	worked, spared time.Duration
-	// head is the prompt that advances first, and headStart the prefilled of its
-	// tenant when it was chosen.
+	// head is the prompt that advances first. headStart is how much a tenant has had at least: the prefilled of
+	// the head's when that was chosen, and from then on its part of what is computed.
 	head      *request
 	headStart int64
 	// growth of the cost of a token, see Weigh.
@@ -299,6 +299,7 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 	s.excess = max(0, s.excess+planned-s.budget)
 	s.passes += s.budget / 2
 	s.plans++
+	s.rise(planned)
 	s.worked += sparedStep
 	return step
 }

@@ -3,6 +3,7 @@
 package batch
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -158,5 +159,49 @@ func TestATokenThatCostsMoreThanAHalfIsATurnOfAsMuch(t *testing.T) {
 	}
 	if got := s.InKV(2) - deep; got < 10 {
 		t.Errorf("the deep prompt has %d tokens after %d steps", got, steps)
+	}
+}
+
+// A tenant that comes for the first time has had as much as each of those that are there: others that had a prompt
+// before would wait for all that come.
+func TestTenantsThatComeForTheFirstTimeAreNotAlwaysNext(t *testing.T) {
+	const own, budget = 30_000, 512
+	for _, prompt := range []int{4096, 20_480} {
+		s := scheduler(t, Limits{ContextTokens: 131_072, CacheTokens: 524_288, BlockTokens: 256, Sequences: 8, Queue: 64, Turn: 64})
+		next, fresh, known := ID(10), false, 0
+		come := func() {
+			submit(t, s, Request{ID: next, Prompt: prompt, Tenant: fmt.Sprint(next), Tokens: 2})
+			next++
+		}
+		compute := func(id ID) (spent int) {
+			submit(t, s, Request{ID: id, Prompt: own, Tenant: "known", Tokens: 2})
+			for s.all[id] != nil && spent < 100*own {
+				step := plan(s, budget)
+				run(t, s, step)
+				spent += step.Tokens()
+				for _, r := range step.Rows {
+					if r.Sample {
+						s.Remove(r.ID)
+						if r.ID >= 10 && fresh {
+							come()
+						}
+					}
+				}
+				known = max(known, len(s.tenants))
+			}
+			return spent
+		}
+		compute(1)
+		fresh = true
+		come()
+		come()
+		for id := range ID(3) {
+			if spent := compute(2 + id); spent > 4*own {
+				t.Errorf("a prompt of %d tokens next to those of %d of new tenants is computed after %d", own, prompt, spent)
+			}
+		}
+		if known > 16 {
+			t.Errorf("%d tenants are known", known)
+		}
 	}
 }

@@ -23,8 +23,8 @@ type tenant struct {
 	name             string
 	running, waiting int
 	// prefilled is what the prefill tokens cost that were planned for it, see
-	// Scheduler.prefilled.
-	prefilled int64
+	// Scheduler.prefilled. counted is the last plan in which it had a prompt.
+	prefilled, counted int64
 	// since is when it came or last ran a request, in the order of all tenants: of those that run
 	// none, the one that has waited for longest is next.
 	since int64
@@ -46,7 +46,7 @@ func (t *tenant) before(o *tenant) bool {
 
 // prefilled returns how much prefill a tenant has had. A tenant that had no
 // prompt for a while is level with the one whose prompt was head last, as in
-// start-time fair queueing (Goyal, Vin and Cheng, 1996).
+// start-time fair queueing (Goyal, Vin and Cheng, 1996), and with what each has had since then.
 func (s *Scheduler) prefilled(t *tenant) int64 { return max(t.prefilled, s.headStart) }
 
 // tenantOf returns the tenant of a new request.
@@ -87,6 +87,22 @@ func (s *Scheduler) waits(t *tenant) {
 	}
 }
 
+// rise raises what tenants have had at least by the part of each that has a prompt. If those that come for the first time
+// began with less, they would always be next, and a tenant that had a prompt before would wait for all of them.
+func (s *Scheduler) rise(planned int64) {
+	prompts := int64(0)
+	for _, r := range s.running {
+		if r.prefills() && r.tenant.counted < s.plans {
+			r.tenant.counted = s.plans
+			prompts++
+		}
+	}
+	if prompts > 0 {
+		s.headStart += planned / prompts
+		s.forgetTenants()
+	}
+}
+
 // leave counts a request that ended. A tenant without one is forgotten once the others have had as
 // much prefill: tenants that come and go would always have had the fewest.
 func (s *Scheduler) leave(t *tenant) {
@@ -98,7 +114,7 @@ func (s *Scheduler) leave(t *tenant) {
 	}
 }
 
-// forgetTenants is leave for those that the next head has caught up with.
+// forgetTenants is leave for those that the others have caught up with.
 func (s *Scheduler) forgetTenants() {
 	for _, t := range s.tenants {
 		s.leave(t)

@@ -193,9 +193,9 @@ func TestTheNextHeadIsOfTheTenantWithTheFewestPrefillTokens(t *testing.T) {
 	if got, want := heads(5+6+6+6), []ID{2, 11, 3, 12}; !slices.Equal(got, want) {
 		t.Errorf("the heads are %v, want %v", got, want)
 	}
-	// A tenant that comes late has no claim on what others had before.
+	// A tenant that comes late has no claim on what others had before: of those that had no more than each, the oldest is next.
 	submit(t, s, Request{ID: 21, Prompt: 600, Tenant: "c"}, Request{ID: 22, Prompt: 600, Tenant: "c"})
-	if got, want := heads(6+6+6), []ID{21, 4, 22}; !slices.Equal(got, want) {
+	if got, want := heads(6+6+6), []ID{4, 21, 5}; !slices.Equal(got, want) {
 		t.Errorf("with a tenant that came late the heads are %v, want %v", got, want)
 	}
 }
