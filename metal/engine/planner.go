@@ -21,6 +21,9 @@ type planner struct {
 	chunk int
 	// pace decides how many prompt tokens a step takes.
 	pace batch.Pace
+	// passes is true if a prompt that shares the steps of the first had the last one, as the chunk of that was
+	// cut for memory. They take turns: the other would wait for all of the first.
+	passes bool
 	// waiting is a prompt that waits for the agent to make room; nil if none does. notify
 	// wakes the loop when it has waited long enough.
 	waiting *headroomWait
@@ -75,6 +78,12 @@ func (p *planner) choose() (chunks []batch.Row, needed int64, _ *refused) {
 		return nil, 0, nil
 	}
 	if v.Tokens < int64(chunks[0].Length) {
+		if p.passes = !p.passes && len(chunks) > 1; p.passes {
+			if other, _ := p.fit(chunks[1], 0); other.Tokens > 0 {
+				p.byID[chunks[1].ID].begins()
+				return append(chunks[:0], p.sched.Shorten(chunks[1], int(other.Tokens))), other.Needed, nil
+			}
+		}
 		chunks[0] = p.sched.Shorten(chunks[0], int(v.Tokens))
 		return chunks[:1], v.Needed, nil
 	}
@@ -174,18 +183,26 @@ func (p *planner) chunkOf(s *sequence, row batch.Row) guard.Chunk {
 // them: each will be the first.
 func (p *planner) fitMore(chunks []batch.Row, taken int64) ([]batch.Row, int64) {
 	for i, row := range chunks {
-		s := p.byID[row.ID]
-		c := p.chunkOf(s, row)
-		c.Asked = true
-		v, _, err := p.guard.Decide(c, taken)
-		if err != nil || v.Tokens < c.Full {
+		v, whole := p.fit(row, taken)
+		if !whole {
 			return chunks[:i], taken
 		}
-		s.weighed, s.unfitSince = true, time.Time{}
+		p.byID[row.ID].begins()
 		taken += v.Needed
 	}
 	return chunks, taken
 }
+
+// fit decides about a further chunk, and reports whether the whole chunk fits.
+func (p *planner) fit(row batch.Row, taken int64) (guard.Verdict, bool) {
+	c := p.chunkOf(p.byID[row.ID], row)
+	c.Asked = true
+	v, _, err := p.guard.Decide(c, taken)
+	return v, err == nil && v.Tokens >= c.Full
+}
+
+// begins notes that the guard has let a chunk of a sequence into a step.
+func (s *sequence) begins() { s.weighed, s.unfitSince = true, time.Time{} }
 
 // fitFirst decides about the first chunk, and does what the guard asks for before it. A
 // verdict of no tokens is a prompt that waits for room.
@@ -227,7 +244,7 @@ func (p *planner) fitFirst(s *sequence, row batch.Row) (guard.Verdict, *guard.Ex
 			p.log.Warn("prompt was refused at the memory limit", "computed", c.Start, "rest", c.Rest, "used", r.Held, "needed", v.Needed, "limit", r.Limit)
 			return guard.Verdict{}, p.guard.Abort(v.Needed, r)
 		default:
-			s.weighed, s.unfitSince = true, time.Time{}
+			s.begins()
 			if v.Tokens < c.Full {
 				p.guard.Throttled()
 			}
