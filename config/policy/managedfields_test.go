@@ -182,6 +182,7 @@ func TestAPersonTakesNoFieldsFromTheirManagers(t *testing.T) {
 		{name: "cordons what others apply", who: oncall, object: mac, patch: `{"spec":{"unschedulable":true}}`},
 		{name: "a replica's status", who: oncall, object: replica, patch: with(replica, has("metalfleet-operator", "Apply", "status", `{"f:status":{"f:epoch":{}}}`)), refused: refusedReplica},
 		{name: "a replica's spec", who: oncall, object: replica, patch: with(replica, has("metalfleet-placement", "Apply", "", `{"f:spec":{"f:desired":{}}}`)), refused: refusedReplica},
+		{name: "a co-owner of a replica's spec", who: oncall, object: replica, patch: with(replica, has("x", "Update", "", `{"f:spec":{"f:prefetchNodeName":{}}}`)), refused: refusedReplica},
 		{name: "other annotations", who: oncall, object: replica, patch: with(replica, has("metalfleet-placement", "Apply", "", `{"f:metadata":{"f:annotations":{"f:a":{}}}}`)), refused: refusedReplica},
 		{name: "evicts", who: oncall, object: replica, patch: `{"metadata":{"annotations":{"metalfleet.dev/evict":"true"}}}`},
 		{name: "an administrator", who: fleet, object: mac, patch: with(mac, has("x", "Apply", "status", boot))},

@@ -2,9 +2,9 @@
 // server-side apply of only the fields a reconciler owns.
 //
 // Callers name the fields with generated apply configurations, under a field manager
-// of their own. A spec is never forced, because users write it as well: a conflict is
-// an ordinary error that the caller returns. A status is forced: an agent that applies the same
-// condition would own it too, and could keep it as it is.
+// of their own. Both a spec and a status are forced: the operator alone decides on these fields. An agent that
+// applies the same condition would own it too, and could keep it as it is, and who may change the metadata of an object may
+// claim any field in managedFields.
 // It decides nothing; what is written is the caller's. Callers compare before
 // they write, so that an unchanged object is never written.
 //
@@ -114,10 +114,10 @@ type Configuration interface {
 	GetName() *string
 }
 
-// Apply writes the fields of a spec that a field manager owns. A field that
-// another manager owns as well is a conflict, which the caller returns.
+// Apply writes the fields of a spec that only the operator writes, and takes over those that
+// another manager claims.
 func Apply(ctx context.Context, c client.Client, manager string, o Configuration) error {
-	return describe(o, c.Apply(ctx, o, client.FieldOwner(manager)))
+	return describe(o, c.Apply(ctx, o, client.FieldOwner(manager), client.ForceOwnership))
 }
 
 // ApplyStatus writes the fields of a status that a field manager owns, and takes
