@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -183,16 +184,31 @@ func wantNothingOf(w *world, mac string) {
 }
 
 // TestDeleteADeploymentWhoseReplicasAreOrphaned: the garbage collector removes the owner of each
-// replica, which this test does in its place, and the replicas are released all the same.
+// replica and revision, which this test does in its place. The replicas are released, and the revisions deleted, all the same.
 func TestDeleteADeploymentWhoseReplicasAreOrphaned(t *testing.T) {
 	w := newWorld(t)
-	w.mac("mac-1", holding(60*gib))
+	mac := w.mac("mac-1", holding(60*gib))
 	d := w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	r := w.replicas("small")[0]
-	w.must(w.c.Patch(w.ctx, &r, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`))))
+	revisions := func() (out []appsv1.ControllerRevision) {
+		var list appsv1.ControllerRevisionList
+		w.must(w.c.List(w.ctx, &list, client.InNamespace(d.Namespace)))
+		return list.Items
+	}
+	r, orphan := w.replicas("small")[0], client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`))
+	w.play(mac, silence)
 	w.must(w.c.Delete(w.ctx, d))
+	w.must(w.c.Patch(w.ctx, &r, orphan))
+	for _, old := range revisions() {
+		w.must(w.c.Patch(w.ctx, &old, orphan))
+	}
 	w.endsInTime(d)
+	w.eventually("no revision is left", func() error {
+		if n := len(revisions()); n > 0 {
+			return fmt.Errorf("%d revisions", n)
+		}
+		return nil
+	})
 }
 
 // TestDeleteIsNotOverWhenAnotherEpochWasReleased: a Mac that returns first reports its old

@@ -15,7 +15,7 @@ import (
 const (
 	// IndexNode finds replicas by the Mac that they are assigned to.
 	IndexNode = "orderedOn"
-	// IndexOwner finds replicas and revisions by the UID of their deployment.
+	// IndexOwner finds replicas and revisions by the UID of their deployment, and revisions without an owner by "".
 	IndexOwner = "ownerUID"
 	// IndexInspection finds deployments by the id of their inspection.
 	IndexInspection = "inspectionID"
@@ -47,7 +47,7 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			if owner := metav1.GetControllerOf(o); owner != nil {
 				return []string{string(owner.UID)}
 			}
-			return nil
+			return []string{""}
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexInspection, func(o client.Object) []string {
 			return []string{InspectionID(o.(*v1alpha1.ModelDeployment))}

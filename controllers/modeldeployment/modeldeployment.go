@@ -62,13 +62,14 @@ type Reconciler struct {
 
 // Reconcile reads, acts, and derives the status last, also when acting failed.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	orphans := r.deleteOrphans(ctx, req)
 	s, err := r.read(ctx, req)
 	if err != nil || s == nil {
 		// A failed read must not be mistaken for a missing object.
-		return reconcile.Result{}, err
+		return reconcile.Result{}, errors.Join(err, orphans)
 	}
 	s.failure = r.act(ctx, s)
-	err = errors.Join(s.failure, r.report(ctx, s))
+	err = errors.Join(s.failure, orphans, r.report(ctx, s))
 	if s.failure == nil { // also if the status cannot be written: a tenant may see to that
 		err = errors.Join(err, r.finish(ctx, s))
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -200,6 +201,23 @@ func surplusRevisions(s *scope) []revision {
 		}
 	}
 	return idle[:excess]
+}
+
+// deleteOrphans deletes the revisions of a deployment that have lost their owner: with --cascade=orphan, the garbage
+// collector removes it. Tenants cannot delete them, and they count in the room of all namespaces.
+func (r *Reconciler) deleteOrphans(ctx context.Context, req reconcile.Request) error {
+	var list appsv1.ControllerRevisionList
+	if err := r.Client.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{fleet.IndexOwner: ""},
+		client.MatchingLabels{v1alpha1.LabelDeployment: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list revisions without an owner: %w", err)
+	}
+	for i := range list.Items {
+		old := &list.Items[i]
+		if err := r.Client.Delete(ctx, old, client.Preconditions{UID: &old.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete revision %s, which has no owner: %w", old.Name, err)
+		}
+	}
+	return nil
 }
 
 func ownerReference(d *v1alpha1.ModelDeployment) metav1.OwnerReference {

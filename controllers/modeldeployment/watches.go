@@ -33,7 +33,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 	return ctrl.NewControllerManagedBy(mgr).Named("modeldeployment").WithOptions(o).
 		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.ModelReplica{}, onNews{handler.EnqueueRequestsFromMapFunc(ofReplica)}).
-		Owns(&appsv1.ControllerRevision{}).
+		Watches(&appsv1.ControllerRevision{}, handler.EnqueueRequestsFromMapFunc(ofRevision)).
 		Watches(&v1alpha1.ModelDeployment{}, fairqueue.InTurns(r.onClaims())).
 		Watches(&v1alpha1.ModelDeployment{}, fairqueue.InTurns(handler.EnqueueRequestsFromMapFunc(r.routers)), builder.WithPredicates(comesOrGoes())).
 		Watches(&v1alpha1.MacNode{}, fairqueue.InTurns(fleet.OnMacChange(r.inspectedBy))).
@@ -47,6 +47,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 // the owner.
 func ofReplica(_ context.Context, o client.Object) []reconcile.Request {
 	key := client.ObjectKey{Namespace: o.GetNamespace(), Name: o.(*v1alpha1.ModelReplica).Spec.DeploymentRef.Name}
+	return []reconcile.Request{{NamespacedName: key}}
+}
+
+// ofRevision returns the deployment of a revision by its label, for the same reason.
+func ofRevision(_ context.Context, o client.Object) []reconcile.Request {
+	key := client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetLabels()[v1alpha1.LabelDeployment]}
 	return []reconcile.Request{{NamespacedName: key}}
 }
 
