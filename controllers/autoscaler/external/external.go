@@ -36,6 +36,12 @@ import (
 // label of a metric that names its deployment.
 const label = "deployment"
 
+// A selector is compared with each deployment of a namespace, and a metric has one label.
+const (
+	maxSelector     = 4 << 10
+	maxRequirements = 8
+)
+
 // root is the path of the API group version.
 var root = "/apis/" + metrics.SchemeGroupVersion.String()
 
@@ -95,9 +101,16 @@ func (h *Handler) answer(r *http.Request) (any, error) {
 	if err := h.May(r.Context(), u, namespace, metric); err != nil {
 		return nil, err
 	}
-	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	text := r.URL.Query().Get("labelSelector")
+	if len(text) > maxSelector {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("labelSelector has %d bytes, at most %d are allowed", len(text), maxSelector))
+	}
+	selector, err := labels.Parse(text)
 	if err != nil {
 		return nil, apierrors.NewBadRequest("labelSelector: " + err.Error())
+	}
+	if of, _ := selector.Requirements(); len(of) > maxRequirements {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("labelSelector has %d requirements, at most %d are allowed; select by %s", len(of), maxRequirements, label))
 	}
 	return h.values(r.Context(), namespace, metric, selector)
 }
@@ -119,6 +132,9 @@ func (h *Handler) values(ctx context.Context, namespace, metric string, selector
 	}
 	out := &metrics.ExternalMetricValueList{TypeMeta: metav1.TypeMeta{Kind: "ExternalMetricValueList", APIVersion: metrics.SchemeGroupVersion.String()}}
 	for i := range deployments.Items {
+		if err := ctx.Err(); err != nil { // the API server no longer waits
+			return nil, err
+		}
 		d := &deployments.Items[i]
 		of := map[string]string{label: d.Name}
 		if !d.DeletionTimestamp.IsZero() || !selector.Matches(labels.Set(of)) {

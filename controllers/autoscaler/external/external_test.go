@@ -18,6 +18,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -117,12 +118,27 @@ func TestFiguresAreWholeOrRefused(t *testing.T) {
 		"no such metric":     {path: "/namespaces/ns/requests", code: 404, says: "requests"},
 		"no namespace":       {path: "/" + Requests, code: 404},
 		"no selector at all": {path: "/namespaces/ns/" + Requests + "?labelSelector=%3D%3D", code: 400, says: "labelSelector"},
+		"a long selector":    {path: "/namespaces/ns/" + Requests + "?labelSelector=deployment%20in%20(chat" + strings.Repeat(",a", 2048) + ")", code: 400, says: "at most"},
+		"many requirements":  {path: "/namespaces/ns/" + Requests + "?labelSelector=deployment%3Dchat" + strings.Repeat(",!a", 8), code: 400, says: "at most"},
 	} {
 		code, body := ask(h, root+c.path)
 		var status metav1.Status
 		if err := json.Unmarshal([]byte(body), &status); err != nil || code != c.code || int(status.Code) != c.code || status.Kind != "Status" || !strings.Contains(status.Message, c.says) {
 			t.Errorf("%s: %d %s, %v", name, code, body, err)
 		}
+	}
+}
+
+// TestAReaderThatLeavesEndsTheSearch: a namespace may have thousands of deployments.
+func TestAReaderThatLeavesEndsTheSearch(t *testing.T) {
+	h := handler(t)
+	ctx, leave := context.WithCancel(t.Context())
+	h.Source.Figures = func(context.Context, types.NamespacedName) (f demand.Figures, part string, err error) {
+		leave()
+		return f, "", nil
+	}
+	if _, err := h.values(ctx, "ns", Requests, labels.Everything()); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that of the context", err)
 	}
 }
 
