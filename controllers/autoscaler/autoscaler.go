@@ -79,6 +79,7 @@ type known struct {
 	uid     types.UID
 	memory  scale.Memory
 	starts  starts
+	last    v1alpha1.AutoscalingStatus // as written
 	written time.Time
 }
 
@@ -257,6 +258,10 @@ func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *
 	if !worth(before, next, k.written, now) {
 		return nil
 	}
+	// A tenant may keep a field by an entry in managedFields: to leave it out again changes nothing.
+	if before != nil && now.Sub(k.written) < rememberEvery && !worth(&k.last, next, k.written, now) {
+		return nil
+	}
 	applied, err := status.Convert[ac.AutoscalingStatusApplyConfiguration](next)
 	if err != nil {
 		return err
@@ -264,7 +269,7 @@ func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *
 	if err := status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerAutoscaler, configure(d, ac.ModelDeploymentStatus().WithAutoscaling(applied))); err != nil {
 		return err
 	}
-	k.written = now
+	k.last, k.written = next, now
 	if before == nil || before.DesiredReplicas == next.DesiredReplicas {
 		return nil
 	}

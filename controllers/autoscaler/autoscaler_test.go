@@ -1,6 +1,7 @@
 package autoscaler
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -11,10 +12,12 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
@@ -89,5 +92,30 @@ func TestADeletedDeploymentIsForgotten(t *testing.T) {
 	}
 	if pass(); len(r.known) != 0 {
 		t.Errorf("%d deployments are remembered after the only one is gone", len(r.known))
+	}
+}
+
+// TestAFieldOfTheStatusThatATenantCoOwns: an entry in managedFields keeps what the operator leaves out. It is not written in
+// each evaluation for that.
+func TestAFieldOfTheStatusThatATenantCoOwns(t *testing.T) {
+	now, writes := time.Unix(1_800_000_000, 0), 0
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "d"}}
+	d.Status.Autoscaling = &v1alpha1.AutoscalingStatus{DesiredReplicas: 1, LowSince: &metav1.Time{Time: now}}
+	c := interceptor.NewClient(objects(t, d), interceptor.Funcs{
+		SubResourceApply: func(context.Context, client.Client, string, runtime.ApplyConfiguration, ...client.SubResourceApplyOption) error {
+			writes++
+			return nil
+		}})
+	r, k := &Reconciler{Client: c}, &known{}
+	for i := range 60 {
+		if err := r.write(t.Context(), d, k, scale.Decision{Memory: scale.Memory{Desired: 1}}, now.Add(time.Duration(i)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if writes != 2 {
+		t.Errorf("%d writes in a minute, want 2", writes)
+	}
+	if err := r.write(t.Context(), d, k, scale.Decision{Memory: scale.Memory{Desired: 1}, Remove: []string{"r"}}, now.Add(59*time.Second)); err != nil || writes != 3 {
+		t.Errorf("%d writes, %v; another decision is written at once", writes, err)
 	}
 }
