@@ -19,10 +19,24 @@ import (
 const writeTimeout = 15 * time.Second
 
 // impatient is a connection that is closed if a write takes longer than writeTimeout: gRPC itself
-// would go on reading it, and never dial again.
-type impatient struct{ net.Conn }
+// would go on reading it, and never dial again. It is closed as well if an answer takes many times its
+// bytes.
+type impatient struct {
+	net.Conn
+	*answers
+}
+
+func (c impatient) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if refused := c.receive(b[:n]); refused != nil {
+		_ = c.Close()
+		return 0, refused
+	}
+	return n, err
+}
 
 func (c impatient) Write(b []byte) (int, error) {
+	c.send(b)
 	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout)) // of a closed one, as Write says then
 	n, err := c.Conn.Write(b)
 	if err != nil {

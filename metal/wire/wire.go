@@ -303,7 +303,7 @@ func connect(dial func(context.Context) (net.Conn, error), most int) (*grpc.Clie
 			if err != nil {
 				return nil, err
 			}
-			return impatient{c}, nil
+			return impatient{c, new(answers)}, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
 		grpc.WithMaxHeaderListSize(maxHeaderList),

@@ -1,0 +1,143 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+
+	"golang.org/x/net/http2"
+)
+
+// gRPC keeps the frames of a message until it is whole, each in a buffer of its own. An engine sends
+// frames of 16 KiB, and a smaller one where a window ends. One that was taken over may send frames of one
+// byte, which take 42, and never the last of them.
+const (
+	// leastFrames is how many frames a message may have however short they are, and meanFrame how many
+	// bytes its further frames have on average.
+	leastFrames, meanFrame = 64, 4 << 10
+	// grpcPrefix is how many bytes come before a message: a flag and its length.
+	grpcPrefix = 5
+)
+
+var errFrames = errors.New("the engine sent a message in too many small frames")
+
+// answers follows the frames of a connection, of which it keeps none. The zero value is for one that was
+// not used yet.
+type answers struct {
+	mu             sync.Mutex
+	open           map[uint32]*answer // of the calls that have not ended; guarded by mu
+	sent, received frames             // guarded by mu
+	preface        int                // bytes sent before the first frame; guarded by mu
+}
+
+// answer is how far the answer to a call is.
+type answer struct {
+	prefix [grpcPrefix]byte
+	known  int   // bytes of prefix
+	left   int64 // bytes that the message lacks
+	// frames and bytes of the message until now.
+	frames, bytes int64
+}
+
+// send follows what the agent writes: its calls begin and end.
+func (a *answers) send(b []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := min(len(b), len(http2.ClientPreface)-a.preface)
+	a.preface += n
+	_ = a.sent.each(b[n:], func(f *frames, begins bool, _ []byte) error {
+		switch kind := f.kind(); {
+		case begins && kind == http2.FrameHeaders:
+			if a.open == nil {
+				a.open = map[uint32]*answer{}
+			}
+			a.open[f.stream()] = &answer{}
+		case kind == http2.FrameRSTStream:
+			delete(a.open, f.stream())
+		}
+		return nil
+	})
+}
+
+// receive follows what the engine sent, and refuses what takes many times its bytes.
+func (a *answers) receive(b []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.received.each(b, func(f *frames, begins bool, payload []byte) error {
+		call, kind, flags := a.open[f.stream()], f.kind(), f.flags()
+		switch {
+		case call == nil: // gRPC keeps nothing of it
+		case kind == http2.FrameData && (flags.Has(http2.FlagDataPadded) || !call.take(payload, begins && f.length() > 0)):
+			return errFrames // gRPC pads nothing
+		case f.whole() && (kind == http2.FrameRSTStream || flags.Has(http2.FlagDataEndStream) && (kind == http2.FrameData || kind == http2.FrameHeaders)):
+			delete(a.open, f.stream())
+		}
+		return nil
+	})
+}
+
+// take takes bytes of a frame, which begins with them or has begun before, and reports false if the
+// message has too many frames for its bytes.
+func (a *answer) take(b []byte, begins bool) bool {
+	if begins {
+		a.frames++
+	}
+	for len(b) > 0 {
+		if a.known < grpcPrefix {
+			n := copy(a.prefix[a.known:], b)
+			a.known, b = a.known+n, b[n:]
+			if a.known == grpcPrefix {
+				a.left, a.frames, a.bytes = int64(binary.BigEndian.Uint32(a.prefix[1:])), 1, 0
+			}
+		}
+		n := min(a.left, int64(len(b)))
+		a.left, a.bytes, b = a.left-n, a.bytes+n, b[n:]
+		if a.known == grpcPrefix && a.left == 0 {
+			a.known, a.frames, a.bytes = 0, 0, 0
+		}
+	}
+	return a.frames <= leastFrames+a.bytes/meanFrame
+}
+
+// frameHeader is how many bytes begin a frame.
+const frameHeader = 9
+
+// frames are the frames of one direction, one after the other.
+type frames struct {
+	header [frameHeader]byte
+	known  int // bytes of header
+	taken  int // bytes of the payload
+}
+
+// each calls do with what b has of the payload of each frame, which may be nothing, and whether the frame
+// begins there. It stops at the first error.
+func (f *frames) each(b []byte, do func(f *frames, begins bool, payload []byte) error) error {
+	for len(b) > 0 {
+		begins := f.known < frameHeader
+		n := copy(f.header[f.known:], b)
+		f.known, b = f.known+n, b[n:]
+		if f.known < frameHeader {
+			return nil
+		}
+		n = min(f.length()-f.taken, len(b))
+		f.taken += n
+		if err := do(f, begins, b[:n]); err != nil {
+			return err
+		}
+		if b = b[n:]; f.whole() {
+			*f = frames{}
+		}
+	}
+	return nil
+}
+
+func (f *frames) length() int { return int(f.header[0])<<16 | int(f.header[1])<<8 | int(f.header[2]) }
+
+func (f *frames) kind() http2.FrameType { return http2.FrameType(f.header[3]) }
+
+func (f *frames) flags() http2.Flags { return http2.Flags(f.header[4]) }
+
+func (f *frames) stream() uint32 { return binary.BigEndian.Uint32(f.header[5:]) &^ (1 << 31) }
+
+// whole reports whether the frame has ended.
+func (f *frames) whole() bool { return f.taken == f.length() }
