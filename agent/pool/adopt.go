@@ -56,7 +56,7 @@ func (lc *lifecycle) adoptOne(ctx context.Context, r journal.Engine) {
 		g.lastUse = earlier(*r.LastUse, time.Now())
 		g.lastUseKept = g.lastUse
 	}
-	if err := g.connect(lc.Engines); err != nil {
+	if err := g.connect(lc.Engines, lc.unsent); err != nil {
 		panic("pool: the address of a Unix socket is always valid: " + err.Error())
 	}
 	lc.ledger.Restore(k, r.Reserved)

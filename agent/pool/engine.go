@@ -160,8 +160,8 @@ func (g *engine) active() bool {
 }
 
 // connect dials the engine; the first call waits for its socket.
-func (g *engine) connect(engines process.Engines) (err error) {
-	g.unsent = wire.NewUnsent()
+func (g *engine) connect(engines process.Engines, unsent *wire.Unsent) (err error) {
+	g.unsent = unsent.ToOne()
 	g.client, err = engines.Dial(g.record.Socket, func() int { return g.pid }) // which is set before the first call
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // registry holds the replicas of this Mac with their engines, and the one lock
@@ -15,6 +16,8 @@ import (
 // critical section. It also signals the loops.
 type registry struct {
 	ledger *memory.Ledger
+	// unsent are the requests that no engine received yet.
+	unsent *wire.Unsent
 	// changed is called after each change, without the lock.
 	changed func()
 	// planSignal makes the state machine plan. pollSignal makes the pressure loop
@@ -37,7 +40,7 @@ type registry struct {
 func newRegistry(ledger *memory.Ledger, changed func()) *registry {
 	newSignal := func() chan struct{} { return make(chan struct{}, 1) }
 	r := &registry{
-		ledger: ledger, changed: changed, planSignal: newSignal(), pollSignal: newSignal(), requestSignal: newSignal(), bookSignal: newSignal(),
+		ledger: ledger, unsent: wire.NewUnsent(), changed: changed, planSignal: newSignal(), pollSignal: newSignal(), requestSignal: newSignal(), bookSignal: newSignal(),
 		entries: map[memory.Key]*entry{},
 	}
 	r.life, r.finish = context.WithCancel(context.Background())

@@ -66,7 +66,7 @@ func (lc *lifecycle) startProcess(e *entry, g *engine) (process.Handle, error) {
 	if err := errors.Join(lc.files.restore(), g.files.writeConfig(g.config)); err != nil {
 		return nil, err
 	}
-	if err := g.connect(lc.Engines); err != nil {
+	if err := g.connect(lc.Engines, lc.unsent); err != nil {
 		return nil, err
 	}
 	lc.boundLog(g) // what an earlier engine of the replica wrote is not its own

@@ -61,7 +61,7 @@ func holdOf(t *testing.T, e wire.EngineServer) *Hold {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close(); g.Stop(); <-served })
-	return &Hold{ctx: t.Context(), engine: &engine{client: dialled{wire.NewEngineClient(conn)}, unsent: wire.NewUnsent()}}
+	return &Hold{ctx: t.Context(), engine: &engine{client: dialled{wire.NewEngineClient(conn)}, unsent: wire.NewUnsent().ToOne()}}
 }
 
 // TestAttackAnswersOfManyBytes: a model may have vectors of any size, and an engine that was taken

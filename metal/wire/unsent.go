@@ -48,20 +48,25 @@ func (c impatient) Write(b []byte) (int, error) {
 const (
 	// besides is what gRPC keeps of a request in addition to its message.
 	besides = 8 << 10
-	// maxUnsent is for two of the longest messages: a tenant has one at least.
+	// maxUnsent, to one engine, is for two of the longest messages: a tenant has one at least.
+	// allUnsent is to all engines: one that receives nothing does not keep requests from the others.
 	maxUnsent = 2 * (MaxMessageBytes + besides)
+	allUnsent = 2 * maxUnsent
 	// leastBuffer is more than the longest message that gRPC would not free.
 	leastBuffer = 2 << 10
 	// unsentRetry is when a request is worth another try.
 	unsentRetry = time.Second
 )
 
-// Unsent are the messages to an engine that gRPC has in memory: a client may leave, but its message
+// Unsent are the messages to engines that gRPC has in memory: a client may leave, but its message
 // is kept until the engine reads those that were sent before it. Tenants share the memory.
 type Unsent struct{ bytes *share.Bytes }
 
-// NewUnsent returns those of an engine to which nothing was sent yet.
-func NewUnsent() *Unsent { return &Unsent{share.NewBytes(maxUnsent)} }
+// NewUnsent returns those of an agent that sent nothing yet.
+func NewUnsent() *Unsent { return &Unsent{share.NewBytes(allUnsent)} }
+
+// ToOne returns those of one engine to which nothing was sent yet. They count among u.
+func (u *Unsent) ToOne() *Unsent { return &Unsent{share.NewBytes(maxUnsent).Within(u.bytes)} }
 
 // Count counts the message of a tenant's call with that option, until gRPC frees it. It refuses a
 // message that is too long, and one for which there is no memory. ended is called after the message
@@ -74,7 +79,7 @@ func (u *Unsent) Count(tenant string, r proto.Message) (option grpc.CallOption, 
 	n += besides
 	if !u.bytes.Take(tenant, n) {
 		return nil, nil, Refuse(&Refusal{Code: Code_CODE_QUEUE_FULL, RetryAfterMilliseconds: unsentRetry.Milliseconds(),
-			Message: fmt.Sprintf("the engine has not received earlier requests of %d bytes, and the agent keeps at most %d; try again later", u.bytes.Of(tenant), u.bytes.Limit(tenant))})
+			Message: fmt.Sprintf("engines have not received earlier requests, of which the agent keeps at most %d bytes; try again later", u.bytes.Limit(tenant))})
 	}
 	c := &counted{bounded: newBounded(), free: &freed{give: sync.OnceFunc(func() { u.bytes.Give(tenant, n) })}}
 	return grpc.ForceCodecV2(c), func() {

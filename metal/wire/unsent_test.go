@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // deaf is an engine that reads nothing after it opened all windows: nothing but the connection holds
@@ -86,7 +87,7 @@ func TestUnsentRequestsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn, _ := deaf(t)
 		defer conn.Close()
-		unsent := NewUnsent()
+		unsent := NewUnsent().ToOne()
 		leave := func(tenant string, bytes int) error {
 			option, sent, err := unsent.Count(tenant, &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: strings.Repeat("x", bytes)}})
 			if err != nil {
@@ -152,7 +153,7 @@ func TestMessagesThatWereSentDoNotCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	unsent := NewUnsent()
+	unsent := NewUnsent().ToOne()
 	var calls sync.WaitGroup
 	for _, bytes := range []int{1 << 20, 10} {
 		option, sent, err := unsent.Count("a", &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: strings.Repeat("x", bytes)}})
@@ -183,4 +184,33 @@ func TestMessagesThatWereSentDoNotCount(t *testing.T) {
 	close(e.end)
 	calls.Wait()
 	count(0)
+}
+
+// TestRequestsThatNoEngineReceivesShareTheirMemory: engines that were taken over receive nothing, and
+// a tenant has as many as its Mac has room for.
+func TestRequestsThatNoEngineReceivesShareTheirMemory(t *testing.T) {
+	all, long := NewUnsent(), &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: strings.Repeat("x", 16<<20)}}
+	var ends []func()
+	for range 16 {
+		engine := all.ToOne()
+		for range 4 {
+			if _, end, err := engine.Count("a", long); err == nil {
+				ends = append(ends, end)
+			}
+		}
+	}
+	if n := len(ends) * proto.Size(long); n > 128<<20 {
+		t.Errorf("a tenant's requests take %d bytes", n)
+	}
+	if _, end, err := all.ToOne().Count("b", long); err != nil {
+		t.Errorf("a request of another tenant: %v", err)
+	} else {
+		end()
+	}
+	for _, end := range ends {
+		end()
+	}
+	if held := all.bytes.Held(); held != 0 {
+		t.Errorf("%d bytes count after the end", held)
+	}
 }
