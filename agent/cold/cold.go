@@ -65,6 +65,8 @@ type Owner struct {
 	listing listing // of the scan that runs
 	// weighed is the most space that was free or the cache's since the folders were weighed.
 	weighed int64
+	// missing is when blocks were missing in the folder of a model.
+	missing map[string]time.Time
 	// hurried bounds what is removed at once; nil: nothing does.
 	hurried *hurried
 	view    atomic.Pointer[Snapshot]
@@ -80,7 +82,7 @@ func Open(o Options) (*Owner, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	w := &Owner{opt: o, work: make(chan struct{}, 1), origins: map[blocks.Namespace]kv.Origin{}}
+	w := &Owner{opt: o, work: make(chan struct{}, 1), origins: map[blocks.Namespace]kv.Origin{}, missing: map[string]time.Time{}}
 	w.books = newBooks(o.Budget, cmp.Or(o.Files, DefaultFiles), w.origins)
 	w.lock()
 	defer w.unlock()
@@ -438,8 +440,9 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 		path = blocks.Path(w.dir(e.ID.Namespace), e.ID.Namespace, e.ID.Key)
 	}
 	var info disk.Info
+	var absent error
 	if e.Bytes > 0 {
-		info, _ = w.opt.FS.Stat(path)
+		info, absent = w.opt.FS.Stat(path)
 	}
 	if err := w.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		if e.Foreign == "" && w.replaced(path) {
@@ -452,7 +455,13 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 		return 0, false
 	}
 	bytes := w.books.index.Forget(e) + w.books.index.RemoveForeign(path)
-	if info.Allocated > 0 { // an engine may have made holes in it
+	switch {
+	case errors.Is(absent, fs.ErrNotExist):
+		bytes = 0
+	case absent == nil && e.Bytes > 0: // an engine may have cut it
+		bytes = min(bytes, space(info))
+	}
+	if info.Allocated > 0 { // or made holes in it
 		bytes = min(bytes, info.Allocated)
 	}
 	return bytes, true

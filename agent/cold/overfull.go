@@ -21,27 +21,28 @@ const (
 )
 
 // Overfull returns the folders of the models that take more of the disk than their blocks do and
-// their engines were granted: an engine that was taken over writes there what it likes. It reads
-// them only after the free space fell for a reason that the cache does not know. What is no block
+// their engines were granted: an engine that was taken over writes there what it likes. Nor
+// may blocks vanish, see vanished. It reads the folders only after the free space fell for a reason that the cache does not know. What is no block
 // is removed; the space is free once the engine has closed its files, or ended.
 func (w *Owner) Overfull() (folders []string) {
 	w.lock()
 	defer w.unlock()
+	defer w.publish()
+	folders = w.vanished()
 	free, err := w.opt.FS.Free(w.opt.Dir)
 	if err != nil {
-		return nil // Tick reports that
+		return folders // Tick reports that
 	}
 	all := free + w.books.index.Total()
 	w.weighed = max(w.weighed, all)
 	w.leftovers(all)
 	if all > w.weighed-w.weighed/fallPart {
-		return nil
+		return folders
 	}
 	infos, err := w.opt.FS.ReadDir(w.opt.Dir)
 	if err != nil {
-		return nil
+		return folders
 	}
-	defer w.publish()
 	defer w.hurry()()
 	w.weighed = all
 	for _, i := range infos {

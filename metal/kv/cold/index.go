@@ -172,6 +172,17 @@ func (x *Index) Namespaces() []Namespace {
 	return out
 }
 
+// Some returns up to n blocks at random.
+func (x *Index) Some(n int) (some []Entry) {
+	for _, e := range x.blocks {
+		if len(some) == n {
+			break
+		}
+		some = append(some, e.Value.(Entry))
+	}
+	return some
+}
+
 // Each visits entries in the order of eviction until visit returns false.
 func (x *Index) Each(visit func(Entry) bool) {
 	for _, l := range []*list.List{x.others, x.used} {
