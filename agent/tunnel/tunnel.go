@@ -280,7 +280,7 @@ func (l *Listener) open(ctx context.Context, address string) (gateway string, t 
 	if err := l.note(gateway); err != nil {
 		return gateway, nil, errors.Join(err, c.Close())
 	}
-	return gateway, &told{Conn: c, ended: make(chan struct{})}, nil
+	return gateway, &told{Conn: agentapi.Tunnel(c), ended: make(chan struct{})}, nil
 }
 
 // hand has the port serve a tunnel, and waits for its end.

@@ -232,8 +232,9 @@ func MacServerName(name string) string { return name + macDomain }
 
 // ServerTLS returns the TLS configuration of an agent's listener: TLS 1.3, the
 // agent's certificate for clients that name this Mac, and client certificates
-// under roots that identify a gateway. getCertificate is called for every
-// handshake, so that a renewed certificate takes effect without a restart.
+// under roots that identify a gateway. It refuses TunnelProtocol on connections
+// other than those of Tunnel. getCertificate is called for every handshake, so
+// that a renewed certificate takes effect without a restart.
 func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -243,7 +244,7 @@ func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 			if err != nil {
 				return nil, err
 			}
-			return c, meant(hello, c)
+			return c, errors.Join(meant(hello, c), notRelayed(hello))
 		},
 		ClientAuth: tls.RequireAnyClientCert, // verified here, see Peer
 		ClientCAs:  roots,

@@ -1,9 +1,12 @@
 package agentapi
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +22,35 @@ const (
 	// label.
 	maxTunnelName = 63
 )
+
+// TunnelProtocol is an ALPN protocol that gateways offer on tunnels, and nowhere else, and that is
+// never selected. The certificates are those of direct connections: without it, a client that joins
+// the gateway's tunnel port with a Mac's own port, byte for byte, becomes that Mac's tunnel.
+const TunnelProtocol = "metalfleet-tunnel/1"
+
+// tunnelAddr is the local address of a tunnel at the Mac.
+type tunnelAddr struct{ net.Addr }
+
+// tunnelConn is a tunnel at the Mac.
+type tunnelConn struct{ net.Conn }
+
+// LocalAddr implements net.Conn.
+func (c tunnelConn) LocalAddr() net.Addr { return tunnelAddr{c.Conn.LocalAddr()} }
+
+// Tunnel returns a connection that an agent opened to a gateway; only on such a connection does
+// ServerTLS accept a client that offers TunnelProtocol. Gateways of older versions do not offer it.
+func Tunnel(c net.Conn) net.Conn { return tunnelConn{c} }
+
+// errRelayed is returned for a tunnel that the Mac has not opened.
+var errRelayed = errors.New("a gateway takes this connection for a tunnel, which this Mac did not open")
+
+// notRelayed accepts TunnelProtocol only on tunnels.
+func notRelayed(hello *tls.ClientHelloInfo) error {
+	if _, tunnel := hello.Conn.LocalAddr().(tunnelAddr); !tunnel && slices.Contains(hello.SupportedProtos, TunnelProtocol) {
+		return errRelayed
+	}
+	return nil
+}
 
 // errNoTunnel is returned when the other end does not speak the tunnel
 // protocol.

@@ -63,7 +63,7 @@ func (w *tunnelled) open(mac string, answer http.HandlerFunc) *http.Server {
 	if _, err := agentapi.HearGateway(c); err != nil {
 		w.t.Fatal(err)
 	}
-	l := &one{conn: c, done: make(chan struct{})}
+	l := &one{conn: agentapi.Tunnel(c), done: make(chan struct{})}
 	s := &http.Server{TLSConfig: agentapi.ServerTLS(w.ca.Mac(mac).Pair(w.t), w.ca.Roots()), Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != agentapi.PathHealth {
 			answer(rw, r)

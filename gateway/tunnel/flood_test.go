@@ -88,7 +88,7 @@ func TestAMacAuthenticatesAmongStrangers(t *testing.T) {
 				if _, err := agentapi.HearGateway(c); err != nil {
 					t.Fatal(err)
 				}
-				s, _ := w.serveOn(c, w.ca.MacOfUID("a", agentapitest.UID("a")), func(http.ResponseWriter, *http.Request) {})
+				s, _ := w.serveOn(agentapi.Tunnel(c), w.ca.MacOfUID("a", agentapitest.UID("a")), func(http.ResponseWriter, *http.Request) {})
 				defer s.Close()
 				select {
 				case <-w.changed:
@@ -115,7 +115,7 @@ func TestAMacHasOneConnectionThatDoesNotAnswer(t *testing.T) {
 			if _, err := agentapi.HearGateway(raw); err != nil {
 				t.Fatal(err)
 			}
-			c := tls.Server(raw, agentapi.ServerTLS(w.ca.Mac("a").Pair(t), w.ca.Roots()))
+			c := tls.Server(agentapi.Tunnel(raw), agentapi.ServerTLS(w.ca.Mac("a").Pair(t), w.ca.Roots()))
 			if err := c.Handshake(); err != nil {
 				t.Fatal(err)
 			}

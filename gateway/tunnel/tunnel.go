@@ -313,7 +313,9 @@ func (h *Hub) authenticate(ctx context.Context, c net.Conn) (*macConn, error) {
 		return nil, err
 	}
 	watched := &notifyingConn{Conn: limited, gone: func() { h.gone(l) }}
-	l.secure = tls.Client(h.Wrap(watched), id.ClientTLS(mac, uid))
+	config := id.ClientTLS(mac, uid)
+	config.NextProtos = append(config.NextProtos, agentapi.TunnelProtocol) // not selected
+	l.secure = tls.Client(h.Wrap(watched), config)
 	if err := l.secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, l.secure.Close())
 	}

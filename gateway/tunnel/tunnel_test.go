@@ -131,7 +131,7 @@ func (w *world) dial(says string) net.Conn {
 	if gateway, err := agentapi.HearGateway(c); err != nil || gateway == "" {
 		w.t.Fatal(gateway, err)
 	}
-	return c
+	return agentapi.Tunnel(c)
 }
 
 // open opens a tunnel for the Mac named says, with a certificate for the Mac named is;

@@ -100,7 +100,7 @@ func (h *hostile) openTunnel(t *testing.T) {
 	if _, err := agentapi.HearGateway(raw); err != nil {
 		t.Fatal(err)
 	}
-	all.Go(func() { h.serve(tls.Server(raw, h.config)) })
+	all.Go(func() { h.serve(tls.Server(agentapi.Tunnel(raw), h.config)) })
 	for end := time.Now().Add(patience.Of(t)); h.pool.Tunnels().Len() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the tunnel did not open")

@@ -195,7 +195,7 @@ func (u *office) forged(t *testing.T) {
 			}
 		}}
 	defer server.Close() //nolint:errcheck // it served one connection
-	go func() { _ = server.ServeTLS(&oneConn{Conn: c, done: ended}, "", "") }()
+	go func() { _ = server.ServeTLS(&oneConn{Conn: agentapi.Tunnel(c), done: ended}, "", "") }()
 	select {
 	case <-ended:
 	case <-asked:
