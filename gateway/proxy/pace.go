@@ -17,7 +17,8 @@ const (
 	// there are other clients. They take a quarter of its time: a request without work for the
 	// gateway takes 0.05 to 0.3 ms. As many may begin at once.
 	paceEach = 1000
-	// paceAlone is how long a client has to be the only one to be free of that limit.
+	// paceAlone is how long a client has to be the only one to be free of that limit. With API keys,
+	// one without a key is never free: the probes of this gateway are no clients, and need processors.
 	paceAlone = 10 * time.Minute
 	// paceLongest is how long a request waits at most: less than unreadTime, and than the probes of a
 	// load balancer have, whose address all of its clients may share. Those of 2,000 connections wait
@@ -42,8 +43,8 @@ func newPace() *pace {
 }
 
 // begin counts a request of a client, and returns how long it has to wait. probes are requests
-// that any monitor sends; they show no other client.
-func (p *pace) begin(client string, probe bool, now time.Time) time.Duration {
+// that any monitor sends; they show no other client. A stranger has no key where one is required.
+func (p *pace) begin(client string, probe, stranger bool, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !probe && client != p.last {
@@ -52,7 +53,7 @@ func (p *pace) begin(client string, probe bool, now time.Time) time.Duration {
 		}
 		p.last = client
 	}
-	if p.changed.IsZero() || now.Sub(p.changed) >= paceAlone {
+	if !stranger && (p.changed.IsZero() || now.Sub(p.changed) >= paceAlone) {
 		return 0
 	}
 	wait := p.debts.Wait(client, 1, now)
@@ -69,8 +70,8 @@ func (p *pace) left(client string, now time.Time) {
 }
 
 // await waits until a request may begin. Meanwhile its connection gives way to others.
-func (p *pace) await(ctx context.Context, client string, probe bool, r *http.Request) error {
-	wait := p.begin(client, probe, time.Now())
+func (p *pace) await(ctx context.Context, client string, probe, stranger bool, r *http.Request) error {
+	wait := p.begin(client, probe, stranger, time.Now())
 	if wait == 0 {
 		return nil
 	}

@@ -80,19 +80,19 @@ func TestRequestsThatLeaveHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPace()
 		p.debts = health.Debts{Most: 10, PerSecond: 10}
-		p.begin("192.0.2.1", false, time.Now())
-		p.begin("192.0.2.2", false, time.Now())
+		p.begin("192.0.2.1", false, false, time.Now())
+		p.begin("192.0.2.2", false, false, time.Now())
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/models", nil)
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for range 1000 {
-			all.Go(func() { _ = p.await(ctx, "192.0.2.1", false, r) })
+			all.Go(func() { _ = p.await(ctx, "192.0.2.1", false, false, r) })
 		}
 		synctest.Wait()
 		leave()
 		all.Wait()
 		began := time.Now() // of the bubble: it passes only while all wait
-		if err := p.await(t.Context(), "192.0.2.1", false, r); err != nil {
+		if err := p.await(t.Context(), "192.0.2.1", false, false, r); err != nil {
 			t.Fatal(err)
 		}
 		if waited := time.Since(began); waited > time.Second/10 {
@@ -130,23 +130,45 @@ func floodOf(t *testing.T, store *keys.Store) (ask func(address, token string, n
 	}
 }
 
+// TestOnlyAClientWithAKeyMayBeTheOnlyOne: probes of the gateway itself, which show no other client, need
+// processors while a stranger floods it.
+func TestOnlyAClientWithAKeyMayBeTheOnlyOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, add := keysOf(t)
+		good := add("good", time.Time{})
+		ask := floodOf(t, store)
+		if late := ask("192.0.2.1:1", good, 20, false); late > 0 {
+			t.Errorf("the only client, which has a key, waits for %s", late)
+		}
+		ask = floodOf(t, store)
+		if late, want := ask("192.0.2.2:1", "", 20, false).Round(time.Millisecond), time.Second; late != want {
+			t.Errorf("the only client, which has no key, waits for %s, want %s", late, want)
+		}
+	})
+}
+
+// keysOf returns a store and a function that adds a key of a tenant to it.
+func keysOf(t *testing.T) (store *keys.Store, add func(name string, expires time.Time) (token string)) {
+	store = keys.NewStore(keys.Options{Registry: prometheus.NewRegistry()})
+	store.MarkSynced()
+	return store, func(name string, expires time.Time) string {
+		secret, token, err := keys.NewSecret("tenant", name, keys.Grant{Models: []string{"m"}, Tenant: "a", Expires: expires})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret.Data = map[string][]byte{}
+		for member, value := range secret.StringData {
+			secret.Data[member] = []byte(value)
+		}
+		store.Set(secret)
+		return token
+	}
+}
+
 // TestAnExpiredKeyDelaysNoOthersOfItsTenant: its requests are those of an address.
 func TestAnExpiredKeyDelaysNoOthersOfItsTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := keys.NewStore(keys.Options{Registry: prometheus.NewRegistry()})
-		store.MarkSynced()
-		add := func(name string, expires time.Time) string {
-			secret, token, err := keys.NewSecret("tenant", name, keys.Grant{Models: []string{"m"}, Tenant: "a", Expires: expires})
-			if err != nil {
-				t.Fatal(err)
-			}
-			secret.Data = map[string][]byte{}
-			for member, value := range secret.StringData {
-				secret.Data[member] = []byte(value)
-			}
-			store.Set(secret)
-			return token
-		}
+		store, add := keysOf(t)
 		good, old := add("good", time.Time{}), add("old", time.Now().Add(time.Second))
 		time.Sleep(time.Minute)
 		ask := floodOf(t, store)

@@ -243,7 +243,7 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 	if refused == nil && c.tenant() != "" {
 		intake.Know(r.Context())
 	}
-	if err := p.pace.await(ctx, c.share(), to.open, r); err != nil {
+	if err := p.pace.await(ctx, c.share(), to.open, p.gate.keys != nil && c.tenant() == "", r); err != nil {
 		return err
 	}
 	switch {
