@@ -84,7 +84,7 @@ func (c *Conn) know() {
 func (c *Conn) queue() {
 	a, l := c.address, c.listener
 	var to *list.List
-	stranger := l.Bodies != nil && l.Bodies.Keyed && !c.known
+	stranger := c.stranger()
 	switch idle := c.in == &a.used || c.in == &a.known || c.in == &a.closing; {
 	case stranger && idle:
 		to = &l.idle
@@ -97,6 +97,12 @@ func (c *Conn) queue() {
 		c.takeTurn(to)
 	}
 	l.rank(a)
+}
+
+// stranger reports whether the connection has shown no key, where clients need one. The lock is held.
+func (c *Conn) stranger() bool {
+	b := c.listener.Bodies
+	return b != nil && b.Keyed && !c.known
 }
 
 // takeTurn appends the connection to a list of turns, or to none; the lock is held.

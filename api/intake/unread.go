@@ -145,7 +145,7 @@ func (a *address) look(now time.Time) {
 type stalled struct {
 	*Conn
 	late time.Duration
-	rank int // among those of its owner or address
+	rank int // among those of its owner or address; those of strangers come after all others
 }
 
 // watch looks for clients that do not read, for as long as there may be too many.
@@ -162,7 +162,7 @@ func (l *Listener) watch() {
 }
 
 // tooMany removes the connections that stall beyond the limit and returns them, to be closed.
-// The clients of each owner or address that are least late stay, as many of each.
+// The clients of each owner or address that are least late stay, as many of each; strangers stay last.
 func (l *Listener) tooMany(now time.Time) (out []*Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,7 +179,9 @@ func (l *Listener) tooMany(now time.Time) (out []*Conn) {
 	for _, some := range by {
 		slices.SortFunc(some, func(a, b stalled) int { return cmp.Compare(a.late, b.late) })
 		for i := range some {
-			some[i].rank = i
+			if some[i].rank = i; some[i].stranger() {
+				some[i].rank += 1 << 30
+			}
 		}
 		all = append(all, some...)
 	}

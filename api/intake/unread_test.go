@@ -1,6 +1,8 @@
 package intake
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -107,4 +109,36 @@ func TestClientsThatDoNotReadAreFew(t *testing.T) {
 			t.Errorf("one that reads later gets %d bytes", n)
 		}
 	})
+}
+
+// TestStrangersThatDoNotReadEndBeforeTenants: they may come from as many addresses as have a place.
+func TestStrangersThatDoNotReadEndBeforeTenants(t *testing.T) {
+	for _, keyed := range []bool{true, false} {
+		l := &Listener{Total: 64, Unread: 4, Bodies: &Bodies{Keyed: keyed}}
+		now := time.Now()
+		long := now.Add(-time.Minute)
+		enter := func(address string, late time.Time) context.Context {
+			client, server := net.Pipe()
+			t.Cleanup(func() { _ = client.Close() })
+			c := &Conn{Conn: server, listener: l}
+			l.enter(c, address)
+			c.reads.left.Store(&late)
+			return Context(context.Background(), c)
+		}
+		for range 4 {
+			Know(enter("tenant", long))
+		}
+		for i := range 8 {
+			enter(fmt.Sprint("stranger", i), now.Add(-2*stallTime))
+		}
+		tenants := 0
+		for _, c := range l.tooMany(now) {
+			if c.known {
+				tenants++
+			}
+		}
+		if want := map[bool]int{true: 0, false: 3}[keyed]; tenants < want || keyed && tenants > 0 {
+			t.Errorf("keyed %t: %d of 4 connections of a tenant are closed, want %d", keyed, tenants, want)
+		}
+	}
 }
