@@ -80,6 +80,11 @@ func attacksOnTime() map[string]attack {
 		"a name beyond many scopes":         {strings.Repeat("{% with "+strings.Repeat("n", 1000)+"a=1 %}", 180) + "{% for i in range(9999) %}{{ " + strings.Repeat("n", 1000) + "b }}{% endfor %}" + strings.Repeat("{% endwith %}", 180), BoundSteps},
 		"a power again and again":           {"{% for i in range(99999) %}{% set t = 3 ** 9000 %}{% endfor %}", BoundSteps},
 		"a long fraction again and again":   {"{% for i in range(99999) %}{% set t = '%.1000f' % 1e300 %}{% endfor %}", BoundBytes},
+		"a format of many flags":            {"{% set f = '%' ~ '-' * 999999 ~ 'd' %}{% for i in range(999) %}{% set t = f % 1 %}{% endfor %}", BoundSteps},
+		"a format of a long key":            {"{% set k = 'k' * 999999 %}{% set f = '%(' ~ k ~ ')s' %}{% set d = {k: 1} %}{% for i in range(999) %}{% set t = f % d %}{% endfor %}", BoundSteps},
+		"a format that ends early":          {"{% set f = '%' ~ '-' * 999999 ~ '%' %}{% for i in range(999) %}{% set t = f % () %}{% endfor %}", BoundSteps},
+		"a format of many flags, reversed":  {"{% set f = '%' ~ '-' * 999999 ~ '*d' %}{% for i in range(999) %}{% set t = f % (-1, 1) %}{% endfor %}", BoundBytes},
+		"a time of many flags":              {"{% set f = '%' ~ '-' * 999999 ~ 'd' %}{% for i in range(999) %}{% set t = strftime_now(f) %}{% endfor %}", BoundSteps},
 		"sorting":                           {"{{ range(99999) | reverse | list | sort | sort(true) }}", BoundBytes},
 	}
 }

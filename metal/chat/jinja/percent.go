@@ -18,6 +18,9 @@ type percentFormat struct {
 
 // percent is Python's s % v; safe: s is markup, so that values are escaped.
 func (r *run) percent(s string, v any, safe bool) (string, error) {
+	if err := r.scan(len(s)); err != nil { // flags and keys of any length
+		return "", err
+	}
 	f := &percentFormat{r: r, values: []any{v}, safe: safe}
 	if l, ok := v.(*List); ok && l.Tuple {
 		f.values = l.Items
@@ -99,6 +102,9 @@ func (f *percentFormat) one(s string) (n int, text string, err error) {
 		}
 	}
 	if width < 0 {
+		if err := f.r.charge(len(flags)); err != nil {
+			return 0, "", err
+		}
 		flags, width = flags+"-", -width
 	}
 	if err := f.r.charge(4 * int(width+max(precision, 0))); err != nil {

@@ -20,6 +20,9 @@ func strftimeNow(r *run, a args) (any, error) {
 // is what the reference gives: %z and %Z are empty. What is no field stays as
 // it is.
 func (r *texts) strftime(t time.Time, format string) (string, error) {
+	if err := r.scan(len(format)); err != nil { // flags of any length
+		return "", err
+	}
 	var b strings.Builder
 	for format != "" {
 		at := strings.IndexByte(format, '%')
