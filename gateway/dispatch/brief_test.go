@@ -148,3 +148,31 @@ func TestBriefAnswersOfATenantTakeNoMacFromOthers(t *testing.T) {
 		})
 	}
 }
+
+// TestAConversationStaysWithAFastMac where all answers are short: these differ by the network.
+func TestAConversationStaysWithAFastMac(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model, d := fiveMacs()
+		for n := range 40 {
+			macs := map[string]bool{}
+			for turn := range 4 {
+				r := Request{Candidates: []*route.Model{model}, Log: logr.Discard, Client: patient{}, Owner: "a", Prefix: pick.Prefix{Shared: uint64(n + 1), Own: uint64(1000*(n+1) + turn)}}
+				lease, err := d.Acquire(t.Context(), &r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				macs[lease.Mac] = true
+				took := 100 * time.Millisecond
+				if lease.Mac == "mac-0" {
+					took = time.Millisecond
+				}
+				time.Sleep(took)
+				lease.Release()
+				lease.Observe(OutcomeAnswered)
+			}
+			if len(macs) > 1 {
+				t.Errorf("conversation %d was answered by %v", n, macs)
+			}
+		}
+	})
+}

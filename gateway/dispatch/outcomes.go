@@ -38,6 +38,9 @@ const (
 	// fastest is how many times faster than others a replica may be: one whose answers take less
 	// than that on average may send no answers at all, and attract the more requests.
 	fastest = 4
+	// longAnswer is the least usual time for that: shorter ones differ by the network, and a conversation
+	// would leave its Mac.
+	longAnswer = time.Second
 )
 
 // answered counts the time of an answer.
@@ -126,7 +129,8 @@ func (q *queue) ended(l *Lease, r *Request, how Outcome) (eject bool) {
 	}
 	took := now.Sub(l.began)
 	at.answered(took)
-	if least := q.slots.usualAnswer(l.Model.Endpoints()) / fastest; at.answer < least && took < least {
+	usual := q.slots.usualAnswer(l.Model.Endpoints())
+	if least := usual / fastest; usual >= longAnswer && at.answer < least && took < least {
 		q.lingerBrief(at, r.Owner, model.tenants[r.Owner], min(least-took, lingerMax))
 	}
 	return eject
