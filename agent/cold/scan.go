@@ -76,7 +76,7 @@ func (w *Owner) scan() error {
 		case i.Name == Marker:
 		case i.Mode.IsDir() && blocks.IsModelFolder(i.Name):
 			files, err := w.scanModel(at)
-			if byItsEngine(err) { // which closes the cache of no other model
+			if byItsEngine(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.EISDIR) { // which closes the cache of no other model
 				w.problem("Cannot read the folder of a model in the cache", err)
 			} else if err != nil {
 				return err

@@ -52,7 +52,7 @@ func (m *meter) reset() { m.marks = nil }
 func progressOf(done, total int64, rate float64) Progress {
 	p := Progress{Done: done, Total: total, BytesPerSecond: rate, ETA: -1}
 	if rate > 0 && total >= done {
-		p.ETA = time.Duration(float64(total-done) / rate * float64(time.Second))
+		p.ETA = time.Duration(min(math.MaxInt32, float64(total-done)/rate) * float64(time.Second))
 	}
 	return p
 }

@@ -189,7 +189,7 @@ func (e *entry) progress(now time.Time) v1alpha1.Progress {
 func progressOf(stage v1alpha1.Stage, done, total int64, took time.Duration) v1alpha1.Progress {
 	p := v1alpha1.Progress{Stage: stage, BytesDone: max(0, done), BytesTotal: max(0, total)}
 	if done > 0 && total >= done && took >= time.Second {
-		eta := int64(math.Ceil(took.Seconds() / float64(done) * float64(total-done)))
+		eta := int64(min(math.MaxInt32, math.Ceil(took.Seconds()/float64(done)*float64(total-done))))
 		p.ETASeconds = &eta
 	}
 	return p
