@@ -55,7 +55,7 @@ type RolloutSpec struct {
 	// +kubebuilder:default=Swap
 	OnInsufficientMemory InsufficientMemoryPolicy `json:"onInsufficientMemory,omitempty"`
 	// drainSeconds is how long running requests may continue, in seconds, after
-	// a replica starts to drain; 600 at most if it is preempted. Default: 600.
+	// a replica starts to drain; at most 600 if preempted. Default: 600.
 	// +optional
 	// +kubebuilder:default=600
 	// +kubebuilder:validation:Minimum=0

@@ -31,7 +31,7 @@ type RolloutSpecApplyConfiguration struct {
 	// - Wait: the old replicas serve until there is room.
 	OnInsufficientMemory *apiv1alpha1.InsufficientMemoryPolicy `json:"onInsufficientMemory,omitempty"`
 	// drainSeconds is how long running requests may continue, in seconds, after
-	// a replica starts to drain; 600 at most if it is preempted. Default: 600.
+	// a replica starts to drain; at most 600 if preempted. Default: 600.
 	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
 	// progressDeadlineSeconds is how long, in seconds, a rollout may go without
 	// progress (no replica becomes ready, nothing is downloaded or loaded)
