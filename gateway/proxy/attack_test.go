@@ -47,6 +47,7 @@ func TestAttackHeadersOfAMacInPlaceOfTheGateways(t *testing.T) {
 					rw.Header().Set(n, "forged")
 				}
 				rw.Header().Set("Retry-After", "7")
+				rw.Header().Set("Content-Type", "text/html")
 			})
 			resp := w.do("POST", chatPath, chatBody, "Origin", origin)
 			for _, n := range names {
@@ -56,6 +57,9 @@ func TestAttackHeadersOfAMacInPlaceOfTheGateways(t *testing.T) {
 			}
 			if got := resp.Header.Get("Access-Control-Allow-Origin"); (got == origin) != (origins != nil) || resp.Header.Get("Retry-After") != "7" {
 				t.Errorf("the response allows %q: %v", got, resp.Header)
+			}
+			if kind, sniff := resp.Header.Get("Content-Type"), resp.Header.Get("X-Content-Type-Options"); kind != "application/octet-stream" || sniff != "nosniff" {
+				t.Errorf("a browser would show %s (%s)", kind, sniff)
 			}
 		})
 	}

@@ -101,6 +101,10 @@ func (w *reply) begin(resp *http.Response, mac string) {
 			w.Header()[name] = values // the values are not shared with another response
 		}
 	}
+	if kind := w.Header().Get("Content-Type"); kind != "application/json" && !isEvents(kind) { // a browser would run a page
+		w.Header().Set("Content-Type", "application/octet-stream")
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set(agentapi.HeaderMac, mac)
 	if w.model != "" {
 		w.Header().Set(agentapi.HeaderModel, w.model)
