@@ -142,7 +142,7 @@ func TestAModelHasFewNamespacesThatNoEngineUses(t *testing.T) {
 	const most, made = 8, 12
 	e := newTakenOver(t)
 	e.bounded(0)
-	used := e.leased(e.origin, 1)
+	e.leased(e.origin, 1)
 	for i := range made {
 		o := e.origin
 		o.Numerics = strconv.Itoa(i)
@@ -160,7 +160,7 @@ func TestAModelHasFewNamespacesThatNoEngineUses(t *testing.T) {
 	if n := len(e.owner.Snapshot().Namespaces); n != most {
 		t.Errorf("%d namespaces after a start, want %d", n, most)
 	}
-	used = e.leased(e.origin, 1)
+	used := e.leased(e.origin, 1)
 	for i := range made {
 		o := e.origin
 		o.Layout = strconv.Itoa(i)

@@ -1,6 +1,9 @@
 package download
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Progress is the progress of a fetch.
 type Progress struct {

@@ -7,7 +7,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// TestTheTimeLeftIsNeverNegative, whatever an engine says of its load: the API server would refuse the status
+// TestTheTimeLeftIsNeverNegative, however little an engine says it has read: the API server would refuse the status
 // of the Mac.
 func TestTheTimeLeftIsNeverNegative(t *testing.T) {
 	p := progressOf(v1alpha1.StageLoading, 1, 1<<50, 3*time.Hour)
