@@ -108,12 +108,22 @@ func (q *queue) prune(now time.Time) {
 
 // takeSlot is take regardless of the queue. The lock is held.
 func (q *queue) takeSlot(r *Request, now time.Time) (*Lease, bool) {
-	endpoint, free, ok := q.slots.take(r, now)
+	endpoint, free, settle, ok := q.slots.take(r, now)
 	if !ok {
 		return nil, false
 	}
 	model := r.model
+	stop := func() bool { return false }
+	if settle != nil {
+		stop = time.AfterFunc(guestTime, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			settle()
+			q.serve(model, q.now())
+		}).Stop
+	}
 	return &Lease{Endpoint: endpoint, Model: model, began: now, release: sync.OnceFunc(func() {
+		stop()
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		free()

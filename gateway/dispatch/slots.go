@@ -22,6 +22,9 @@ const (
 	// replica, or one per sequence if that is more: an engine shares its sequences between the tenants that
 	// wait there, and here they would wait until an answer ends. It is half of what waits there.
 	mostGuests = 32
+	// guestTime is how long such a request counts as that at most: by then the engine has given it a
+	// turn, and answers without an end would keep other tenants away. The engine's queue bounds them then.
+	guestTime = 30 * time.Second
 	// pruneEvery is how often what is not used any more is dropped.
 	pruneEvery = 10 * time.Second
 	// forgetAfter is how long an unused replica is remembered.
@@ -143,12 +146,12 @@ func (s *slots) free(r *Request, now time.Time) bool {
 	return ok
 }
 
-// take chooses a replica and counts the request there until free is called. ok is false if
-// every replica is excluded or busy.
-func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(), ok bool) {
+// take chooses a replica and counts the request there until free is called, and that of a guest as
+// one until settle is called, which is nil for others. ok is false if every replica is excluded or busy.
+func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle func(), ok bool) {
 	c, ok := s.choose(r, now)
 	if !ok {
-		return route.Endpoint{}, nil, false
+		return route.Endpoint{}, nil, nil, false
 	}
 	l, model, prefix, weight := c.load, c.model, r.Prefix.Shared, max(1, r.Sequences)
 	model.seq++
@@ -156,6 +159,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 	asGuest := 0
 	if limit := s.limit(c.at, l, 0, false); limit > 0 && l.inFlight >= limit {
 		asGuest = weight
+		settle = func() { l.guests, asGuest = l.guests-asGuest, 0 }
 	}
 	l.guests += asGuest
 	l.inFlight += weight
@@ -166,10 +170,10 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free func(),
 		s.recent.Add(prefix)
 	}
 	return c.at, func() {
-		l.guests -= asGuest
+		l.guests, asGuest = l.guests-asGuest, 0
 		l.inFlight -= weight
 		model.add(prefix, r.Owner, -weight)
-	}, true
+	}, settle, true
 }
 
 // limit returns how many requests a replica may have in flight for another one to be sent

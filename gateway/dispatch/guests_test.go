@@ -1,0 +1,112 @@
+package dispatch
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// fillGuests has clients take all slots of a replica, and all that it has for guests.
+func fillGuests(t *testing.T, d *Dispatcher, model *route.Model) (held []*Lease) {
+	t.Helper()
+	for range slotsPerSequence * 2 {
+		lease, _ := arrive(t, d, model, Request{Owner: "first"})
+		held = append(held, lease)
+	}
+	for n := range mostGuests / 4 {
+		lease, _ := arrive(t, d, model, Request{Owner: fmt.Sprint("guest ", n), Sequences: 4})
+		held = append(held, lease)
+	}
+	for n, lease := range held {
+		if lease == nil {
+			t.Fatalf("request %d waits", n)
+		}
+	}
+	return held
+}
+
+// TestANewcomerIsServedAlthoughGuestsAnswersLast: answers without an end would otherwise keep each
+// newcomer in the queue until it is refused.
+func TestANewcomerIsServedAlthoughGuestsAnswersLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model, d := busyModel("r")
+		held := fillGuests(t, d, model)
+		lease, queued := arrive(t, d, model, Request{Owner: "newcomer"})
+		if lease != nil {
+			t.Fatal("a replica has more guests than it may")
+		}
+		_, second := arrive(t, d, model, Request{Owner: "guest 0"})
+		time.Sleep(guestTime + time.Second)
+		synctest.Wait()
+		if len(queued.granted) != 1 {
+			t.Fatalf("a newcomer still waits after %v", guestTime)
+		}
+		if len(second.granted) != 0 {
+			t.Error("a client with an answer was served as a newcomer")
+		}
+		if lease, _ := arrive(t, d, model, Request{Owner: "another"}); lease == nil {
+			t.Error("a newcomer that comes later waits")
+		} else {
+			held = append(held, lease)
+		}
+		d.queue.leave(second)
+		for _, lease := range append(held, <-queued.granted) {
+			lease.Release()
+		}
+		noneRuns(t, d, model)
+	})
+}
+
+// TestAGuestIsCountedOnce: an answer that ends before the time of guests, after it, or at it.
+func TestAGuestIsCountedOnce(t *testing.T) {
+	for name, after := range map[string]time.Duration{"before": time.Second, "at": guestTime, "after": 2 * guestTime} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				model, d := busyModel("r")
+				held := fillGuests(t, d, model)
+				time.Sleep(after)
+				for _, lease := range held {
+					lease.Release()
+					lease.Release()
+				}
+				noneRuns(t, d, model)
+				again := fillGuests(t, d, model) // of which none ends with the others
+				time.Sleep(guestTime - time.Second)
+				if n := guestsOf(d); n != mostGuests {
+					t.Errorf("%d guests are counted, want %d", n, mostGuests)
+				}
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if n := guestsOf(d); n != 0 {
+					t.Errorf("%d guests are counted after %v, want none", n, guestTime)
+				}
+				for _, lease := range again {
+					lease.Release()
+				}
+				noneRuns(t, d, model)
+			})
+		})
+	}
+}
+
+// guestsOf returns how many guests are counted.
+func guestsOf(d *Dispatcher) int {
+	d.queue.mu.Lock()
+	defer d.queue.mu.Unlock()
+	return d.queue.slots.replicas["r"].guests
+}
+
+// noneRuns checks that no request is counted.
+func noneRuns(t *testing.T, d *Dispatcher, model *route.Model) {
+	t.Helper()
+	synctest.Wait()
+	d.queue.mu.Lock()
+	defer d.queue.mu.Unlock()
+	at, of := d.queue.slots.replicas["r"], d.queue.slots.models[model.Key]
+	if at.guests != 0 || at.inFlight != 0 || of.inFlight != 0 || len(of.tenants) != 0 {
+		t.Errorf("none runs: %+v, %+v", at, of)
+	}
+}
