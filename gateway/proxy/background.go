@@ -21,12 +21,17 @@ import (
 // eventCreated is the first event of a response stream.
 const eventCreated = "response.created"
 
+// openBackgrounds is how many responses in the background a client without a key may have at a time:
+// they last when it has left, and no rate limit bounds them.
+const openBackgrounds = 4
+
 // background runs responses that continue when their clients disconnect. Agents and limits
 // treat them like other requests: the gateway reads each one to its end.
 type background struct {
 	writeTimeout time.Duration
 	metrics      *metrics
 	bodies       *intake.Bodies
+	open         *turns // those of clients without a key, of which only the places count
 
 	ctx  context.Context // cancels all of them
 	end  context.CancelCauseFunc
@@ -35,7 +40,21 @@ type background struct {
 
 func newBackground(writeTimeout time.Duration, m *metrics, bodies *intake.Bodies) *background {
 	ctx, end := context.WithCancelCause(context.Background())
-	return &background{writeTimeout: writeTimeout, metrics: m, bodies: bodies, ctx: ctx, end: end}
+	return &background{writeTimeout: writeTimeout, metrics: m, bodies: bodies, open: newTurns(0, openBackgrounds), ctx: ctx, end: end}
+}
+
+// begin counts a response of a client until end is called.
+func (b *background) begin(c caller) (end func(), err error) {
+	share, leave := c.share(), func() {}
+	if c.key == nil {
+		if _, err := b.open.enter(share); err != nil {
+			e := openai.RateLimited(dispatch.RetryAfter)
+			e.Message = fmt.Sprintf("Without an API key, a client may have %d responses in the background at a time. Wait until one ends, cancel one, or send the request without 'background'.", openBackgrounds)
+			return nil, e
+		}
+		leave = func() { b.open.leave(share) }
+	}
+	return leave, nil
 }
 
 // drain waits until no background response runs. Those that still run when ctx ends are

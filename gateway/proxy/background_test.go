@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,5 +197,54 @@ func TestDrainWaitsForBackgroundResponses(t *testing.T) {
 			}
 			<-drained
 		})
+	}
+}
+
+// TestResponsesInTheBackgroundOfAClientWithoutAKey: they last when it has left, and it could take all
+// slots of a model with some short requests.
+func TestResponsesInTheBackgroundOfAClientWithoutAKey(t *testing.T) {
+	const most = 4
+	w := newWorld(t)
+	next, ended := make(chan struct{}), make(chan error, 10)
+	var refuses atomic.Bool
+	refuses.Store(true)
+	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
+		if refuses.Load() {
+			_ = openai.WriteError(rw, openai.Invalid("input", "no"))
+			return
+		}
+		slowResponse(next, ended)(rw, r)
+	})
+	ask := func(address, body string) (status int, text string) {
+		resp := w.fromTo(address, dialect.PathResponses, body)
+		if resp == nil {
+			t.FailNow()
+		}
+		return resp.StatusCode, read(t, resp)
+	}
+	for range 2 * most { // which end at once
+		if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusBadRequest {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	refuses.Store(false)
+	for n := range most {
+		if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusOK {
+			t.Fatalf("response %d: %d %s", n, status, text)
+		}
+	}
+	if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusTooManyRequests || !strings.Contains(text, "in the background") {
+		t.Errorf("one more than %d: %d %s", most, status, text)
+	}
+	if status, text := ask("127.0.0.3", backgroundBody); status != http.StatusOK {
+		t.Errorf("another client: %d %s", status, text)
+	}
+	close(next)
+	for range most + 1 {
+		<-ended
+	}
+	eventually(t, "nothing runs or is held", func() bool { return w.counter("requests_in_flight") == 0 && w.proxy.Bodies().Held() == 0 })
+	if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusOK {
+		t.Errorf("after they ended: %d %s", status, text)
 	}
 }

@@ -11,10 +11,12 @@ import (
 )
 
 // from sends a body from another address of this machine.
-func (w *world) from(address, body string) *http.Response {
+func (w *world) from(address, body string) *http.Response { return w.fromTo(address, chatPath, body) }
+
+func (w *world) fromTo(address, path, body string) *http.Response {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: d.DialContext}}
-	r, err := http.NewRequestWithContext(w.t.Context(), "POST", w.url+chatPath, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(w.t.Context(), "POST", w.url+path, strings.NewReader(body))
 	if err != nil {
 		w.t.Error(err)
 		return nil

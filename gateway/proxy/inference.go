@@ -53,8 +53,16 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 	if !runsInBackground(read.Envelope, r) {
 		return answer(ctx, w, r)
 	}
+	end, err := i.background.begin(c)
+	if err != nil {
+		kept.Release()
+		return err
+	}
 	outliving, stream := withoutClient(ctx, r), read.Stream
-	return i.background.detach(ctx, c.share(), w, stream, func(ctx context.Context, w *reply) error { return answer(ctx, w, outliving) })
+	return i.background.detach(ctx, c.share(), w, stream, func(ctx context.Context, w *reply) error {
+		defer end()
+		return answer(ctx, w, outliving)
+	})
 }
 
 // withoutClient returns a request that runs without its client. It has only the headers that are read

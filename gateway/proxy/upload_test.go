@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
 // TestClientsWithoutKeysAreDistinguished: an agent divides its memory among them.
@@ -129,7 +130,8 @@ func heapBytes() int64 {
 // TestHeadersOfResponsesInTheBackground: they count while the client is there, and are not kept longer.
 func TestHeadersOfResponsesInTheBackground(t *testing.T) {
 	const n, size = 8, 900 << 10
-	w := newWorld(t)
+	w := newLocked(t)
+	authorization := "Bearer " + w.key("k", keys.Grant{Models: []string{"*"}})
 	w.addMac("a", nil).server.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if v := r.Header.Get(agentapi.HeaderProgress); v != "true" {
 			t.Errorf("the client's header is %q", v)
@@ -141,7 +143,7 @@ func TestHeadersOfResponsesInTheBackground(t *testing.T) {
 	})
 	header, before := strings.Repeat("x", size), heapBytes()
 	for range n {
-		resp := w.do("POST", "/v1/responses", `{"model":"m","stream":true,"background":true,"input":"a"}`, "X-Other", header, agentapi.HeaderProgress, "true")
+		resp := w.do("POST", "/v1/responses", `{"model":"m","stream":true,"background":true,"input":"a"}`, "X-Other", header, agentapi.HeaderProgress, "true", "Authorization", authorization)
 		if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatal(resp.Status, err)
 		}
