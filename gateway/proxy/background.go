@@ -21,6 +21,9 @@ import (
 // eventCreated is the first event of a response stream.
 const eventCreated = "response.created"
 
+// backgroundBytes is about what a response in the background takes of the gateway's memory.
+const backgroundBytes = 32 << 10
+
 // openBackgrounds is how many responses in the background a client without a key may have at a time:
 // they last when it has left, and no rate limit bounds them.
 const openBackgrounds = 4
@@ -43,7 +46,7 @@ func newBackground(writeTimeout time.Duration, m *metrics, bodies *intake.Bodies
 	return &background{writeTimeout: writeTimeout, metrics: m, bodies: bodies, open: newTurns(0, openBackgrounds), ctx: ctx, end: end}
 }
 
-// begin counts a response of a client until end is called.
+// begin counts a response of a client, and its memory, until end is called.
 func (b *background) begin(c caller) (end func(), err error) {
 	share, leave := c.share(), func() {}
 	if c.key == nil {
@@ -54,7 +57,12 @@ func (b *background) begin(c caller) (end func(), err error) {
 		}
 		leave = func() { b.open.leave(share) }
 	}
-	return leave, nil
+	kept, err := b.bodies.Hold(share, backgroundBytes)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return func() { leave(); kept.Release() }, nil
 }
 
 // drain waits until no background response runs. Those that still run when ctx ends are

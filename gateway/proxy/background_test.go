@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
@@ -247,4 +248,35 @@ func TestResponsesInTheBackgroundOfAClientWithoutAKey(t *testing.T) {
 	if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusOK {
 		t.Errorf("after they ended: %d %s", status, text)
 	}
+}
+
+// TestMemoryOfResponsesInTheBackground: they outlive their connections, and the gateway counts their
+// memory with that of bodies until they end.
+func TestMemoryOfResponsesInTheBackground(t *testing.T) {
+	const n, each = 6, 32 << 10 // more than a client without a key may have
+	l := newLocked(t, func(c *proxy.Config) { c.MaxHeldBytes = 64 * each })
+	token := l.key("k", keys.Grant{Models: []string{"*"}})
+	next, ended := make(chan struct{}), make(chan error, 100)
+	l.addMac("mac-a", slowResponse(next, ended))
+	ask := func() int { return l.with(token, "POST", dialect.PathResponses, backgroundBody).StatusCode }
+	running := 0
+	for ; running < n; running++ {
+		if status := ask(); status != http.StatusOK {
+			t.Fatalf("response %d: %d", running, status)
+		}
+	}
+	if held := l.proxy.Bodies().Held(); held < n*each {
+		t.Errorf("%d bytes count for %d responses in the background, want at least %d", held, n, n*each)
+	}
+	refused := 0
+	for ; running < 64 && refused == 0; running++ {
+		if refused = ask(); refused == http.StatusOK {
+			refused = 0
+		}
+	}
+	if refused != http.StatusServiceUnavailable {
+		t.Errorf("without memory for another one: %d after %d", refused, running)
+	}
+	close(next)
+	eventually(t, "nothing runs or is held", func() bool { return l.counter("requests_in_flight") == 0 && l.proxy.Bodies().Held() == 0 })
 }
