@@ -66,3 +66,34 @@ func TestTheAccessLogHasNoTextOfRequests(t *testing.T) {
 		})
 	}
 }
+
+// TestTheAccessLogOfClientsWithoutAKeyIsBounded: any number of their lines would displace the log.
+func TestTheAccessLogOfClientsWithoutAKeyIsBounded(t *testing.T) {
+	const most = 100
+	for name, keyed := range map[string]bool{"where keys are required": true, "where no keys are": false} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocked(t, func(c *proxy.Config) {
+				c.AccessLog = true
+				if !keyed {
+					c.Keys = nil
+				}
+			})
+			l.addMac("a", say(`{}`))
+			lines := func() int { return strings.Count(l.log.String(), "logger=access") }
+			want := most + 20
+			for range want {
+				read(t, l.with("", "POST", chatPath, chatBody))
+			}
+			l.idle()
+			if !keyed {
+				eventually(t, "each is logged", func() bool { return lines() == want })
+				return
+			}
+			if n := lines(); n != most {
+				t.Errorf("%d lines of %d refused requests, want %d", n, want, most)
+			}
+			read(t, l.with(l.key("good", keys.Grant{Models: []string{"m"}}), "POST", chatPath, chatBody))
+			eventually(t, "a request with a key is logged", func() bool { return lines() == most+1 && strings.Contains(l.log.String(), "key=good") })
+		})
+	}
+}

@@ -112,6 +112,8 @@ type Proxy struct {
 	begin      func() (end func())
 	// failures bounds the lines about failed requests: a client can cause any number.
 	failures auditor
+	// strangers bounds the access log lines of clients without a key where keys are required.
+	strangers auditor
 }
 
 // New returns a front. Close it when no request runs.
@@ -204,7 +206,7 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		w.finish()
 		ended(w.Status(), w.FirstWrite())
 		if p.accessLog {
-			about.access(w, r.RemoteAddr)
+			p.logAccess(about, w, r.RemoteAddr)
 		}
 		about.trace(span, w)
 	}()
@@ -226,6 +228,18 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 	if err := w.refuse(e); err != nil {
 		log.V(1).Info("Client disconnected before the error was sent")
+	}
+}
+
+// logAccess writes the access log line of a finished request. Any number of lines of clients without
+// a key would displace those of others.
+func (p *Proxy) logAccess(about *scope, w *reply, address string) {
+	dropped, ok := 0, true
+	if p.gate.keys != nil && about.tenant == "" {
+		dropped, ok = p.strangers.admit("", address, time.Now())
+	}
+	if ok {
+		about.access(w, address, dropped)
 	}
 }
 

@@ -43,9 +43,13 @@ func logOf(ctx context.Context) logr.Logger { return scopeOf(ctx).log() }
 func tenantOf(ctx context.Context) string { return scopeOf(ctx).tenant }
 
 // access writes the access log line of a finished request. It contains nothing that a
-// client wrote: a model is logged as its deployment, or not at all.
-func (s *scope) access(w *reply, address string) {
-	s.log().WithName("access").Info("Request ended", "key", s.key, "client", address, "model", s.model,
+// client wrote: a model is logged as its deployment, or not at all. dropped lines were left out before it.
+func (s *scope) access(w *reply, address string, dropped int) {
+	log := s.log().WithName("access")
+	if dropped > 0 {
+		log = log.WithValues("dropped", dropped)
+	}
+	log.Info("Request ended", "key", s.key, "client", address, "model", s.model,
 		"status", w.Status(), "tokens", w.tokens.Sum(), "seconds", time.Since(w.Began()).Seconds())
 }
 
