@@ -21,9 +21,10 @@ const (
 )
 
 // Overfull returns the folders of the models that take more of the disk than their blocks do and
-// their engines were granted: an engine that was taken over writes there what it likes. Nor
-// may blocks vanish, see vanished. It reads the folders only after the free space fell for a reason that the cache does not know. What is no block
-// is removed; the space is free once the engine has closed its files, or ended.
+// their engines were granted, or whose blocks vanish: an engine that was taken over writes and
+// removes there what it likes. It reads the folders only after the free space fell for a reason
+// that the cache does not know. What is no block is removed; the space is free once the engine has
+// closed its files, or ended.
 func (w *Owner) Overfull() (folders []string) {
 	w.lock()
 	defer w.unlock()

@@ -371,10 +371,9 @@ func (b *body) fits(size, most int64) bool {
 }
 
 // makeRoom drops a body of the owner with the most memory, one that was lent or else the oldest
-// incomplete one: first of strangers, and for a stranger of no other. The body
-// that asks is dropped only if it is the one, because it does make progress. It returns
-// false if there is no other, or if all others hold less than the owner of the one that
-// asks. The lock is held.
+// incomplete one: first of strangers, and for a stranger of no other. It does not drop the body that asks,
+// which makes progress. It returns false if there is no other, or if all others hold less than the owner of
+// the one that asks. The lock is held.
 func (r *Bodies) makeRoom(asks *body, size int64) bool {
 	mine := asks.owner.bytes - asks.bytes + max(size, asks.announced)
 	most := r.strange.first()

@@ -25,7 +25,7 @@ type content struct {
 	lend bool
 	data atomic.Pointer[[]byte] // nil once the response has begun, or another body has the memory
 
-	mu       sync.Mutex // held before the lock of intake, and not by drop
+	mu       sync.Mutex // held before the lock of intake, and not where the body gives way
 	attempt  int
 	sent     bool // in this attempt
 	answered bool
@@ -79,8 +79,11 @@ func (c *content) sending(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		switch c.sent = c.attempt == attempt; {
-		case !c.sent:
+		if c.attempt != attempt { // of an earlier one, whose connection failed
+			return
+		}
+		c.sent = true
+		switch {
 		case c.answered:
 			c.kept.Release()
 		case c.lend && info.Err == nil:

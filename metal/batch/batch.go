@@ -31,7 +31,8 @@
 // one, nor for shorter ones of another tenant, and the long one takes at most twice
 // its time. The next head is the oldest prompt of the tenant that has
 // had the least prefill: many long prompts of one tenant delay a prompt of
-// another by one of them. All this counts what tokens cost, which grows with their context (Weigh). Next to decoding, later steps make up for a chunk that
+// another by one of them. All this counts what tokens cost, which grows with their
+// context (Weigh). Next to decoding, later steps make up for a chunk that
 // exceeds what it should be, because no row divides an image.
 //
 // A decoding request whose newest token is computed and whose next one is not yet

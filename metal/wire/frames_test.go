@@ -109,14 +109,8 @@ func TestWhichFramesAreRefused(t *testing.T) {
 		"padded frames":                          {message: 20, frame: 25, messages: 1, padded: true, refused: true},
 		"a call that has ended":                  {message: 64 << 10, frame: 1, messages: 1, other: true},
 	} {
-		var begun, sent bytes.Buffer
-		begun.WriteString(http2.ClientPreface)
-		f := http2.NewFramer(&begun, nil)
-		_ = f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
-		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true})
-		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, EndHeaders: true})
-		_ = f.WriteRSTStream(3, http2.ErrCodeCancel)
-		f = http2.NewFramer(&sent, nil)
+		var sent bytes.Buffer
+		f := http2.NewFramer(&sent, nil)
 		call := uint32(1)
 		if c.other {
 			call = 3
@@ -138,7 +132,7 @@ func TestWhichFramesAreRefused(t *testing.T) {
 				continue // takes long
 			}
 			var a answers
-			_ = pieces(begun.Bytes(), longest, func(b []byte) error { a.send(b); return nil })
+			_ = pieces(twoCalls(), longest, func(b []byte) error { a.send(b); return nil })
 			if len(a.open) != 1 {
 				t.Fatalf("%s: %d calls are open, want 1", name, len(a.open))
 			}
@@ -151,6 +145,18 @@ func TestWhichFramesAreRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// twoCalls is what an agent sends that begins the calls 1 and 3, and ends 3.
+func twoCalls() []byte {
+	var begun bytes.Buffer
+	begun.WriteString(http2.ClientPreface)
+	f := http2.NewFramer(&begun, nil)
+	_ = f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true})
+	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, EndHeaders: true})
+	_ = f.WriteRSTStream(3, http2.ErrCodeCancel)
+	return begun.Bytes()
 }
 
 // pieces calls do with b, up to that many bytes a time.
