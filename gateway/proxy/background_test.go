@@ -228,6 +228,8 @@ func TestResponsesInTheBackgroundOfAClientWithoutAKey(t *testing.T) {
 			t.Fatalf("%d %s", status, text)
 		}
 	}
+	idle := func() bool { return w.counter("requests_in_flight") == 0 && w.proxy.Bodies().Held() == 0 }
+	eventually(t, "those that ended count no more", idle)
 	refuses.Store(false)
 	for n := range most {
 		if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusOK {
@@ -244,7 +246,7 @@ func TestResponsesInTheBackgroundOfAClientWithoutAKey(t *testing.T) {
 	for range most + 1 {
 		<-ended
 	}
-	eventually(t, "nothing runs or is held", func() bool { return w.counter("requests_in_flight") == 0 && w.proxy.Bodies().Held() == 0 })
+	eventually(t, "nothing runs or is held", idle)
 	if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusOK {
 		t.Errorf("after they ended: %d %s", status, text)
 	}
