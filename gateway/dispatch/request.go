@@ -118,6 +118,8 @@ type Request struct {
 	Prefix pick.Prefix
 	// OnlyMac is the only Mac that can serve it; empty for any.
 	OnlyMac string
+	// Avoided are the Macs that serve it only if no other one can.
+	Avoided map[string]time.Duration
 	// Bytes of its body.
 	Bytes int64
 	// Deadline of its client; zero is none.
@@ -215,8 +217,16 @@ func (r *Request) cannotAnswer() string {
 	return passedBusy
 }
 
+// avoids reports whether others are preferred for the request alone.
+func (r *Request) avoids(e route.Endpoint) bool { return r.Avoided[e.Mac] > 0 }
+
+// CanUse reports whether an endpoint may serve the request, as far as that is known before it is sent.
+func (r *Request) CanUse(e route.Endpoint) bool {
+	return (r.OnlyMac == "" || e.Mac == r.OnlyMac) && e.HasAdapter(r.Adapter)
+}
+
 func (r *Request) excluded(e route.Endpoint) bool {
-	return r.replicas[e.Replica] || r.macs[e.Mac] || r.OnlyMac != "" && e.Mac != r.OnlyMac || !e.HasAdapter(r.Adapter)
+	return r.replicas[e.Replica] || r.macs[e.Mac] || !r.CanUse(e)
 }
 
 // excludesAny reports whether replicas or Macs failed it.

@@ -128,7 +128,7 @@ func (s *slots) choose(r *Request, now time.Time) (c choice, ok bool) {
 	for i, e := range endpoints {
 		rejected := loads[i].more(usual)
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Brief: loads[i].brief, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
-			Max: s.limit(e, loads[i], rejected, guest), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
+			Max: s.limit(e, loads[i], rejected, guest), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until) || r.avoids(e), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	s.suspectOutliers(r, endpoints, candidates, now)
 	prefix := r.Prefix

@@ -51,7 +51,8 @@ type Grant struct {
 	ModelNamespaces []string
 	// Expires is zero if the key never expires.
 	Expires time.Time
-	// RequestsPerMinute and TokensPerMinute apply at each gateway; 0 means no limit.
+	// RequestsPerMinute and TokensPerMinute apply at each gateway; 0 means no limit. Tokens that only the
+	// report of a Mac names have the limit of TokensPerMinute at that Mac.
 	RequestsPerMinute, TokensPerMinute int64
 	// Priority is the most urgent priority that requests of the key may name, and their
 	// default. Lower values are served first; 0 is the default of all keys.

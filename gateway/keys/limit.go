@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -80,6 +81,9 @@ func (b *bucket) left() Left {
 type budget struct {
 	mu               sync.Mutex // guards the fields after it
 	requests, tokens bucket
+	// unseen are the tokens that this gateway cannot see, by the Mac that reported them. Each Mac has
+	// the whole limit for them, so that a stolen one uses up nothing of the others'.
+	unseen map[string]*bucket
 }
 
 func newBudget(g *Grant, now time.Time) *budget {
@@ -109,6 +113,45 @@ func (k *Key) AddTokens(n int64, now time.Time) {
 	k.budget.mu.Lock()
 	defer k.budget.mu.Unlock()
 	k.budget.tokens.add(float64(n), now)
+}
+
+// AddUnseen counts tokens that only the report of a Mac names.
+func (k *Key) AddUnseen(mac string, n int64, now time.Time) {
+	b := k.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n <= 0 || b.tokens.perMinute == 0 {
+		return
+	}
+	of := b.unseen[mac]
+	if of == nil {
+		maps.DeleteFunc(b.unseen, func(_ string, other *bucket) bool { other.fill(now); return other.level == other.perMinute })
+		if b.unseen == nil {
+			b.unseen = map[string]*bucket{}
+		}
+		fresh := newBucket(k.TokensPerMinute, now)
+		of = &fresh
+		b.unseen[mac] = of
+	}
+	of.add(float64(n), now)
+}
+
+// Exhausted returns the Macs that reported as many unseen tokens as the key may use, and for how long
+// they will have.
+func (k *Key) Exhausted(now time.Time) map[string]time.Duration {
+	b := k.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out map[string]time.Duration
+	for mac, of := range b.unseen {
+		if of.fill(now); of.level < 1 {
+			if out == nil {
+				out = map[string]time.Duration{}
+			}
+			out[mac] = of.until(1)
+		}
+	}
+	return out
 }
 
 func (b *budget) claim(of *bucket, n int64, now time.Time) Verdict {

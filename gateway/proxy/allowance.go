@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -17,6 +18,12 @@ const (
 	// imageTokens is the maximum of an image (package weights), and maxImages the maximum
 	// number of images of a request (package engine).
 	imageTokens, maxImages = 2 << 10, 64
+	// seenTemplate are the tokens of a template that count as seen.
+	seenTemplate = 256
+	// seenPerSecond is how many tokens of each answer count as seen in a second, after the first seenAnswer.
+	// Its bytes are no measure: a Mac may send any number, and thoughts are not sent. Faster engines lose
+	// nothing: what they report beyond it counts for their Mac.
+	seenPerSecond, seenAnswer = 128, 256
 	// unknownContext is the context length of a model whose length is unknown.
 	unknownContext = 1 << 20
 )
@@ -49,13 +56,32 @@ func allowanceOf(path string, e outline, body []byte, candidates []*route.Model)
 // estimateOf estimates the tokens of a request's prompt: that of an image is at most what an image
 // has, however many bytes it has, and a query is read with each document.
 func estimateOf(e outline, body []byte) int64 {
-	again := int64(e.Common) * int64(max(0, e.Inputs-1))
-	return 1 + (int64(len(body))-e.beyond+again)/bytesPerToken
+	return 1 + (bytesRead(e, body)-e.beyond)/bytesPerToken
 }
 
-// imagesIn counts the images of a conversation: one at a URL takes few bytes and many tokens.
-// beyond are the bytes of the others that are more than their tokens.
-func imagesIn(messages json.RawMessage) (n, beyond int64) {
+// bytesRead are those of a body, with those of a query for each document.
+func bytesRead(e outline, body []byte) int64 {
+	return int64(len(body)) + int64(e.Common)*int64(max(0, e.Inputs-1))
+}
+
+// seen is what a gateway sees of the tokens of a request by itself, without a report of a Mac.
+type seen struct{ prompt, answers, generated int64 }
+
+// seenOf returns what is seen of a request that can use as many tokens. The stored items that a prompt
+// continues are not seen.
+func seenOf(e outline, body []byte, most agentapi.TokenCount) seen {
+	prompt := bytesRead(e, body) - e.imageBytes + imageTokens*e.images + seenTemplate
+	return seen{prompt: min(prompt, most.Prompt), answers: int64(max(1, e.Choices)), generated: most.Generated}
+}
+
+// after returns how many tokens are seen at most after a Mac had the request for that long.
+func (s seen) after(d time.Duration) int64 {
+	return s.prompt + int64(min(float64(s.generated), float64(s.answers)*(seenAnswer+seenPerSecond*d.Seconds())))
+}
+
+// imagesIn counts the images of a conversation, and their bytes: one at a URL takes few bytes and many
+// tokens. beyond are the bytes of the others that are more than their tokens.
+func imagesIn(messages json.RawMessage) (n, all, beyond int64) {
 	for message := range openai.Elements(messages) {
 		for name, content := range openai.Members(message) {
 			if string(name) != "content" {
@@ -64,12 +90,13 @@ func imagesIn(messages json.RawMessage) (n, beyond int64) {
 			for part := range openai.Elements(content) {
 				if n < maxImages && isImage(part) {
 					n++
+					all += int64(len(part))
 					beyond += max(0, int64(len(part))-bytesPerToken*imageTokens)
 				}
 			}
 		}
 	}
-	return n, beyond
+	return n, all, beyond
 }
 
 // isImage reports whether a content part is an image, in any of the APIs.

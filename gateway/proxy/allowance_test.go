@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"cmp"
 	"strings"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -98,6 +100,39 @@ func TestAQueryCountsForEachDocument(t *testing.T) {
 		}
 		if got, want := estimateOf(e, []byte(tc.body)), 1+int64(len(tc.body)+1000*(tc.times-1))/bytesPerToken; got != want {
 			t.Errorf("%s: %d tokens, want %d", name, got, want)
+		}
+	}
+}
+
+// TestWhatIsSeenOfARequest: an honest Mac's count is seen as a whole, also of images at URLs and of
+// thoughts that are not sent; no Mac generates what it had no time for.
+func TestWhatIsSeenOfARequest(t *testing.T) {
+	const image = `{"type":"image_url","image_url":{"url":"https://h/a"}}`
+	chat := func(content, more string) string {
+		return `{"model":"m","messages":[{"role":"user","content":` + content + `}]` + more + `}`
+	}
+	for name, tc := range map[string]struct {
+		path, body      string
+		took            time.Duration
+		honest, invents int64 // tokens
+	}{
+		"a short prompt":         {body: chat(`"hi"`, ""), took: 2 * time.Second, honest: 60 + 200, invents: 2000},
+		"long thoughts":          {body: chat(`"hi"`, ""), took: time.Minute, honest: 60 + 6000, invents: 10_000},
+		"a short answer":         {body: chat(`"hi"`, `,"max_tokens":5`), took: time.Minute, honest: 60 + 5, invents: 500},
+		"many answers":           {body: chat(`"hi"`, `,"n":8`), took: 10 * time.Second, honest: 60 + 8*1000, invents: 20_000},
+		"digits":                 {body: chat(`"`+strings.Repeat("1", 10_000)+`"`, ""), honest: 10_000, invents: 12_000},
+		"images at URLs":         {body: chat("["+strings.Repeat(image+",", 15)+image+"]", ""), honest: 16 * imageTokens, invents: 17*imageTokens + 1000},
+		"the bytes of an image":  {body: chat(`[{"type":"image_url","image_url":{"url":"data:`+strings.Repeat("A", 1<<20)+`"}}]`, ""), honest: imageTokens, invents: 2 * imageTokens},
+		"a query with documents": {path: dialect.PathRerank, body: `{"model":"m","query":"` + strings.Repeat("q", 1000) + `","documents":["a","b","c"]}`, honest: 3000, invents: 3500},
+		"an earlier response":    {path: dialect.PathResponses, body: `{"model":"m","input":"x","previous_response_id":"r"}`, honest: 100, invents: 600},
+	} {
+		path := cmp.Or(tc.path, dialect.PathChat)
+		e, err := outlineOf(path, []byte(tc.body), "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := seenOf(e, []byte(tc.body), allowanceOf(path, e, []byte(tc.body), nil)).after(tc.took); n < tc.honest || n >= tc.invents {
+			t.Errorf("%s: %d tokens are seen, want %d to %d", name, n, tc.honest, tc.invents)
 		}
 	}
 }

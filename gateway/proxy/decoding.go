@@ -43,8 +43,8 @@ func (d *decoding) begin(ctx context.Context, share string, bytes int) (end func
 type outline struct {
 	openai.Envelope
 	prefix pick.Prefix
-	// images and beyond are the results of imagesIn.
-	images, beyond int64
+	// images, imageBytes and beyond are the results of imagesIn.
+	images, imageBytes, beyond int64
 }
 
 // outlineOf reads a body. Everything that takes time for each byte of it happens here.
@@ -52,7 +52,7 @@ func outlineOf(path string, body []byte, tenant string, keepAttribution bool) (o
 	if o.Envelope, err = envelopeOf(path, body); err != nil {
 		return o, err
 	}
-	o.images, o.beyond = imagesIn(o.Messages)
+	o.images, o.imageBytes, o.beyond = imagesIn(o.Messages)
 	o.prefix = prefixFor(o.Envelope, tenant, keepAttribution)
 	return o, nil
 }

@@ -133,7 +133,7 @@ func outcomeOf(status int, failed *dispatch.Failure, err error) dispatch.Outcome
 // not received that. It releases the lease.
 func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (failed *dispatch.Failure, err error) {
 	defer lease.Release() // also if a panic aborts the response
-	running, cancel := context.WithCancelCause(w.meter.following(ctx))
+	running, cancel := context.WithCancelCause(w.meter.following(ctx, lease.Mac))
 	defer cancel(nil) // always, so that the agent notices the end
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
 	if w.meter != nil { // else no one reads them, and a transport ends a response after 64 KiB of them

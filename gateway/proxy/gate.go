@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -197,7 +198,7 @@ func (g *gate) meter(ctx context.Context, c caller, w *reply, read outline, body
 	v := c.key.TakeTokens(estimate, g.keys.Now())
 	setRateHeaders(w.Header(), "Tokens", v)
 	if v.OK {
-		return &meter{keys: g.keys, key: c.key, counted: estimate}, nil
+		return &meter{keys: g.keys, key: c.key, counted: estimate, soFar: new(atomic.Int64)}, nil
 	}
 	g.denied(ctx, c, keys.ReasonTokens, read.Model)
 	if v.Never {
@@ -210,6 +211,37 @@ func (g *gate) meter(ctx context.Context, c caller, w *reply, read outline, body
 	e.Message = fmt.Sprintf("The API key '%s' may use %d tokens per minute and has %d left; the request has about %d. Try again in %s.",
 		c.key.Name, v.Limit, v.Remaining, estimate, dispatch.InSeconds(v.Wait))
 	return nil, e
+}
+
+// avoid makes a request avoid the Macs that reported more tokens of its key than it may use, and refuses
+// it if no other one can serve it.
+func (g *gate) avoid(ctx context.Context, c caller, r *dispatch.Request) error {
+	if c.key == nil {
+		return nil
+	}
+	if r.Avoided = c.key.Exhausted(g.keys.Now()); r.Avoided == nil {
+		return nil
+	}
+	soonest := time.Duration(0)
+	for _, m := range r.Candidates {
+		for _, e := range m.Endpoints() {
+			switch wait := r.Avoided[e.Mac]; {
+			case !r.CanUse(e):
+			case wait == 0:
+				return nil
+			case soonest == 0 || wait < soonest:
+				soonest = wait
+			}
+		}
+	}
+	if soonest == 0 {
+		return nil // nothing serves it yet
+	}
+	g.denied(ctx, c, keys.ReasonTokens, r.Name)
+	e := openai.RateLimited(soonest)
+	e.Message = fmt.Sprintf("Each Mac that can serve the request has used the %d tokens per minute of the API key '%s'. Try again in %s.",
+		c.key.TokensPerMinute, c.key.Name, dispatch.InSeconds(soonest))
+	return e
 }
 
 // setRateHeaders sets OpenAI's rate limit headers.

@@ -15,7 +15,8 @@ import (
 )
 
 // meter counts the tokens of one request against its key: an estimate at admission, then
-// each event of a stream, and finally the agent's own count. A nil meter counts nothing.
+// each event of a stream, and finally the agent's own count, as far as the gateway sees that: the rest
+// counts for its Mac, which may have been stolen. A nil meter counts nothing.
 type meter struct {
 	keys    *keys.Store
 	key     *keys.Key
@@ -24,9 +25,15 @@ type meter struct {
 	refused int64 // as agents reported it that refused the request; another one may answer it
 	// soFar is what the agent reported of a response that has not begun: it is used if the
 	// client leaves before the end.
-	soFar atomic.Int64
+	soFar *atomic.Int64
 	// allowed is the most that the request can use.
 	allowed int64
+	seen    seen
+	// unseen is what counted for Macs.
+	unseen int64
+	// mac has the request since a time.
+	mac   string
+	since time.Time
 	// began is set once a stream has sent something.
 	began bool
 }
@@ -44,37 +51,51 @@ var errReports = errors.New("the Mac sent too many informational responses")
 
 // following returns a context for a request to an agent, whose reports of tokens so far are
 // counted.
-func (m *meter) following(ctx context.Context) context.Context {
+func (m *meter) following(ctx context.Context, mac string) context.Context {
 	if m == nil {
 		return ctx
 	}
+	soFar := new(atomic.Int64) // a late report counts for no other Mac
+	m.mac, m.since, m.soFar = mac, m.keys.Now(), soFar
 	began, reports := time.Now(), 0
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
 		if reports++; reports > maxReports+int(time.Since(began)/reportEvery) {
 			return errReports
 		}
 		if n, ok := agentapi.Tokens(http.Header(h)); ok {
-			m.soFar.Store(n.Sum())
+			soFar.Store(n.Sum())
 		}
 		return nil
 	}})
 }
 
+// most is how many tokens of the request are seen until now.
+func (m *meter) most() int64 { return min(m.allowed, m.seen.after(m.keys.Now().Sub(m.since))) }
+
+// split returns how many of the tokens that its Mac reports are seen. The others count for the Mac.
+func (m *meter) split(reported int64) int64 {
+	reported = min(reported, m.allowed)
+	n := min(reported, m.most())
+	m.key.AddUnseen(m.mac, reported-n, m.keys.Now())
+	m.unseen += reported - n
+	return n
+}
+
 // events counts what the agent reported before the first event, the tokens of the prompt, and at least
-// one token per event, up to what the request can use.
+// one token per event, up to what is seen of the request.
 func (m *meter) events(block []byte) {
 	if m == nil {
 		return
 	}
 	if !m.began {
 		m.began = true
-		m.add(max(0, min(m.soFar.Load(), m.allowed)-m.counted))
+		m.add(max(0, min(m.soFar.Load(), m.most())-m.counted))
 	}
 	n := int64(bytes.Count(block, dataLine))
 	if bytes.HasPrefix(block, dataLine[1:]) {
 		n++
 	}
-	m.add(max(0, min(n, m.allowed-m.counted)))
+	m.add(max(0, min(n, m.most()-m.counted)))
 }
 
 // reported sets the agent's own count.
@@ -90,7 +111,7 @@ func (m *meter) refusedWith(h http.Header) {
 		return
 	}
 	if n, ok := agentapi.Tokens(h); ok {
-		m.refused = min(m.allowed, m.refused+min(m.allowed, n.Sum()))
+		m.refused = min(m.allowed, m.refused+m.split(n.Sum()))
 	}
 }
 
@@ -107,15 +128,16 @@ func (m *meter) add(n int64) {
 // request whose connection was closed, or whose time was over, used the larger of what was counted
 // and reported.
 func (m *meter) settle(status int) {
-	switch {
-	case m == nil:
+	if m == nil {
 		return
-	case m.total > 0:
-		m.add(min(m.total+m.refused, m.allowed) - m.counted)
-	case status >= http.StatusBadRequest && status != http.StatusGatewayTimeout:
-		m.add(min(m.soFar.Load()+m.refused, m.allowed) - m.counted)
-	default:
-		m.add(max(0, min(m.soFar.Load()+m.refused, m.allowed)-m.counted))
 	}
-	m.keys.CountTokens(m.key, m.counted)
+	used, known := m.total, m.total > 0
+	if !known {
+		used, known = m.soFar.Load(), status >= http.StatusBadRequest && status != http.StatusGatewayTimeout
+	}
+	n := min(m.split(used)+m.refused, m.allowed) - m.counted
+	if known || n > 0 {
+		m.add(n)
+	}
+	m.keys.CountTokens(m.key, m.counted+m.unseen)
 }

@@ -122,11 +122,11 @@ func isLength(values []string) bool {
 	return err == nil && n >= 0 && values[0] == strconv.FormatInt(n, 10)
 }
 
-// allow sets how many tokens the request can use.
-func (w *reply) allow(most agentapi.TokenCount) {
+// allow sets how many tokens the request can use, and what is seen of them.
+func (w *reply) allow(most agentapi.TokenCount, of seen) {
 	w.allowed = most
 	if w.meter != nil {
-		w.meter.allowed = most.Sum()
+		w.meter.allowed, w.meter.seen = most.Sum(), of
 	}
 }
 
