@@ -56,8 +56,8 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 // as many as requests.
 const (
 	// maxEvent is more than an engine sends in one event: parts of the answer, or of an echoed prompt.
-	// The agent holds more than twice as much while it decodes it, and this much for each request
-	// whose engine does not send the rest.
+	// The agent holds more than twice as much while it decodes it; wire.Arriving bounds what engines
+	// do not send the rest of.
 	maxEvent = 320 << 10
 	// maxRanked is more than the log-probabilities of one event: of 16 tokens.
 	maxRanked = 384 << 10

@@ -38,7 +38,7 @@ func TestAStatusOfManyBytesIsRefused(t *testing.T) {
 		RegisterEngineServer(g, wordy{bytes: bytes})
 		served := make(chan struct{})
 		go func() { defer close(served); _ = g.Serve(l) }() // it ends with Stop
-		conn, err := DialProcess(l.Addr().String(), os.Getpid)
+		conn, err := NewArriving().DialProcess(l.Addr().String(), os.Getpid)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,6 +28,7 @@ type answers struct {
 	open           map[uint32]*answer // of the calls that have not ended; guarded by mu
 	sent, received frames             // guarded by mu
 	preface        int                // bytes sent before the first frame; guarded by mu
+	arriving       int64              // bytes of messages that have begun; guarded by mu
 }
 
 // answer is how far the answer to a call is.
@@ -53,7 +54,7 @@ func (a *answers) send(b []byte) {
 			}
 			a.open[f.stream()] = &answer{}
 		case kind == http2.FrameRSTStream:
-			delete(a.open, f.stream())
+			a.end(f.stream())
 		}
 		return nil
 	})
@@ -67,13 +68,36 @@ func (a *answers) receive(b []byte) error {
 		call, kind, flags := a.open[f.stream()], f.kind(), f.flags()
 		switch {
 		case call == nil: // gRPC keeps nothing of it
-		case kind == http2.FrameData && (flags.Has(http2.FlagDataPadded) || !call.take(payload, begins && f.length() > 0)):
+		case kind == http2.FrameData && (flags.Has(http2.FlagDataPadded) || !a.take(call, payload, begins && f.length() > 0)):
 			return errFrames // gRPC pads nothing
 		case f.whole() && (kind == http2.FrameRSTStream || flags.Has(http2.FlagDataEndStream) && (kind == http2.FrameData || kind == http2.FrameHeaders)):
-			delete(a.open, f.stream())
+			a.end(f.stream())
 		}
 		return nil
 	})
+}
+
+// take takes bytes of a frame of a call. It is called with mu held.
+func (a *answers) take(call *answer, b []byte, begins bool) bool {
+	before := call.bytes
+	ok := call.take(b, begins)
+	a.arriving += call.bytes - before
+	return ok
+}
+
+// end follows a call no more. It is called with mu held.
+func (a *answers) end(stream uint32) {
+	if call := a.open[stream]; call != nil {
+		a.arriving -= call.bytes
+		delete(a.open, stream)
+	}
+}
+
+// held is how many bytes the messages have that have begun.
+func (a *answers) held() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.arriving
 }
 
 // take takes bytes of a frame, which begins with them or has begun before, and reports false if the

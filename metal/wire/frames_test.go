@@ -60,7 +60,7 @@ func TestAMessageInManySmallFramesEndsTheConnection(t *testing.T) {
 	const most = 10_000
 	read := make(chan int, 1)
 	var dials atomic.Int64
-	conn, err := connect(func(context.Context) (net.Conn, error) {
+	conn, err := NewArriving().connect(func(context.Context) (net.Conn, error) {
 		c, engine := net.Pipe()
 		if dials.Add(1) == 1 {
 			go func() { read <- crumbs(engine, most) }()
@@ -186,7 +186,7 @@ func (odd) Generate(r *GenerateRequest, s grpc.ServerStreamingServer[GenerateEve
 
 // TestHonestEnginesKeepTheirConnection, however many answers share its windows.
 func TestHonestEnginesKeepTheirConnection(t *testing.T) {
-	conn, err := DialProcess(serve(t, os.Geteuid(), odd{}), nil)
+	conn, err := NewArriving().DialProcess(serve(t, os.Geteuid(), odd{}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

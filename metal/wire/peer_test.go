@@ -57,7 +57,7 @@ func serve(t *testing.T, uid int, engine EngineServer) (path string) {
 func TestAttackASocketOfAnotherUser(t *testing.T) {
 	mine, other := os.Geteuid(), os.Geteuid()+1
 	say := func(path string, engineOf int) error {
-		conn, err := dial(path, engineOf, nil, briefBytes)
+		conn, err := NewArriving().dial(path, engineOf, nil, briefBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestAttackASocketOfAnotherEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, fails := range map[int]bool{pid: false, pid + 1: true} {
-		conn, err := DialProcess(own, func() int { return want })
+		conn, err := NewArriving().DialProcess(own, func() int { return want })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,23 +20,34 @@ const writeTimeout = 15 * time.Second
 
 // impatient is a connection that is closed if a write takes longer than writeTimeout: gRPC itself
 // would go on reading it, and never dial again. It is closed as well if an answer takes many times its
-// bytes.
+// bytes, or if answers that have begun do not arrive.
 type impatient struct {
 	net.Conn
 	*answers
+	arriving *Arriving
 }
 
 func (c impatient) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if refused := c.receive(b[:n]); refused != nil {
+	refused := c.receive(b[:n])
+	if refused == nil && n > 0 {
+		refused = c.arriving.update(c.Conn, c.answers)
+	}
+	if refused != nil {
 		_ = c.Close()
 		return 0, refused
 	}
 	return n, err
 }
 
+func (c impatient) Close() error {
+	c.arriving.remove(c.Conn)
+	return c.Conn.Close()
+}
+
 func (c impatient) Write(b []byte) (int, error) {
 	c.send(b)
+	_ = c.arriving.update(c.Conn, c.answers)             // calls may have ended
 	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout)) // of a closed one, as Write says then
 	n, err := c.Conn.Write(b)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 func deaf(t *testing.T) (conn *grpc.ClientConn, dials *int) {
 	t.Helper()
 	dials = new(int)
-	conn, err := connect(func(context.Context) (net.Conn, error) {
+	conn, err := NewArriving().connect(func(context.Context) (net.Conn, error) {
 		*dials++
 		c, engine := net.Pipe()
 		go func() {
@@ -148,7 +148,7 @@ func (e silent) Generate(r *GenerateRequest, _ grpc.ServerStreamingServer[Genera
 // have to send again, until their calls end.
 func TestMessagesThatWereSentDoNotCount(t *testing.T) {
 	e := silent{taken: make(chan int), end: make(chan struct{})}
-	conn, err := DialProcess(serve(t, os.Geteuid(), e), nil)
+	conn, err := NewArriving().DialProcess(serve(t, os.Geteuid(), e), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (f *flood) Generate(r *GenerateRequest, s grpc.ServerStreamingServer[Genera
 func TestAnEngineSendsLittleAhead(t *testing.T) {
 	const fast, most = 256 << 20, 1 << 19
 	engine := &flood{}
-	conn, err := DialProcess(serve(t, os.Geteuid(), engine), nil)
+	conn, err := NewArriving().DialProcess(serve(t, os.Geteuid(), engine), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

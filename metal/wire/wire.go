@@ -260,7 +260,7 @@ func (c Config) Hash() string {
 // path. It returns at once; the first call waits for the engine until its
 // context ends.
 func Dial(path string) (*grpc.ClientConn, error) {
-	return dial(path, os.Geteuid(), nil, MaxMessageBytes)
+	return NewArriving().dial(path, os.Geteuid(), nil, MaxMessageBytes)
 }
 
 // briefBytes bounds a message from an engine, many times a status, unless its call has another bound:
@@ -270,14 +270,14 @@ const briefBytes = 1 << 20
 // DialProcess is Dial for one process, whose id pid returns when it connects, and each time
 // that it connects again: the engine may put a link to another one's socket at path. Calls that
 // receive more than briefBytes need a bound of their own.
-func DialProcess(path string, pid func() int) (*grpc.ClientConn, error) {
-	return dial(path, os.Geteuid(), pid, briefBytes)
+func (a *Arriving) DialProcess(path string, pid func() int) (*grpc.ClientConn, error) {
+	return a.dial(path, os.Geteuid(), pid, briefBytes)
 }
 
 // dial refuses engines of other users, because prompts would be sent there, and if pid is not
 // nil all other processes. A message from the engine has at most most bytes.
-func dial(path string, uid int, pid func() int, most int) (*grpc.ClientConn, error) {
-	conn, err := connect(func(ctx context.Context) (net.Conn, error) {
+func (a *Arriving) dial(path string, uid int, pid func() int, most int) (*grpc.ClientConn, error) {
+	conn, err := a.connect(func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "unix", path)
 		if err != nil {
@@ -295,7 +295,7 @@ func dial(path string, uid int, pid func() int, most int) (*grpc.ClientConn, err
 }
 
 // connect speaks gRPC over the connections of dial.
-func connect(dial func(context.Context) (net.Conn, error), most int) (*grpc.ClientConn, error) {
+func (a *Arriving) connect(dial func(context.Context) (net.Conn, error), most int) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///engine",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of this user, see OwnUser
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -303,7 +303,8 @@ func connect(dial func(context.Context) (net.Conn, error), most int) (*grpc.Clie
 			if err != nil {
 				return nil, err
 			}
-			return impatient{c, new(answers)}, nil
+			a.add(c)
+			return impatient{c, new(answers), a}, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
 		grpc.WithMaxHeaderListSize(maxHeaderList),

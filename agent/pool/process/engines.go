@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -62,6 +63,8 @@ type System struct {
 	// Program are the engine's files as they are to be; Start refuses a program
 	// that something changed since. None: no comparison.
 	Program integrity.Files
+	// Arriving are the messages of all engines; nil counts those of each alone.
+	Arriving *wire.Arriving
 }
 
 // NewSystem starts processes of one program, which lies as it does now.
@@ -70,7 +73,7 @@ func NewSystem(p probe.Probe, program string) (System, error) {
 	if err != nil {
 		return System{}, err
 	}
-	return System{Probe: p, Program: files}, nil
+	return System{Probe: p, Program: files, Arriving: wire.NewArriving()}, nil
 }
 
 // Start starts a process in its own session.
@@ -97,8 +100,8 @@ func (s System) Adopt(ctx context.Context, pid int, startTime string) (Handle, e
 }
 
 // Dial connects over gRPC.
-func (System) Dial(socket string, pid func() int) (Conn, error) {
-	c, err := wire.DialProcess(socket, pid)
+func (s System) Dial(socket string, pid func() int) (Conn, error) {
+	c, err := cmp.Or(s.Arriving, wire.NewArriving()).DialProcess(socket, pid)
 	if err != nil {
 		return nil, err
 	}
