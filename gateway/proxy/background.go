@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
+	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 // eventCreated is the first event of a response stream.
@@ -28,6 +29,10 @@ const backgroundBytes = 32 << 10
 // they last when it has left, and no rate limit bounds them.
 const openBackgrounds = 4
 
+// openAtModel is how many of them a model has at a time at least; it has one for each sequence that its
+// replicas run at once, if those are more. Many addresses would otherwise take all places of its engines and leave.
+const openAtModel = 2 * openBackgrounds
+
 // background runs responses that continue when their clients disconnect. Agents and limits
 // treat them like other requests: the gateway reads each one to its end.
 type background struct {
@@ -36,6 +41,9 @@ type background struct {
 	bodies       *intake.Bodies
 	open         *turns // those of clients without a key, of which only the places count
 
+	mu     sync.Mutex
+	models map[route.Key]int // guarded by mu: how many of those each model has
+
 	ctx  context.Context // cancels all of them
 	end  context.CancelCauseFunc
 	runs sync.WaitGroup
@@ -43,7 +51,7 @@ type background struct {
 
 func newBackground(writeTimeout time.Duration, m *metrics, bodies *intake.Bodies) *background {
 	ctx, end := context.WithCancelCause(context.Background())
-	return &background{writeTimeout: writeTimeout, metrics: m, bodies: bodies, open: newTurns(0, openBackgrounds), ctx: ctx, end: end}
+	return &background{writeTimeout: writeTimeout, metrics: m, bodies: bodies, open: newTurns(0, openBackgrounds), models: map[route.Key]int{}, ctx: ctx, end: end}
 }
 
 // begin counts a response of a client, and its memory, until end is called.
@@ -51,9 +59,7 @@ func (b *background) begin(c caller) (end func(), err error) {
 	share, leave := c.share(), func() {}
 	if c.key == nil {
 		if _, err := b.open.enter(share); err != nil {
-			e := openai.RateLimited(dispatch.RetryAfter)
-			e.Message = fmt.Sprintf("Without an API key, a client may have %d responses in the background at a time. Wait until one ends, cancel one, or send the request without 'background'.", openBackgrounds)
-			return nil, e
+			return nil, tooManyInBackground("a client", openBackgrounds)
 		}
 		leave = func() { b.open.leave(share) }
 	}
@@ -63,6 +69,34 @@ func (b *background) begin(c caller) (end func(), err error) {
 		return nil, err
 	}
 	return func() { leave(); kept.Release() }, nil
+}
+
+// beginAt counts a response of a client without a key at its model until end is called.
+func (b *background) beginAt(m *route.Model) (end func(), err error) {
+	model, most := m.Key, 0
+	for _, r := range m.Endpoints() {
+		most += int(r.Sequences)
+	}
+	most = max(most, openAtModel)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.models[model] >= most {
+		return nil, tooManyInBackground("the clients of a model", most)
+	}
+	b.models[model]++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.models[model]--; b.models[model] == 0 {
+			delete(b.models, model)
+		}
+	}, nil
+}
+
+func tooManyInBackground(whose string, most int) error {
+	e := openai.RateLimited(dispatch.RetryAfter)
+	e.Message = fmt.Sprintf("Without an API key, %s may have %d responses in the background at a time. Wait until one ends, cancel one, or send the request without 'background'.", whose, most)
+	return e
 }
 
 // drain waits until no background response runs. Those that still run when ctx ends are

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/test/patience"
 )
 
@@ -250,6 +252,39 @@ func TestResponsesInTheBackgroundOfAClientWithoutAKey(t *testing.T) {
 	if status, text := ask("127.0.0.2", backgroundBody); status != http.StatusOK {
 		t.Errorf("after they ended: %d %s", status, text)
 	}
+}
+
+// TestResponsesInTheBackgroundOfManyAddresses: addresses that left keep at most as many sequences of a
+// model as its replicas run at once, and never all places in the queues of its engines.
+func TestResponsesInTheBackgroundOfManyAddresses(t *testing.T) {
+	const sequences = 12
+	w := newWorld(t)
+	next, ended := make(chan struct{}), make(chan error, 100)
+	w.addMac("mac-a", slowResponse(next, ended))
+	w.table.SetReplica(route.Replica{UID: "replica-mac-a", Epoch: 3, Deployment: route.Key{Namespace: "ns", Name: "m"},
+		DeploymentUID: "m", Mac: "mac-a", Ready: true, Sequences: sequences})
+	began := 0
+	for n := range 3 * sequences {
+		resp := w.fromTo(fmt.Sprintf("127.0.0.%d", n+2), dialect.PathResponses, backgroundBody)
+		switch text := read(t, resp); {
+		case resp.StatusCode == http.StatusOK:
+			if began++; began > sequences {
+				t.Fatalf("%d responses in the background began, want %d", began, sequences)
+			}
+		case resp.StatusCode != http.StatusTooManyRequests || !strings.Contains(text, "the clients of a model"):
+			t.Fatalf("address %d: %d %s", n, resp.StatusCode, text)
+		}
+	}
+	if began != sequences {
+		t.Errorf("%d responses in the background began, want %d", began, sequences)
+	}
+	close(next)
+	for range began {
+		<-ended
+	}
+	eventually(t, "those that ended count no more", func() bool {
+		return w.fromTo("127.0.0.2", dialect.PathResponses, backgroundBody).StatusCode == http.StatusOK
+	})
 }
 
 // TestMemoryOfResponsesInTheBackground: they outlive their connections, and the gateway counts their

@@ -124,6 +124,13 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 		Request: dispatch.Request{Name: name, Adapter: named.Adapter, Key: c.name(), Owner: c.share(), Sequences: min(read.Choices, agentapi.ChoicesAtOnce), Prefix: withAdapter(read.prefix, named.Adapter), Bytes: int64(len(body.bytes())),
 			Deadline: deadline, Client: w, Log: scopeOf(ctx).log}}
 	req.Route(i.table, named.Model)
+	if req.background && c.key == nil {
+		end, err := i.background.beginAt(req.Candidates[0])
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	most := allowanceOf(r.URL.Path, read, body.bytes(), req.Candidates)
 	w.allow(most, seenOf(read, body.bytes(), most))
 	if req.OnlyMac, req.Candidates, err = i.stored.storedAt(ctx, c, read.Envelope, req.Candidates); err != nil {
