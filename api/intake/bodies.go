@@ -38,7 +38,7 @@ type Bodies struct {
 	// shorter. It counts with the body; 0 for bodies that are not sent.
 	SendBuffer int64
 	// ReceiveBuffer is the memory of the kernel for a large body that arrives, see Arriving. It counts
-	// with the body until that is complete.
+	// with the body until that is complete, and for longer while the kernel keeps bytes after it.
 	ReceiveBuffer int64
 	// Keyed is true if clients need a key: heads of those that have shown none, which Own has not
 	// counted, give way to all else. They may come from any number of addresses.

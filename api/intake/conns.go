@@ -143,11 +143,13 @@ type Conn struct {
 	listener *Listener
 	heads    heads
 	room     headRoom
+	kernel   headRoom  // what it holds beyond receiveBytes, see lower
 	once     sync.Once // of closing
 	headOnce sync.Once // of counting a head that is refused
 	endOnce  sync.Once // of giving its place back
 	aborted  atomic.Bool
-	raised   atomic.Bool // its receive buffer
+	raised   atomic.Bool  // its receive buffer
+	lowered  atomic.Int64 // how often
 	reads    reading
 	next     time.Time                          // when a request may begin, see paced; for its server's goroutine
 	stop     atomic.Pointer[context.CancelFunc] // of the context of its requests
@@ -172,7 +174,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, ofAccept(err)
 		}
-		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
+		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}, kernel: headRoom{bodies: l.Bodies}}
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
 		if old != nil {
 			old.abort() // its client is gone or will notice
@@ -354,6 +356,7 @@ func (c *Conn) end() (err error) {
 		l.mu.Lock()
 		l.leave(c)
 		l.mu.Unlock()
+		c.kernel.release(true)
 		err = c.Conn.Close()
 	})
 	return err
@@ -398,7 +401,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 // connection is not closed in favour of another one while its client reads.
 func Arrived(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
-		c.lower()
+		c.lower(stallTime)
 		c.room.arrived()
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
@@ -420,7 +423,7 @@ func Pause(ctx context.Context) {
 
 // ended returns the connection to those that wait for a request.
 func (c *Conn) ended() {
-	c.lower()
+	c.lower(lingerCheck)
 	c.room.release(false)
 	c.reads.end()
 	c.leaves()

@@ -10,25 +10,26 @@ import (
 // widen lets the window of a connection be as large as its buffer, which a smaller one of its
 // listener bounds.
 func widen(c net.Conn, bytes int) {
-	of, ok := c.(syscall.Conn)
-	if !ok {
-		return
-	}
-	if raw, err := of.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, bytes) })
-	}
+	control(c, func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, bytes) })
 }
 
 // unsent returns how many bytes the kernel holds that the other end has not acknowledged.
 func unsent(c net.Conn) (n int) {
-	of, ok := c.(syscall.Conn)
-	if !ok {
-		return 0
-	}
-	raw, err := of.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) // 0 of a closed one
+	control(c, func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ) })
 	return n
+}
+
+// received returns how much memory the kernel uses for what the other end has sent.
+func received(c net.Conn) (n int) {
+	control(c, func(fd int) { n, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MEMINFO) }) // the first of several
+	return n
+}
+
+// control calls f with the socket of a connection, unless that is closed.
+func control(c net.Conn, f func(fd int)) {
+	if of, ok := c.(syscall.Conn); ok {
+		if raw, err := of.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { f(int(fd)) })
+		}
+	}
 }
