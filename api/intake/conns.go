@@ -52,6 +52,8 @@ type Listener struct {
 	kept                             list.List // others that wait for a request, the first for longest
 	looked                           time.Time // for connections that stall
 
+	refused shared // connections whose clients have not read that
+
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
 }
@@ -183,11 +185,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			conn.boundUnread()
 			return conn, nil
 		}
-		if l.Silent {
-			_ = c.Close()
-		} else {
-			refuse(c, why)
-		}
+		l.refuse(c, why)
 	}
 }
 
@@ -366,7 +364,7 @@ func (c *Conn) end() (err error) {
 func (c *Conn) interrupt() {
 	c.aborted.Store(true)
 	c.cancel()
-	c.lose()
+	lose(c.Conn)
 	_ = c.Conn.Close()
 }
 
@@ -446,6 +444,8 @@ func (c *Conn) wait() {
 const (
 	// refuseTime is how long a client may take to read its refusal.
 	refuseTime = 50 * time.Millisecond
+	// maxRefused connections are refused, and their clients have not read that.
+	maxRefused = 256
 	refusal    = "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%sConnection: close\r\n\r\n%s"
 	// drainBytes of a head that is refused are read, so that closing the connection does not
 	// discard the refusal.
@@ -456,10 +456,14 @@ const (
 var errHeadLines = errors.New("too many header lines")
 
 // refuse answers the next request of the client, and closes the connection.
-func refuse(c net.Conn, why reason) {
+func (l *Listener) refuse(c net.Conn, why reason) {
+	one := l.refused.enter(c, AddressOf(c.RemoteAddr().String()), maxRefused, maxRefused)
+	defer one.Close() //nolint:errcheck // it is broken
+	if l.Silent {
+		return
+	}
 	e := &openai.Error{Status: refusals[why].status, Type: openai.TypeUnavailable, Code: openai.CodeOverloaded, Message: refusals[why].message + " Try again in a second."}
 	_ = writeRefusal(c, e, fmt.Sprintf("Retry-After: %d\r\n", int(retry.Seconds())))
-	_ = c.Close()
 }
 
 // refuseHead answers a request whose head is not read to its end.

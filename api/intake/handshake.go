@@ -79,26 +79,26 @@ func (h *Handshakes) acceptAll() {
 
 // admit authenticates a client and passes its connection to Accept.
 func (h *Handshakes) admit(c *Stranger) {
-	limited := Limit(c.Conn)
+	limited := Limit(c)
 	defer limited.End()
-	conn := &countedConn{Conn: limited, in: &h.counted}
+	conn := &countedConn{Conn: limited}
 	secure := tls.Server(conn, h.config)
 	until := time.Now().Add(handshakeTimeout)
 	limited.ComputeAfterRead(h.computing, until)
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	err := secure.HandshakeContext(ctx)
-	if in := h.strangers.Leave(c); err == nil && !in {
+	if err == nil && !h.strangers.Leave(c) {
 		err = errors.New("closed for a newer connection")
 	}
 	if err != nil {
 		h.log.Printf("TLS handshake error from %s: %v", c.RemoteAddr(), err)
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return
 	}
 	limited.Lift()
-	if err := c.Conn.SetDeadline(time.Time{}); err != nil {
-		_ = c.Conn.Close()
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		_ = c.Close()
 		return
 	}
 	if h.Counted != nil {
@@ -116,14 +116,13 @@ func (h *Handshakes) admit(c *Stranger) {
 // countedConn leaves its place when it is closed; place is nil if it is not counted.
 type countedConn struct {
 	net.Conn
-	in    *shared
 	place *Stranger
 }
 
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
 	if c.place != nil {
-		c.in.Leave(c.place)
+		return c.place.Close()
 	}
 	return c.Conn.Close()
 }

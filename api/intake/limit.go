@@ -77,7 +77,11 @@ func (l *Limited) End() {
 func (l *Limited) Lift() {
 	l.End()
 	l.left = unlimited
-	receives(l.Conn, bodyBytes)
+	c := l.Conn
+	if s, ok := c.(*Stranger); ok {
+		c = s.Conn
+	}
+	receives(c, bodyBytes)
 }
 
 // Read implements net.Conn.

@@ -1,6 +1,9 @@
 package intake
 
-import "time"
+import (
+	"net"
+	"time"
+)
 
 const (
 	// lingerTime is how long a closed connection may take to deliver the end of its response.
@@ -18,15 +21,19 @@ type closer interface {
 	SetLinger(seconds int) error
 }
 
-// linger keeps the place of a closed connection while the kernel holds unread bytes of its
-// response: otherwise it would hold them for minutes, of any number of connections whose clients
-// do not read. It returns false for one that has none, or that is given up.
+// part ends a connection but for what its client has yet to acknowledge: the end of a response, or that it
+// is closed. Until then the kernel keeps the connection for minutes, with all that it received after a
+// gap. It returns false if the client has everything, so that the connection may be closed.
+func part(c net.Conn) bool {
+	tcp, ok := c.(closer)
+	return ok && tcp.CloseWrite() == nil && unsent(c) > 0 && c.SetDeadline(time.Unix(1, 0)) == nil // ends what reads or writes
+}
+
+// linger keeps the place of a closed connection while the kernel holds something for its client: otherwise
+// it would hold that of any number of connections whose clients do not read. It returns false for one that
+// has nothing, or that is given up.
 func (c *Conn) linger() bool {
-	if c.aborted.Load() || unsent(c.Conn) == 0 {
-		return false
-	}
-	tcp, ok := c.Conn.(closer)
-	if !ok || tcp.CloseWrite() != nil || c.Conn.SetDeadline(time.Unix(1, 0)) != nil { // ends what reads or writes
+	if c.aborted.Load() || !part(c.Conn) {
 		return false
 	}
 	l := c.listener
@@ -38,7 +45,7 @@ func (c *Conn) linger() bool {
 	if other != nil {
 		other.abort()
 	}
-	c.awaitSent(time.Now().Add(lingerTime), lingerCheck)
+	awaitSent(c.Conn, time.Now().Add(lingerTime), lingerCheck, c.abort)
 	return true
 }
 
@@ -53,31 +60,29 @@ func (l *Listener) undelivered() *Conn {
 	return out
 }
 
-// awaitSent ends a connection once its client has everything, or at a time.
-func (c *Conn) awaitSent(until time.Time, pause time.Duration) {
+// awaitSent calls end once the client of a connection has everything, or at a time.
+func awaitSent(c net.Conn, until time.Time, pause time.Duration, end func()) {
 	time.AfterFunc(pause, func() {
-		switch {
-		case unsent(c.Conn) == 0:
-			_ = c.end()
-		case !time.Now().Before(until):
-			c.abort()
-		default:
-			c.awaitSent(until, min(2*pause, stallTime))
+		if unsent(c) == 0 || !time.Now().Before(until) {
+			end()
+			return
 		}
+		awaitSent(c, until, min(2*pause, stallTime), end)
 	})
 }
 
 // abort closes a connection at once; what its client has not read is lost.
 func (c *Conn) abort() {
 	c.aborted.Store(true)
-	c.lose()
+	lose(c.Conn)
 	_ = c.Close()
 	_ = c.end() // if it was closed before
 }
 
-// lose has the kernel keep nothing of a connection that is closed next.
-func (c *Conn) lose() {
-	if tcp, ok := c.Conn.(closer); ok && unsent(c.Conn) > 0 {
+// lose has the kernel keep nothing of a connection that is closed next: it is reset, unless its client has
+// everything and acknowledges the end at once.
+func lose(c net.Conn) {
+	if tcp, ok := c.(closer); ok && (unsent(c) > 0 || tcp.CloseWrite() != nil || unsent(c) > 0) {
 		_ = tcp.SetLinger(0) // it fails only if the connection is broken
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,9 +36,37 @@ type shared struct {
 // Stranger is a connection that has not authenticated, or another one that is counted.
 type Stranger struct {
 	net.Conn
+	in    *shared
 	from  string
 	since time.Time
 	place *list.Element // nil once it is out
+	ended atomic.Bool
+}
+
+// Close implements net.Conn. A connection keeps its place until its client has everything.
+func (s *Stranger) Close() error {
+	if s.ended.Swap(true) {
+		return nil
+	}
+	if part(s.Conn) {
+		awaitSent(s.Conn, time.Now().Add(lingerTime), lingerCheck, func() { _ = s.end() })
+		return nil
+	}
+	return s.end()
+}
+
+func (s *Stranger) end() error {
+	defer s.in.Leave(s)
+	lose(s.Conn)
+	return s.Conn.Close()
+}
+
+// SetDeadline implements net.Conn.
+func (s *Stranger) SetDeadline(t time.Time) error {
+	if s.ended.Load() {
+		return net.ErrClosed
+	}
+	return s.Conn.SetDeadline(t)
 }
 
 // Enter admits a connection to authentication. At a limit, the oldest one of the address
@@ -67,7 +96,7 @@ func (s *shared) enter(c net.Conn, from string, most, mostEach int) *Stranger {
 		own = list.New()
 		s.from[from] = own
 	}
-	one := &Stranger{Conn: c, from: from, since: time.Now()}
+	one := &Stranger{Conn: c, in: s, from: from, since: time.Now()}
 	one.place = own.PushBack(one)
 	s.n++
 	return one
@@ -90,6 +119,7 @@ func oldest(l *list.List) *Stranger { return l.Front().Value.(*Stranger) }
 func (s *shared) close(l *list.List) {
 	one := oldest(l)
 	s.remove(one)
+	lose(one.Conn)
 	_ = one.Conn.Close() // which fails its authentication
 }
 

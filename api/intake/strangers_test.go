@@ -82,7 +82,7 @@ func TestCountedConnectionsAreLimitedInAll(t *testing.T) {
 	open := func(client string) {
 		h := &held{}
 		all = append(all, h)
-		counted = append(counted, &countedConn{Conn: h, in: in, place: in.enter(h, client, maxCounted, maxCountedEach)})
+		counted = append(counted, &countedConn{Conn: h, place: in.enter(h, client, maxCounted, maxCountedEach)})
 	}
 	for i := range maxCounted {
 		open(fmt.Sprint(i / 2)) // two of each

@@ -13,9 +13,17 @@ func widen(c net.Conn, bytes int) {
 	control(c, func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, bytes) })
 }
 
-// unsent returns how many bytes the kernel holds that the other end has not acknowledged.
+// unsent returns how many bytes the kernel holds that the other end has not acknowledged. The end of a
+// connection is one.
 func unsent(c net.Conn) (n int) {
-	control(c, func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ) })
+	control(c, func(fd int) {
+		n, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		if n > 0 {
+			if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.State == unix.BPF_TCP_CLOSE {
+				n = 0 // the other end has reset it
+			}
+		}
+	})
 	return n
 }
 

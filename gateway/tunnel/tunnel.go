@@ -263,8 +263,8 @@ func (h *Hub) admit(ctx context.Context, c *intake.Stranger) {
 	ctx, cancel := context.WithTimeout(ctx, authTimeout)
 	defer cancel()
 	from := c.RemoteAddr().String()
-	l, err := h.authenticate(ctx, c.Conn)
-	if in := h.strangers.Leave(c); err == nil && !in {
+	l, err := h.authenticate(ctx, c)
+	if err == nil && !h.strangers.Leave(c) {
 		err = errors.Join(errCrowded, l.secure.Close())
 	}
 	if err == nil {
