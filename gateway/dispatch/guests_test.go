@@ -60,6 +60,64 @@ func TestANewcomerIsServedAlthoughGuestsAnswersLast(t *testing.T) {
 	})
 }
 
+// TestATenantIsAGuestOfEachReplica: long answers of one tenant, in the background too, otherwise hold
+// every other to one request at a time in all replicas.
+func TestATenantIsAGuestOfEachReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model, d := busyModel("a", "b", "c", "d")
+		for n := range 4 * slotsPerSequence * 2 {
+			if lease, _ := arrive(t, d, model, Request{Owner: "long"}); lease == nil {
+				t.Fatalf("request %d waits at replicas that are idle", n)
+			}
+		}
+		served := map[string]*Lease{} // by Mac
+		for n := range 4 {
+			lease, _ := arrive(t, d, model, Request{Owner: "short"})
+			if lease == nil || served[lease.Mac] != nil {
+				t.Fatalf("request %d of another tenant waits, or is the second at a replica", n)
+			}
+			served[lease.Mac] = lease
+		}
+		var waiting []*waiter
+		for _, r := range []Request{{Owner: "short"}, {Owner: "short", OnlyMac: "b"}, {Owner: "long"}} {
+			_, w := arrive(t, d, model, r)
+			if waiting = append(waiting, w); w == nil {
+				t.Fatalf("a second request of %+v is sent to a replica without a slot", r)
+			}
+		}
+		for n, mac := range []string{"c", "b"} {
+			if served[mac].Release(); len(waiting[n].granted) != 1 || (<-waiting[n].granted).Mac != mac {
+				t.Errorf("request %d that waits has not the place of the one that ended at %s", n, mac)
+			}
+		}
+		if len(waiting[2].granted) != 0 {
+			t.Error("the place of a guest was given to the tenant with all slots")
+		}
+	})
+}
+
+// TestATenantWithItsPartIsNoGuest: where all tenants use a model, they wait in the queue, which is fair.
+func TestATenantWithItsPartIsNoGuest(t *testing.T) {
+	model, d := busyModel("a", "b", "c", "d")
+	tenants := []string{"t", "u", "v", "w", "x", "y", "z"}
+	served := map[string]int{}
+	for range 8 {
+		for _, tenant := range tenants {
+			if lease, _ := arrive(t, d, model, Request{Owner: tenant}); lease != nil {
+				served[tenant]++
+			}
+		}
+	}
+	for _, tenant := range tenants { // 16 slots for 7
+		if n := served[tenant]; n < 2 || n > 3 {
+			t.Errorf("%s has %d slots, want its part: %v", tenant, n, served)
+		}
+	}
+	if lease, _ := arrive(t, d, model, Request{Owner: "newcomer"}); lease == nil {
+		t.Error("a tenant without a slot waits")
+	}
+}
+
 // TestAGuestIsCountedOnce: an answer that ends before the time of guests, after it, or at it.
 func TestAGuestIsCountedOnce(t *testing.T) {
 	for name, after := range map[string]time.Duration{"before": time.Second, "at": guestTime, "after": 2 * guestTime} {
@@ -106,7 +164,7 @@ func noneRuns(t *testing.T, d *Dispatcher, model *route.Model) {
 	d.queue.mu.Lock()
 	defer d.queue.mu.Unlock()
 	at, of := d.queue.slots.replicas["r"], d.queue.slots.models[model.Key]
-	if at.guests != 0 || at.inFlight != 0 || of.inFlight != 0 || len(of.tenants) != 0 {
+	if at.guests != 0 || at.inFlight != 0 || of.inFlight != 0 || len(at.tenants)+len(of.tenants) != 0 {
 		t.Errorf("none runs: %+v, %+v", at, of)
 	}
 }

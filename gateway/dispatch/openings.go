@@ -13,21 +13,23 @@ import (
 type openings struct {
 	all   []opening
 	byMac map[string][]opening
+	size  int // slots of all replicas of the deployment
 	// guestsOnly: all of them have room only for guests.
 	guestsOnly bool
 }
 
 // opening is one replica with room.
 type opening struct {
-	at *route.Endpoint
-	// guestsOnly: it has room only for tenants without a slot of the model.
+	at   *route.Endpoint
+	load *replicaLoad
+	// guestsOnly: it has room only for tenants without a slot there.
 	guestsOnly bool
 }
 
 // openings returns the replicas of a model that have room.
 func (s *slots) openings(m *route.Model, now time.Time) *openings {
 	endpoints := m.Endpoints()
-	out := &openings{byMac: map[string][]opening{}, guestsOnly: true}
+	out := &openings{byMac: map[string][]opening{}, size: s.size(endpoints), guestsOnly: true}
 	loads := s.loads(endpoints, now)
 	usual := s.usualRejections(endpoints, loads)
 	for i, l := range loads {
@@ -39,7 +41,7 @@ func (s *slots) openings(m *route.Model, now time.Time) *openings {
 		if !hasRoom(true) || !s.canReach(*e) {
 			continue
 		}
-		one := opening{at: e, guestsOnly: !hasRoom(false)}
+		one := opening{at: e, load: l, guestsOnly: !hasRoom(false)}
 		out.guestsOnly = out.guestsOnly && one.guestsOnly
 		out.all = append(out.all, one)
 		out.byMac[e.Mac] = append(out.byMac[e.Mac], one)
@@ -58,5 +60,7 @@ func (o *openings) fit(r *Request, guest bool) bool {
 	if r.OnlyMac != "" {
 		list = o.byMac[r.OnlyMac]
 	}
-	return slices.ContainsFunc(list, func(one opening) bool { return (guest || !one.guestsOnly) && !r.excluded(*one.at) })
+	return slices.ContainsFunc(list, func(one opening) bool {
+		return (!one.guestsOnly || guest && one.load.without(r.Owner)) && !r.excluded(*one.at)
+	})
 }

@@ -225,7 +225,7 @@ type scope struct {
 	model   *route.Model
 	onlyMac string
 	adapter string
-	guest   bool
+	guest   string // the tenant if it may be a guest: where it may be one differs between tenants
 }
 
 // serve is notify with the lock held. Without room at any replica it looks at no request, and
@@ -260,11 +260,14 @@ func (q *queue) takeOpen(r *Request, free map[*route.Model]*openings, full map[s
 		open = q.slots.openings(r.model, now)
 		free[r.model] = open
 	}
-	in := scope{model: r.model, onlyMac: r.OnlyMac, adapter: r.Adapter, guest: q.slots.guest(r)}
-	if !open.mayFit(r, in.guest) || full[in] {
+	in, guest := scope{model: r.model, onlyMac: r.OnlyMac, adapter: r.Adapter}, q.slots.mayBeGuest(r, open.size)
+	if guest {
+		in.guest = r.Owner
+	}
+	if !open.mayFit(r, guest) || full[in] {
 		return nil, false
 	}
-	if open.fit(r, in.guest) {
+	if open.fit(r, guest) {
 		if lease, ok := q.takeSlot(r, now); ok {
 			return lease, true
 		}

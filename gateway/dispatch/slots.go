@@ -18,8 +18,8 @@ const (
 	// sequence, so that the next request is there when one ends. The rest wait here, where
 	// the queue is fair.
 	slotsPerSequence = 2
-	// mostGuests is how many sequences of tenants without a request at a model may exceed that at a
-	// replica, or one per sequence if that is more: an engine shares its sequences between the tenants that
+	// mostGuests is how many sequences of tenants without a request at a replica may exceed that there,
+	// or one per sequence if that is more: an engine shares its sequences between the tenants that
 	// wait there, and here they would wait until an answer ends. It is half of what waits there.
 	mostGuests = 32
 	// guestTime is how long such a request counts as that at most: by then the engine has given it a
@@ -60,6 +60,7 @@ type replicaLoad struct {
 	rejected int // requests that it rejected a moment ago, see linger
 	total    uint64
 	used     time.Time
+	tenants  map[string]int // in flight, by tenant
 	answer   time.Duration  // how long an answer takes, on average
 	brief    int            // answers that count for longer than they took, see lingerBrief
 	briefOf  map[string]int // of them, by tenant
@@ -80,14 +81,22 @@ type modelLoad struct {
 // add counts the slots of a request that begins (n > 0) or ends (n < 0).
 func (l *modelLoad) add(prefix uint64, tenant string, n int) {
 	l.inFlight += n
-	if l.tenants[tenant] += n; l.tenants[tenant] == 0 {
-		delete(l.tenants, tenant)
+	count(l.tenants, tenant, n)
+	if prefix != 0 {
+		count(l.prefixes, prefix, n)
 	}
-	if prefix == 0 {
-		return
-	}
-	if l.prefixes[prefix] += n; l.prefixes[prefix] == 0 {
-		delete(l.prefixes, prefix)
+}
+
+// add counts the slots of a request that begins (n > 0) or ends (n < 0).
+func (l *replicaLoad) add(tenant string, n int) {
+	l.inFlight += n
+	count(l.tenants, tenant, n)
+}
+
+// count adds n to the count of a key.
+func count[K comparable](counts map[K]int, of K, n int) {
+	if counts[of] += n; counts[of] == 0 {
+		delete(counts, of)
 	}
 }
 
@@ -124,11 +133,11 @@ func (s *slots) choose(r *Request, now time.Time) (c choice, ok bool) {
 	endpoints := r.model.Endpoints()
 	candidates := make([]pick.Candidate, len(endpoints))
 	loads := s.loads(endpoints, now)
-	guest, usual := s.guest(r), s.usualRejections(endpoints, loads)
+	mayBeGuest, usual := s.mayBeGuest(r, s.size(endpoints)), s.usualRejections(endpoints, loads)
 	for i, e := range endpoints {
 		rejected := loads[i].more(usual)
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Brief: loads[i].brief, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
-			Max: s.limit(e, loads[i], rejected, guest), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until) || r.avoids(e), Cold: e.Cold, Retiring: e.Retiring}
+			Max: s.limit(e, loads[i], rejected, mayBeGuest && loads[i].without(r.Owner)), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until) || r.avoids(e), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	s.suspectOutliers(r, endpoints, candidates, now)
 	prefix := r.Prefix
@@ -162,7 +171,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle
 		settle = func() { l.guests, asGuest = l.guests-asGuest, 0 }
 	}
 	l.guests += asGuest
-	l.inFlight += weight
+	l.add(r.Owner, weight)
 	l.total++
 	l.used = now
 	model.add(prefix, r.Owner, weight)
@@ -171,7 +180,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle
 	}
 	return c.at, func() {
 		l.guests, asGuest = l.guests-asGuest, 0
-		l.inFlight -= weight
+		l.add(r.Owner, -weight)
 		model.add(prefix, r.Owner, -weight)
 	}, settle, true
 }
@@ -195,8 +204,23 @@ func (s *slots) runs(r *Request) int {
 	return 0
 }
 
-// guest reports whether the tenant of a request has no slot of the model.
-func (s *slots) guest(r *Request) bool { return r.Owner != "" && s.runs(r) == 0 }
+// size returns how many slots replicas have.
+func (s *slots) size(endpoints []route.Endpoint) (n int) {
+	for _, e := range endpoints {
+		n += s.perSequence * int(e.Sequences)
+	}
+	return n
+}
+
+// mayBeGuest reports whether a request is sent at once to a replica where its tenant has no slot: while
+// the tenant has less than its part of the model's slots, which others may hold for long.
+func (s *slots) mayBeGuest(r *Request, size int) bool {
+	l := s.models[r.model.Key]
+	return r.Owner != "" && (l == nil || l.tenants[r.Owner]*len(l.tenants) < size)
+}
+
+// without reports whether a tenant has no slot of a replica.
+func (l *replicaLoad) without(tenant string) bool { return l.tenants[tenant] == 0 }
 
 // suspectOutliers marks the replicas whose requests fail, and those that reject far more
 // requests of a client than others do.
@@ -262,7 +286,7 @@ func (s *slots) loads(endpoints []route.Endpoint, now time.Time) []*replicaLoad 
 	}
 	for i, e := range endpoints {
 		if out[i] == nil {
-			out[i] = &replicaLoad{id: pick.Hash([]byte(e.Replica)), total: least, used: now}
+			out[i] = &replicaLoad{id: pick.Hash([]byte(e.Replica)), total: least, used: now, tenants: map[string]int{}}
 			s.replicas[e.Replica] = out[i]
 		}
 	}
