@@ -31,7 +31,9 @@ func newBlocks(from io.Reader, of *dialect.Dialect, memory *held) *blocks {
 // next returns the events that one read completes, valid until the next call. After the
 // last block it returns none and the reason: io.EOF for a regular end.
 func (b *blocks) next() ([]byte, error) {
-	b.end = copy(b.bytes, b.bytes[b.sent:b.end])
+	rest := b.bytes[b.sent:b.end]
+	b.shrink(rest)
+	b.end = copy(b.bytes, rest)
 	b.sent = 0
 	for b.err == nil {
 		if b.end == len(b.bytes) {

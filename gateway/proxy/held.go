@@ -27,19 +27,20 @@ type source struct{ mac, share string }
 
 // room bounds the memory for buffered parts of responses. Any number of responses may run,
 // because requests for stored ones need no slot of a replica. A Mac gets no more of it than
-// stays free for the others, and a tenant, or an address without one, no more of a Mac's part than
-// stays free for others: its clients may read slowly.
+// stays free for the others, and a tenant, or an address without one, no more of all and of a Mac's part
+// than stays free for others: its clients may read slowly.
 type room struct {
 	most int64
 
 	mu      sync.Mutex // guards the fields after it
 	all     int64
 	macs    map[string]int64
+	shares  map[string]int64 // at all Macs; without those that have none
 	sources map[source]int64
 }
 
 func newRoom(most int64) *room {
-	return &room{most: most, macs: map[string]int64{}, sources: map[source]int64{}}
+	return &room{most: most, macs: map[string]int64{}, shares: map[string]int64{}, sources: map[source]int64{}}
 }
 
 func (r *room) take(of source, n int64) bool {
@@ -47,24 +48,33 @@ func (r *room) take(of source, n int64) bool {
 	defer r.mu.Unlock()
 	mac, own := r.macs[of.mac], r.sources[of]
 	part := (r.most - (r.all - mac)) / 2
-	if mac+n > part || of.share != "" && own+n > (part-(mac-own))/2 {
+	everywhere := r.shares[of.share]
+	if mac+n > part || of.share != "" && (own+n > (part-(mac-own))/2 || everywhere+n > (r.most-(r.all-everywhere))/2) {
 		return false
 	}
-	r.all += n
-	r.macs[of.mac] += n
-	r.sources[of] += n
+	r.count(of, n)
 	return true
 }
 
 func (r *room) give(of source, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all -= n
-	if r.macs[of.mac] -= n; r.macs[of.mac] == 0 {
-		delete(r.macs, of.mac)
+	r.count(of, -n)
+}
+
+// count adds n bytes to what is used. The lock is held.
+func (r *room) count(of source, n int64) {
+	r.all += n
+	add(r.macs, of.mac, n)
+	add(r.sources, of, n)
+	if of.share != "" {
+		add(r.shares, of.share, n)
 	}
-	if r.sources[of] -= n; r.sources[of] == 0 {
-		delete(r.sources, of)
+}
+
+func add[K comparable](used map[K]int64, of K, n int64) {
+	if used[of] += n; used[of] == 0 {
+		delete(used, of)
 	}
 }
 
@@ -97,6 +107,17 @@ func (h *held) grow(most int) error {
 	h.free()
 	h.bytes, h.counted = bigger, int64(size)
 	return nil
+}
+
+// shrink goes back to one block if the rest of the bytes fits in it: a stream may be idle for long.
+func (h *held) shrink(rest []byte) {
+	if h.block != nil || len(rest) >= blockBytes {
+		return
+	}
+	block := buffers.Get().(*[]byte)
+	copy(*block, rest)
+	h.free()
+	h.bytes, h.block = *block, block
 }
 
 // free returns the memory, which must not be used after it. Further calls are no-ops.

@@ -40,7 +40,7 @@ func TestAttackManyLargeResponses(t *testing.T) {
 		memory.free()
 		memory.free()
 	}
-	if r.all != 0 || len(r.macs)+len(r.sources) != 0 {
+	if r.all != 0 || len(r.macs)+len(r.shares)+len(r.sources) != 0 {
 		t.Errorf("%d bytes are not given back: %v", r.all, r.macs)
 	}
 }
@@ -122,6 +122,74 @@ func TestResponsesThatAnAddressReadsSlowlyLeaveMemory(t *testing.T) {
 	b := newBlocks(strings.NewReader(event), dialect.OpenAI, memory("192.0.2.2"))
 	if got, err := b.next(); string(got) != event {
 		t.Errorf("another address gets %d bytes of an event of %d: %v", len(got), len(event), err)
+	}
+}
+
+// TestAStreamKeepsNoRoomAfterALargeEvent: it may be idle for as long as its answer takes.
+func TestAStreamKeepsNoRoomAfterALargeEvent(t *testing.T) {
+	event := func(n int) string { return "data: " + strings.Repeat("x", n) + "\n\n" }
+	for name, c := range map[string]struct {
+		reads []string
+		held  int64 // at the last read
+	}{
+		"one event":             {reads: []string{event(1 << 20), event(5)}},
+		"with the next":         {reads: []string{event(1<<20) + "data: ", "x\n\n", event(5)}},
+		"a part of the next":    {reads: []string{event(20<<10) + "data: " + strings.Repeat("y", blockBytes-7), "z\n\n"}},
+		"more than a block":     {reads: []string{event(20<<10) + "data: " + strings.Repeat("y", blockBytes-6), "z\n\n"}, held: 32 << 10},
+		"small, large, small":   {reads: []string{event(5), event(3 << 20), event(9), event(9)}},
+		"large ones in a row":   {reads: []string{event(9 << 10), event(3 << 20), event(12 << 10), event(9)}},
+		"the rest of two reads": {reads: []string{event(40<<10) + event(7) + "da", "ta: y\n\nd", "ata: z\n\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, held := newRoom(heldBytes), int64(0)
+			var from []io.Reader
+			for _, text := range c.reads {
+				from = append(from, watched{func() { held = r.all }}, strings.NewReader(text))
+			}
+			b := newBlocks(io.MultiReader(from...), dialect.OpenAI, r.hold(source{"mac-a", "t"}))
+			var got strings.Builder
+			block, err := b.next()
+			for ; len(block) > 0; block, err = b.next() {
+				got.Write(block)
+			}
+			if want := strings.Join(c.reads, ""); err != io.EOF || got.String() != want {
+				t.Errorf("%d bytes of %d: %v", got.Len(), len(want), err)
+			}
+			if held != c.held {
+				t.Errorf("%d bytes are held while the stream is idle, want %d", held, c.held)
+			}
+			if b.free(); r.all != 0 || len(r.macs)+len(r.shares)+len(r.sources) != 0 {
+				t.Errorf("%d bytes are not given back: %v", r.all, r.sources)
+			}
+		})
+	}
+}
+
+// watched is an empty part of a stream: read is called when it is reached.
+type watched struct{ read func() }
+
+func (w watched) Read([]byte) (int, error) {
+	w.read()
+	return 0, io.EOF
+}
+
+// TestATenantLeavesMemoryOfEveryMac: a part of each Mac's is more than all together.
+func TestATenantLeavesMemoryOfEveryMac(t *testing.T) {
+	for _, macs := range []int{1, 2, 4, 8, 20, 100} {
+		r := newRoom(heldBytes)
+		for mac := range macs {
+			for size := int64(eventBytes); size > blockBytes; {
+				if !r.take(source{fmt.Sprint(mac), "slow"}, size) {
+					size /= 2
+				}
+			}
+		}
+		for mac := range macs {
+			if !r.take(source{fmt.Sprint(mac), "other"}, eventBytes/4) {
+				t.Errorf("of %d Macs, one tenant uses %d bytes and leaves another none of Mac %d", macs, r.shares["slow"], mac)
+			}
+			r.give(source{fmt.Sprint(mac), "other"}, eventBytes/4)
+		}
 	}
 }
 
