@@ -415,7 +415,7 @@ func TestAttackAnAnswerThatGaveWayWaitsForALoad(t *testing.T) {
 		bytes  int // of the answer, which is in memory twice
 	}{{"a", 1900 << 10}, {"b", 900 << 10}, {"c", 700 << 10}} {
 		go func() {
-			body := `{"model":"m","input":"hi","user":"` + strings.Repeat("x", c.bytes/2) + `"}`
+			body := `{"model":"m","input":"hi","instructions":"` + strings.Repeat("x", c.bytes/2) + `"}`
 			r, err := http.NewRequestWithContext(t.Context(), "POST", p.url+"/v1/responses", strings.NewReader(body))
 			if err != nil {
 				panic(err)
@@ -544,7 +544,7 @@ func waits(t *testing.T, ask func(context.Context) (*http.Response, error)) {
 // what its request said.
 func TestAttackReadsOfAStoredResponse(t *testing.T) {
 	a := unhurried(t, 20<<20)
-	large := `{"model":"m","input":"hi","max_output_tokens":1,"user":"` + strings.Repeat("x", 3<<20) + `"}`
+	large := `{"model":"m","input":"hi","max_output_tokens":1,"instructions":"` + strings.Repeat("x", 3<<20) + `"}`
 	resp, err := a.client.Post(a.url+"/v1/responses", "application/json", strings.NewReader(large))
 	if err != nil {
 		t.Fatal(err)

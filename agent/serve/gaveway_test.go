@@ -22,7 +22,7 @@ func TestAStreamThatGaveWayEndsItsWrite(t *testing.T) {
 		tenant string
 		bytes  int // of the answer, which is in memory twice
 	}{{"a", 7600 << 10}, {"b", 3600 << 10}, {"c", 2800 << 10}} {
-		body := `{"model":"m","input":"hi","stream":true,"store":false,"user":"` + strings.Repeat("x", c.bytes/2) + `"}`
+		body := `{"model":"m","input":"hi","stream":true,"store":false,"instructions":"` + strings.Repeat("x", c.bytes/2) + `"}`
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.url+"/v1/responses", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)

@@ -38,7 +38,7 @@ func TestReadsThatWaitCountWhatAResponseBecame(t *testing.T) {
 		return resp
 	}
 	for range 2 { // half of the memory
-		f := ask("POST", dialect.PathResponses, `{"model":"m","input":"fill","stream":true,"store":false,"user":"`+strings.Repeat("x", room/9)+`"}`, "a")
+		f := ask("POST", dialect.PathResponses, `{"model":"m","input":"fill","stream":true,"store":false,"instructions":"`+strings.Repeat("x", room/9)+`"}`, "a")
 		defer func() { _ = f.Body.Close() }()
 		if _, err := f.Body.Read(make([]byte, 16)); err != nil {
 			t.Fatal(err)

@@ -68,6 +68,25 @@ func TestResponsesShowTheValuesThatAreUsed(t *testing.T) {
 	}
 }
 
+// TestResponsesShowNoLongLabels: each event with the response would be as large.
+func TestResponsesShowNoLongLabels(t *testing.T) {
+	for _, name := range []string{"user", "safety_identifier", "prompt_cache_key"} {
+		for _, c := range []struct {
+			bytes int
+			shown bool
+		}{{512, true}, {maxLabel, true}, {maxLabel + 1, false}, {1 << 20, false}} {
+			text := strings.Repeat("x", c.bytes)
+			var got map[string]json.RawMessage
+			if err := json.Unmarshal([]byte(marshalled(t, answering(t, `,"`+name+`":"`+text+`"`).Response)), &got); err != nil {
+				t.Fatal(err)
+			}
+			if want := map[bool]string{true: `"` + text + `"`, false: "null"}[c.shown]; string(got[name]) != want {
+				t.Errorf("%s of %d bytes: %d bytes are shown, want it: %t", name, c.bytes, len(got[name]), c.shown)
+			}
+		}
+	}
+}
+
 // played returns what a client's accumulator makes of events: the items by their index,
 // with the text of their deltas.
 func played(t *testing.T, events []openai.NamedEvent) (items []Item, texts []string, last Response) {

@@ -131,14 +131,26 @@ func newResponse(id string, created int64, r *Request) Response {
 	out := Response{ID: id, Object: "response", CreatedAt: created, Status: StatusInProgress, Background: r.Background,
 		FrequencyPenalty: orDefault(r.Sampling.FrequencyPenalty, 0), Instructions: r.Instructions, MaxOutputTokens: r.MaxOutputTokens, MaxToolCalls: r.MaxToolCalls,
 		Metadata: r.Metadata, Model: r.Model, Output: []Item{}, ParallelToolCalls: !r.Use.Single, PresencePenalty: orDefault(r.Sampling.PresencePenalty, 0),
-		PreviousResponseID: described(r.Previous), PromptCacheKey: described(r.CacheKey), SafetyIdentifier: r.SafetyID, ServiceTier: "default", Store: r.Store,
+		PreviousResponseID: described(r.Previous), PromptCacheKey: label(described(r.CacheKey)), SafetyIdentifier: label(r.SafetyID), ServiceTier: "default", Store: r.Store,
 		Temperature: orDefault(r.Sampling.Temperature, 1), Text: textFormat{r.Format}, ToolChoice: r.Choice, Tools: r.Tools, TopLogprobs: r.TopLogprobs,
-		TopP: orDefault(r.Sampling.TopP, 1), Truncation: truncateDisabled, User: r.User}
+		TopP: orDefault(r.Sampling.TopP, 1), Truncation: truncateDisabled, User: label(r.User)}
 	out.Reasoning.Effort = described(r.Effort)
 	if r.Truncate {
 		out.Truncation = truncateAuto
 	}
 	return out
+}
+
+// maxLabel is the maximum size of a label in a response, in bytes. Each response and some of its
+// events repeat the labels, which no context length bounds. OpenAI accepts at most 512 characters.
+const maxLabel = 4 << 10
+
+// label returns nil for a label that is too long: the request is accepted without it.
+func label(text *string) *string {
+	if text != nil && len(*text) > maxLabel {
+		return nil
+	}
+	return text
 }
 
 // orDefault returns the value of a sampling parameter; the sampler's defaults are
