@@ -54,8 +54,10 @@ type queue struct {
 const resentBurst, resentPerSecond = 64 << 20, 2 << 20
 
 func newQueue(c Config) *queue {
-	return &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, looks: map[*route.Model]look{}, arrivals: make(chan struct{}, 1),
+	q := &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, looks: map[*route.Model]look{}, arrivals: make(chan struct{}, 1),
 		resent: health.Debts{Most: resentBurst, PerSecond: resentPerSecond}}
+	q.entries.Runs = func(e *fairqueue.Entry) int { return q.slots.runs(q.waiters[e].request) }
+	return q
 }
 
 // lookEvery is how often at most the waiting requests of a model are looked at when nothing has
@@ -136,15 +138,16 @@ func (q *queue) enter(w *waiter) (Place, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
+	q.waiters[w.Entry] = w
 	displaced, err := q.entries.Enter(w.Entry, now)
 	for _, other := range displaced {
 		q.waiters[other].evicted <- fairqueue.ErrShare
 		delete(q.waiters, other)
 	}
 	if err != nil {
+		delete(q.waiters, w.Entry)
 		return Place{}, err
 	}
-	q.waiters[w.Entry] = w
 	select {
 	case q.arrivals <- struct{}{}:
 	default: // the operator is about to be notified anyway
@@ -233,14 +236,13 @@ type scope struct {
 func (q *queue) serve(m *route.Model, now time.Time) {
 	name := m.Key.String()
 	full := map[scope]bool{}
-	runs := func(w *fairqueue.Entry) int { return q.slots.runs(q.waiters[w].request) }
 	for q.entries.Len(name) > 0 {
 		free := map[*route.Model]*openings{m: q.slots.openings(m, now)} // another one if it was created again
 		if len(free[m].all) == 0 {
 			return
 		}
 		var lease *Lease
-		next := q.entries.Next(name, now, runs, func(w *fairqueue.Entry) (ok bool) {
+		next := q.entries.Next(name, now, q.entries.Runs, func(w *fairqueue.Entry) (ok bool) {
 			lease, ok = q.takeOpen(q.waiters[w].request, free, full, now)
 			return ok
 		})

@@ -44,17 +44,24 @@ func (p *pace) each(now time.Time) (time.Duration, bool) {
 }
 
 // Position returns the place of an entry: 1 is served next. It is exact while no request
-// enters or leaves, every entry can be served and the flows run equally many requests.
+// enters or leaves, every entry can be served and the flows run equally many requests. Flows that
+// run more than this one will at its turn are served after it.
 func (q *Queue) Position(e *Entry) int {
 	mine := e.flow
 	if mine == nil {
 		return 0
 	}
 	before := mine.place(e)
-	turn := mine.tag + uint64(before)
+	turn, running := mine.tag+uint64(before), before
+	if q.Runs != nil {
+		running += q.Runs(e)
+	}
 	position := 1 + before
 	for _, f := range mine.queue.flows {
-		if f == mine || f.tag > turn {
+		if f == mine || f.tag > turn || len(f.entries) == 0 {
+			continue
+		}
+		if q.Runs != nil && q.Runs(f.entries[0]) > running {
 			continue
 		}
 		ahead := turn - f.tag // turns strictly before this one

@@ -100,6 +100,10 @@ type modelQueue struct {
 
 // Queue holds the waiting requests of all models. It is not safe for concurrent use.
 type Queue struct {
+	// Runs returns how many requests of a waiting entry's client run, as for Next; nil is none. Positions
+	// depend on it.
+	Runs func(*Entry) int
+
 	limits  Limits
 	queues  map[string]*modelQueue
 	shares  shares

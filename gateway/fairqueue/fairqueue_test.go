@@ -206,6 +206,36 @@ func TestNoRequestWaitsInVain(t *testing.T) {
 	}
 }
 
+// TestANewcomerIsNotLateBecauseOfThoseThatRunMore: they are served after it, however many wait.
+func TestANewcomerIsNotLateBecauseOfThoseThatRunMore(t *testing.T) {
+	running := map[string]int{"long": 80, "short": 1}
+	runs := func(e *fairqueue.Entry) int { return running[e.Key] }
+	q := newQueue(1000, 1000)
+	q.Runs = runs
+	for range 100 {
+		enter(t, q, begin, "m", "long")
+	}
+	now := begin
+	for range 20 { // a second each
+		first := enter(t, q, now, "m", "short")
+		if at := q.Position(first); at != 1 {
+			t.Fatalf("place %d of the one that is served next", at)
+		}
+		if got := q.Next("m", now, runs, anyEntry); got != first {
+			t.Fatal("another is served first")
+		}
+		now = now.Add(time.Second)
+	}
+	e := &fairqueue.Entry{Model: "m", Key: "short", Bytes: 1, Deadline: now.Add(10 * time.Second)}
+	if _, err := q.Enter(e, now); err != nil {
+		t.Errorf("the next is refused: %v", err)
+	}
+	running["short"] = 80
+	if at := q.Position(e); at <= 20 {
+		t.Errorf("place %d among those that run as many", at)
+	}
+}
+
 func TestLengthsHaveTheOldestRequest(t *testing.T) {
 	q := newQueue(10, 10)
 	enter(t, q, begin.Add(time.Second), "b", "y")
