@@ -127,7 +127,7 @@ func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 // a while, and those that reject far more requests of a client than others do by that client.
 func (l *Lease) Observe(how Outcome) {
 	d := l.dispatcher
-	if how != OutcomeUnknown && d.queue.ended(l, l.request, how) {
+	if d.queue.ended(l, l.request, how) {
 		d.metrics.ejected.Inc()
 		l.request.Log().Info("Requests to a replica are failing; preferring others for a while", "MacNode", l.Mac, "replicaUID", l.Replica)
 	}

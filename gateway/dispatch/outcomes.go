@@ -12,7 +12,7 @@ type Outcome int
 
 // Outcomes of requests.
 const (
-	// OutcomeUnknown says nothing about the replica.
+	// OutcomeUnknown says nothing about the replica but how long the request took.
 	OutcomeUnknown Outcome = iota
 	// OutcomeAnswered is a response without an error.
 	OutcomeAnswered
@@ -31,24 +31,30 @@ const (
 	lingerMin     = 500 * time.Millisecond
 	lingerMax     = 10 * time.Second
 	lingerRefused = backoffMax
-	// maxLinger bounds how many of them count at a replica.
+	// maxLinger bounds how many rejected ones count at a replica.
 	maxLinger = 64
 	// answerWeight is the weight of earlier answers in the average of a replica.
 	answerWeight = 8
-	// fastest is how many times faster than others a replica may be: one whose answers take less
+	// fastest is how many times faster than others a replica may be: one whose requests take less
 	// than that on average may send no answers at all, and attract the more requests.
 	fastest = 4
-	// longAnswer is the least usual time for that: shorter ones differ by the network, and a conversation
-	// would leave its Mac.
-	longAnswer = time.Second
+	// maxBrief bounds how many of those count at a replica.
+	maxBrief = 1024
 )
 
-// answered counts the time of an answer.
-func (l *replicaLoad) answered(took time.Duration) {
-	if l.answer == 0 {
-		l.answer = took
+// ended counts the time of a request that was not rejected.
+func (l *replicaLoad) ended(took time.Duration, how Outcome) {
+	if l.took = averageOf(l.took, took); how == OutcomeAnswered {
+		l.answer = averageOf(l.answer, took)
 	}
-	l.answer += (took - l.answer) / answerWeight
+}
+
+// averageOf returns the average after one more; 0 is none yet.
+func averageOf(average, took time.Duration) time.Duration {
+	if average == 0 {
+		return took
+	}
+	return average + (took-average)/answerWeight
 }
 
 // usualAnswer returns how long an answer takes at half of the replicas of a model; 0 if unknown.
@@ -110,13 +116,13 @@ func (q *queue) ended(l *Lease, r *Request, how Outcome) (eject bool) {
 	defer q.mu.Unlock()
 	now, model := q.now(), q.slots.models[l.Model.Key]
 	rejected := how == OutcomeRejected || how == OutcomeRefused
-	if !rejected {
+	if how == OutcomeAnswered || how == OutcomeFailed {
 		eject = q.slots.outliers.Ended(l.Replica, how == OutcomeFailed, now)
 	}
-	if how == OutcomeFailed || r.OnlyMac != "" || model == nil { // the client chose the Mac
+	if r.OnlyMac != "" || model == nil { // the client chose the Mac
 		return eject
 	}
-	if rejected || q.slots.rejected.Any(r.Owner) {
+	if rejected || how == OutcomeAnswered && q.slots.rejected.Any(r.Owner) {
 		eject = q.slots.rejected.Ended(r.Owner, l.Replica, rejected, uidsOf(l.Model.Endpoints()), now) || eject
 	}
 	at := q.slots.replicas[l.Replica]
@@ -128,31 +134,31 @@ func (q *queue) ended(l *Lease, r *Request, how Outcome) (eject bool) {
 		return eject
 	}
 	took := now.Sub(l.began)
-	at.answered(took)
-	usual := q.slots.usualAnswer(l.Model.Endpoints())
-	if least := usual / fastest; usual >= longAnswer && at.answer < least && took < least {
-		q.lingerBrief(at, r.Owner, model.tenants[r.Owner], min(least-took, lingerMax))
+	at.ended(took, how)
+	if least := q.slots.usualAnswer(l.Model.Endpoints()) / fastest; at.took < least && took < least {
+		q.lingerBrief(at, r, model.tenants[r.Owner], least-took)
 	}
 	return eject
 }
 
-// lingerBrief counts an answer for a while in the choice of a replica. Of one tenant count as many
-// as it has in flight, and one: a tenant that asks for short answers makes no replica busier than
-// long ones would. The lock is held.
-func (q *queue) lingerBrief(at *replicaLoad, tenant string, inFlight int, forTime time.Duration) {
-	if at.brief >= maxLinger || at.briefOf[tenant] > inFlight {
+// lingerBrief counts a request for a while in the choice of a replica, however it ended: a Mac chooses
+// how its responses end. Of one tenant count as many as it has in flight, and one: a tenant that asks for
+// short answers makes no replica busier than long ones would. The lock is held.
+func (q *queue) lingerBrief(at *replicaLoad, r *Request, inFlight int, forTime time.Duration) {
+	tenant, weight := r.Owner, max(1, r.Sequences)
+	if at.brief >= maxBrief || at.briefOf[tenant] > inFlight {
 		return
 	}
 	if at.briefOf == nil {
 		at.briefOf = map[string]int{}
 	}
-	at.brief++
-	at.briefOf[tenant]++
+	at.brief += weight
+	at.briefOf[tenant] += weight
 	time.AfterFunc(forTime, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		at.brief--
-		if at.briefOf[tenant]--; at.briefOf[tenant] == 0 {
+		at.brief -= weight
+		if at.briefOf[tenant] -= weight; at.briefOf[tenant] == 0 {
 			delete(at.briefOf, tenant)
 		}
 	})

@@ -62,7 +62,8 @@ type replicaLoad struct {
 	used     time.Time
 	tenants  map[string]int // in flight, by tenant
 	answer   time.Duration  // how long an answer takes, on average
-	brief    int            // answers that count for longer than they took, see lingerBrief
+	took     time.Duration  // the same of all requests that it did not reject
+	brief    int            // requests that count for longer than they took, see lingerBrief
 	briefOf  map[string]int // of them, by tenant
 }
 

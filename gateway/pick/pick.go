@@ -30,8 +30,9 @@ type Candidate struct {
 	// Rejected counts requests that it rejected a moment ago. They count as in flight: a replica
 	// that rejects at once would be the least busy, and attract more.
 	Rejected int
-	// Brief counts answers that ended a moment ago, at a replica whose answers are far shorter than
-	// those of others. They count as in flight in a comparison, and take no slot.
+	// Brief counts requests that ended a moment ago, at a replica whose requests are far shorter than
+	// those of others. They count as in flight in a comparison, and take no slot; nor do they keep a
+	// prefix from starting at its home, which no replica can choose.
 	Brief int
 	// Total counts all requests that this gateway ever sent there.
 	Total uint64
@@ -194,7 +195,7 @@ func home(candidates []Candidate, p Prefix) (int, bool) {
 	homes := usable[:width(candidates, usable, p, total)]
 	if !p.Known { // no replica is known to have it cached: it may start at its home, but does not wait there
 		c := candidates[homes[0]]
-		return homes[0], !c.Excluded && !c.full() && c.busy() == 0
+		return homes[0], !c.Excluded && !c.full() && c.busy() == c.Brief
 	}
 	slices.SortFunc(homes, func(a, b int) int { return closer(candidates[a].ID, candidates[b].ID, p.own()) })
 	for _, i := range usable { // beyond its homes, in the order in which they would be added
