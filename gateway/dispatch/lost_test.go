@@ -61,3 +61,56 @@ func TestARequestThatEndsEnginesIsGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// TestOneMacsRefusalEndsNoWait: a request that one Mac refused for good, at once, waits for another that
+// is full. It is sent to the first no more. Two Macs are believed.
+func TestOneMacsRefusalEndsNoWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		macs, full []string
+		onlyMac    string
+		by         string // the Mac that serves it
+	}{
+		"another is full":                 {macs: []string{"a", "b"}, full: []string{"b"}, by: "b"},
+		"another one refused it, as well": {macs: []string{"a", "b", "c"}, full: []string{"c"}},
+		"there is no other":               {macs: []string{"a"}},
+		"it may use no other":             {macs: []string{"a", "b"}, full: []string{"b"}, onlyMac: "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				model, d := busyModel(c.macs...)
+				d.keepAlive = time.Hour
+				for _, mac := range c.full {
+					for range slotsPerSequence * 2 {
+						lease, err := d.Acquire(t.Context(), &Request{Candidates: []*route.Model{model}, Log: logr.Discard, Client: patient{}, Owner: "other", OnlyMac: mac})
+						if err != nil {
+							t.Fatal(err)
+						}
+						time.AfterFunc(20*time.Second, lease.Release)
+					}
+				}
+				refusal, sent := &openai.Error{Status: 507}, map[string]int{}
+				r := &Request{Candidates: []*route.Model{model}, Log: logr.Discard, Client: patient{}, OnlyMac: c.onlyMac}
+				for {
+					lease, err := d.Acquire(t.Context(), r)
+					if err != nil {
+						var e *openai.Error
+						if c.by != "" || !errors.As(err, &e) || e.Status != refusal.Status {
+							t.Errorf("the client gets %v", err)
+						}
+						break
+					}
+					lease.Release()
+					if sent[lease.Mac]++; lease.Mac == c.by {
+						break
+					}
+					lease.Failed(&Failure{Reason: ReasonRefused, Err: refusal, Refusal: refusal})
+				}
+				for mac, n := range sent {
+					if n > 1 {
+						t.Errorf("it was sent to %s %d times", mac, n)
+					}
+				}
+			})
+		})
+	}
+}

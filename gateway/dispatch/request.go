@@ -137,7 +137,8 @@ type Request struct {
 	tries          int             // attempts in this round
 	replicas, macs map[string]bool // that failed in this round
 	last           *Failure
-	refusal        *openai.Error // the last one that an agent sent
+	refusal        *openai.Error   // the last one that an agent sent
+	refusers       map[string]bool // Macs that refused it for good
 	enginesLost    int
 	lost           *openai.Error // the refusal of the last one
 	lostBy         string        // the replica that lost the last engine
@@ -197,7 +198,7 @@ func (r *Request) passOn(now time.Time) {
 // sendTo directs the request to a deployment at which nothing failed yet.
 func (r *Request) sendTo(m *route.Model, rest []*route.Model, now time.Time) {
 	r.model, r.rest = m, rest
-	r.tries, r.last, r.refusal, r.replicas = 0, nil, nil, nil
+	r.tries, r.last, r.refusal, r.replicas, r.refusers = 0, nil, nil, nil, nil
 	r.entry = &fairqueue.Entry{Model: m.Key.String(), Tenant: r.Owner, Key: r.Key, Bytes: r.Bytes, Deadline: r.Deadline}
 	if len(rest) > 0 {
 		if end := now.Add(r.patience); r.Deadline.IsZero() || end.Before(r.Deadline) {
@@ -226,11 +227,14 @@ func (r *Request) CanUse(e route.Endpoint) bool {
 }
 
 func (r *Request) excluded(e route.Endpoint) bool {
-	return r.replicas[e.Replica] || r.macs[e.Mac] || !r.CanUse(e)
+	return r.replicas[e.Replica] || r.macs[e.Mac] || !r.mayServe(e)
 }
 
+// mayServe reports whether a replica can still take the request.
+func (r *Request) mayServe(e route.Endpoint) bool { return !r.refusers[e.Mac] && r.CanUse(e) }
+
 // excludesAny reports whether replicas or Macs failed it.
-func (r *Request) excludesAny() bool { return len(r.replicas)+len(r.macs) > 0 }
+func (r *Request) excludesAny() bool { return len(r.replicas)+len(r.macs)+len(r.refusers) > 0 }
 
 // failed excludes a failed replica for the rest of this round.
 func (r *Request) failed(e route.Endpoint, f *Failure) {
@@ -250,6 +254,12 @@ func (r *Request) failed(e route.Endpoint, f *Failure) {
 	if f.Reason == ReasonConnection {
 		r.macs[e.Mac] = true
 	}
+	if f.Refusal != nil && !mayPass(f.Refusal) {
+		if r.refusers == nil {
+			r.refusers = map[string]bool{}
+		}
+		r.refusers[e.Mac] = true
+	}
 }
 
 // engineLost counts an engine that ended with the request.
@@ -260,13 +270,20 @@ func (r *Request) engineLost(replica string, now time.Time) {
 	}
 }
 
-// mayWait reports whether a replica may still take a request that all refused: one that
-// sent Retry-After, or whose engine crashed and is being restarted.
+// mayWait reports whether a replica may still take a request that was refused: one whose refusal may
+// pass, or another one while only one Mac refused it for good: a single Mac may be wrong.
 func (r *Request) mayWait() bool {
-	return r.refusal == nil || r.refusal.RetryAfter > 0 || r.refusal.Code == agentapi.CodeEngineLost
+	return r.refusal == nil || mayPass(r.refusal) ||
+		len(r.refusers) < 2 && slices.ContainsFunc(r.model.Endpoints(), r.mayServe)
 }
 
-// newRound allows all replicas again, after a backoff of at least a duration.
+// mayPass reports whether a replica may take later what it refused: it sent Retry-After, or its engine
+// crashed and is being restarted.
+func mayPass(refusal *openai.Error) bool {
+	return refusal.RetryAfter > 0 || refusal.Code == agentapi.CodeEngineLost
+}
+
+// newRound allows the replicas again whose refusals may pass, after a backoff of at least a duration.
 func (r *Request) newRound(now time.Time, after time.Duration) {
 	least := backoffMin
 	if r.refusal != nil {
