@@ -104,6 +104,12 @@ func (d delivery) memory(ctx context.Context) *held {
 	return d.forwarder.held.hold(source{d.mac, scopeOf(ctx).share})
 }
 
+// invalid is the error of a response that no agent sends.
+func (d delivery) invalid() *openai.Error {
+	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
+		Message: "The Mac sent a response that is not valid. Send the request again.", Cause: fmt.Errorf("response of Mac %s has status %d", d.mac, d.resp.StatusCode)}
+}
+
 // whole delivers a non-streaming response. What is held back of it is sent as soon
 // as there is no room for more.
 func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
@@ -114,7 +120,12 @@ func (d delivery) whole(ctx context.Context) (*dispatch.Failure, error) {
 		return failureOf(ctx, fmt.Errorf("read the response: %w", err))
 	}
 	if d.w.begun() { // the client has a stream that was kept open: the refusal becomes an event
-		return nil, dialect.ParseError(d.resp.StatusCode, d.resp.Header, first)
+		if d.resp.StatusCode < http.StatusBadRequest {
+			return nil, d.invalid()
+		}
+		e := dialect.ParseError(d.resp.StatusCode, d.resp.Header, first)
+		e.Cause = errOfMac
+		return nil, e
 	}
 	d.w.countTokens(d.resp.Header)
 	d.req.answered(d.w)
@@ -177,8 +188,8 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	w.countTokens(resp.Trailer)
 	w.trailer(resp.Trailer)
 	switch {
-	case err == io.EOF && events.ended():
-		return nil, nil
+	case events.ended() && (err == io.EOF || ctx.Err() != nil && errors.Is(dispatch.Ended(ctx), front.ErrClientGone)):
+		return nil, nil // many clients leave after the last event, whether the Mac ends the stream or not
 	case err == io.EOF:
 		err = errCut
 	case upstream.IsReset(err) && w.Delayed():

@@ -40,7 +40,8 @@ type request struct {
 	within time.Duration
 }
 
-// maxStatus is the highest status of a response.
+// maxStatus is the highest status of a response. An agent sends 200 or an error: with some others
+// net/http sends no body.
 const maxStatus = 599
 
 // userAgent identifies the gateway to agents.
@@ -49,6 +50,9 @@ const userAgent = "metalfleet-gateway"
 // errTry means that a replica did not begin its response within the time limit of one
 // attempt, or did not end a refusal.
 var errTry = errors.New("the replica did not begin its response within the try timeout, or did not end a refusal")
+
+// errOfMac is the cause of an error that a Mac sent after a stream was kept open.
+var errOfMac = errors.New("the Mac refused the request")
 
 // forwarder sends requests to replicas and their responses to clients.
 type forwarder struct {
@@ -89,9 +93,7 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 		if lease.After != nil {
 			f.metrics.retries.WithLabelValues(lease.After.Reason).Inc()
 		}
-		failed, err = f.try(ctx, w, req, lease)
-		lease.Observe(outcomeOf(w.Status(), failed, err))
-		if failed == nil {
+		if failed, err = f.observe(ctx, w, req, lease); failed == nil {
 			return err
 		}
 		w.keepAlives.displace()
@@ -99,10 +101,20 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 	}
 }
 
+// observe is try, and records how the request ended at its replica.
+func (f *forwarder) observe(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (failed *dispatch.Failure, err error) {
+	err = errIncomplete // if a panic aborts the response
+	defer func() { lease.Observe(outcomeOf(w.Status(), failed, err)) }()
+	return f.try(ctx, w, req, lease)
+}
+
 // outcomeOf returns how a request ended at its replica. It is unknown for lack of memory, here
 // or there, and for a request that the client ended or delayed.
 func outcomeOf(status int, failed *dispatch.Failure, err error) dispatch.Outcome {
 	var e *openai.Error
+	if errors.Is(err, errOfMac) && errors.As(err, &e) {
+		status, err = e.Status, nil
+	}
 	switch {
 	case failed != nil && errors.Is(failed.Err, errNoRoom):
 		return dispatch.OutcomeUnknown
@@ -173,16 +185,15 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	}
 	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
 	f.dispatcher.Trust(lease.Mac)
-	if resp.StatusCode < http.StatusOK || resp.StatusCode > maxStatus {
-		return nil, &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
-			Message: "The Mac sent a response that is not valid. Send the request again.", Cause: fmt.Errorf("response of Mac %s has status %d", lease.Mac, resp.StatusCode)}
+	d := delivery{w: w, req: req, resp: resp, mac: lease.Mac, forwarder: f}
+	if resp.StatusCode != http.StatusOK && resp.StatusCode < http.StatusBadRequest || resp.StatusCode > maxStatus {
+		return nil, d.invalid()
 	}
 	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
 		defer time.AfterFunc(refusalTime, func() { cancel(errTry) }).Stop()
 		w.meter.refusedWith(resp.Header)
 		return refusal(ctx, running, resp)
 	}
-	d := delivery{w: w, req: req, resp: resp, mac: lease.Mac, forwarder: f}
 	if isEvents(resp.Header.Get("Content-Type")) {
 		return d.stream(ctx)
 	}
