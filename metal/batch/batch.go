@@ -123,9 +123,9 @@ type request struct {
 	// arrival numbers requests; a preempted request keeps its number.
 	arrival int64
 	// known counts the tokens of prompt and output, computed those of them that
-	// are in the KV cache. The request is done at maxTokens, unless that is 0.
+	// are in the KV cache. The first prompt ones are the prompt. It is done at maxTokens, unless that is 0.
 	known, computed, maxTokens int
-	blocks                     int
+	prompt, blocks             int
 	// turn counts the tokens that were generated since the request last began to run, and
 	// those that Idle counts.
 	turn int
@@ -145,10 +145,11 @@ type request struct {
 
 func (r *request) left() int { return r.known - r.computed }
 
-// decodes reports whether only the newest token remains to be computed.
-func (r *request) decodes() bool { return r.computed > 0 && r.left() == 1 && !r.done() }
+// decodes reports whether only the newest token remains to be computed, and the whole prompt is. The last
+// token of a prompt is a chunk, however much was restored: it may be of an image, and needs memory.
+func (r *request) decodes() bool { return r.computed >= r.prompt && r.left() == 1 && !r.done() }
 
-// prefills reports whether tokens of the prompt remain to be computed.
+// prefills reports whether tokens of the prompt remain to be computed, or several of the answer.
 func (r *request) prefills() bool { return r.left() > 0 && !r.decodes() && !r.done() }
 
 // done reports whether the request has all its output tokens.
@@ -220,7 +221,7 @@ func (s *Scheduler) Submit(r Request) error {
 		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), ErrQueueFull)
 	}
 	s.arrivals++
-	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt, whole: r.Whole, maxChunk: r.Chunk}
+	n := &request{id: r.ID, priority: r.Priority, tenant: s.tenantOf(r.Tenant), arrival: s.arrivals, known: r.Prompt, prompt: r.Prompt, whole: r.Whole, maxChunk: r.Chunk}
 	if n.maxChunk < 1 {
 		n.maxChunk = math.MaxInt
 	}

@@ -84,6 +84,9 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
+// decodes reports whether it has begun its answer, of which only the newest token is not computed.
+func (p *plain) decodes() bool { return p.answer > 0 && p.known-p.computed == 1 }
+
 // shrink takes acts out while the history still fails.
 func shrink(l Limits, acts []act) []act {
 	for size := len(acts) / 2; size > 0; size /= 2 {
@@ -334,7 +337,7 @@ func (h *history) propose(a act) ([]Row, error) {
 func (h *history) nextHead() (*plain, error) {
 	prompts := map[*plain]bool{}
 	for _, r := range h.s.running {
-		if p := h.model[r.id]; p.computed == 0 || p.known-p.computed > 1 {
+		if p := h.model[r.id]; !p.decodes() {
 			prompts[p] = true
 		}
 	}
@@ -377,7 +380,7 @@ func (h *history) step(a act) error {
 	}
 	answers := map[ID]bool{}
 	for id, p := range h.model {
-		if !p.waits && p.computed > 0 && p.known-p.computed == 1 {
+		if !p.waits && p.decodes() {
 			answers[id] = true
 		}
 	}
@@ -405,6 +408,9 @@ func (h *history) compute(step Step, answers map[ID]bool, a act) error {
 		p, end := h.model[r.ID], r.Start+r.Length
 		if p == nil || p.waits || seen[r.ID] || r.Start != p.computed || r.Length < 1 || end > p.known || r.Sample != (end == p.known) {
 			return fmt.Errorf("row %+v does not fit %+v", r, p)
+		}
+		if r.Decode() != p.decodes() {
+			return fmt.Errorf("row %+v is one of an answer: %v, but %+v", r, r.Decode(), p)
 		}
 		if b := h.limits.Boundary; b > 0 && r.Start/b != (end-1)/b {
 			return fmt.Errorf("row %+v has a multiple of %d inside", r, b)

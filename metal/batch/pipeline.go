@@ -30,7 +30,7 @@ func (s *Scheduler) CanPipeline(step Step) bool {
 			on++
 		case r.done(), r.left() == 0: // waits for its token and has no row
 			continue
-		case r.empty || r.left()-step.of(r.id) <= 1:
+		case r.empty || r.left()-step.of(r.id) < 1, r.left()-step.of(r.id) == 1 && r.known > r.prompt:
 			return false // it would decode in the next step with a known token
 		}
 		need += max(0, s.blocksFor(known)-r.blocks)

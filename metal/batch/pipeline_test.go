@@ -74,7 +74,13 @@ func TestCanPipelinePredictsTheNextPlan(t *testing.T) {
 			canPipeline, running := h.CanPipeline(step), h.Running()
 			decodes := h.complete(t, step)
 			before := h.Decodes()
-			h.Admit()
+			for _, id := range h.Admit() {
+				if rng.IntN(3) == 0 {
+					if err := h.Restored(id, h.all[id].known-1); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
 			admitted := h.Decodes() != before // one that decodes at once
 			step = plan(h.Scheduler, 1+rng.IntN(6))
 			if slices.ContainsFunc(step.Rows, func(r Row) bool { return slices.Contains(h.ended, r.ID) }) {
@@ -87,14 +93,14 @@ func TestCanPipelinePredictsTheNextPlan(t *testing.T) {
 			if len(step.Preempted) > 0 || n == 0 || !slices.Equal(step.Rows[:n], decodes) {
 				t.Fatalf("round %d: CanPipeline was true and %+v were to come, then came %+v", round, decodes, step)
 			}
-			for what, is := range map[string]bool{"pipelined": true, "next to a prefill": n < len(step.Rows), "after an admission": h.Running() > running, "without one that ended": len(h.ended) > 0} {
+			for what, is := range map[string]bool{"pipelined": true, "next to a prefill": n < len(step.Rows), "after an admission": h.Running() > running, "next to the end of a prompt": slices.ContainsFunc(step.Rows, func(r Row) bool { return r.EndsPrompt }), "without one that ended": len(h.ended) > 0} {
 				if is {
 					seen[what]++
 				}
 			}
 		}
 	}
-	for what, least := range map[string]int{"pipelined": 1000, "next to a prefill": 200, "after an admission": 50, "without one that ended": 100} {
+	for what, least := range map[string]int{"pipelined": 1000, "next to a prefill": 200, "after an admission": 50, "next to the end of a prompt": 50, "without one that ended": 100} {
 		if seen[what] < least {
 			t.Errorf("only %d steps were %s, want %d at least", seen[what], what, least)
 		}

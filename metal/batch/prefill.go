@@ -159,7 +159,7 @@ func (s *Scheduler) chunk(r *request, tokens int) Row {
 		n = min(n, b-r.computed%b)
 	}
 	n = r.undivided(n)
-	return Row{ID: r.id, Start: r.computed, Length: n, Sample: n == r.left()}
+	return Row{ID: r.id, Start: r.computed, Length: n, Sample: n == r.left(), EndsPrompt: r.computed > 0 && r.left() == 1}
 }
 
 // undivided is the length of a row of about n tokens that divides no run: it ends before

@@ -10,11 +10,13 @@ type Row struct {
 	// Drafts of the tokens are guesses: the last ones, after the newest token that is
 	// known (Scheduler.Draft).
 	Drafts int
+	// EndsPrompt: its only token is the last of a prompt, whose other tokens are in the KV cache.
+	EndsPrompt bool
 }
 
 // Decode reports whether the row only computes the newest token of a decoding
 // request, and drafts after it.
-func (r Row) Decode() bool { return r.Length == 1+r.Drafts && r.Sample && r.Start > 0 }
+func (r Row) Decode() bool { return r.Length == 1+r.Drafts && r.Sample && r.Start > 0 && !r.EndsPrompt }
 
 // Step describes one forward pass.
 type Step struct {

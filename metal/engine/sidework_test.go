@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"log/slog"
 	"slices"
 	"testing"
@@ -67,9 +68,10 @@ func restoring(t *testing.T, n int) (*planner, *restoringCache) {
 		}
 		if id == 0 {
 			p.admit()
-			if err := sched.Computed(batch.Row{ID: 0, Length: len(s.tokens) - 1}); err != nil {
+			if err := errors.Join(sched.Computed(batch.Row{ID: 0, Length: len(s.tokens)}), sched.Grow(0)); err != nil {
 				t.Fatal(err)
 			}
+			s.tokens = append(s.tokens, 0)
 		}
 	}
 	return p, cache

@@ -73,7 +73,7 @@ func (l *loop) canPipeline(f *inflightStep) bool {
 		}
 	}
 	for _, s := range f.ended {
-		if l.sched.InKV(s.id) < len(s.tokens)-1 { // the scheduler has it still
+		if l.sched.InKV(s.id) < max(len(s.tokens)-1, s.prompt) { // the scheduler has it still
 			return false
 		}
 	}
