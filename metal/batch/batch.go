@@ -20,7 +20,8 @@
 // A tenant uses all sequences while no other waits. For a tenant that waits and
 // runs none, one that runs several gives way (Yield), before its prompt is
 // computed or after it has generated enough that the work of computing it again is
-// small, within a bound, or was idle for as long. After a longer turn the only request of a tenant gives way, too.
+// small, within a bound, or was idle for as long. After a longer turn the only request of a tenant gives way, too, and a large one at once to a
+// small one while nothing of it is computed and the prompt of another large one is.
 // For a while one that gave way leaves one place to others. After a large request for which small ones of
 // another tenant waited these have a longer turn: they are first, except in the last place, and give way one
 // at a time.

@@ -129,7 +129,10 @@ func (s *Scheduler) Yield() []ID {
 	var ids []ID
 	victims, favored := s.victims()
 	for _, r := range victims {
-		s.preempt(r)
+		had, since := r.computed > 0, r.tenant.since
+		if s.preempt(r); !had {
+			r.tenant.since = since // it ran without a turn
+		}
 		r.tenant.rests = s.plans + s.long()
 		ids = append(ids, r.id)
 	}
@@ -174,6 +177,22 @@ func (s *Scheduler) victims() (victims []*request, favored *request) {
 	for _, w := range idle {
 		if victims := yielding.to(w); victims != nil {
 			return victims, w
+		}
+	}
+	return s.unbegun(idle)
+}
+
+// unbegun returns a large request of which nothing is computed, and never will be before the prompt of another
+// large one is. It holds blocks for nothing, and gives way to a small one at once.
+func (s *Scheduler) unbegun(idle []*request) (victims []*request, favored *request) {
+	for _, w := range idle {
+		for i, r := range s.running {
+			if r.computed > 0 || r == s.head || s.head == nil || r.priority > w.priority || !s.large(r, w) || !s.large(s.head, w) {
+				continue
+			}
+			if others := slices.Delete(slices.Clone(s.running), i, i+1); s.blocksFor(w.known) <= s.freeBlocks+r.blocks-s.reserve(others) {
+				return []*request{r}, w
+			}
 		}
 	}
 	return nil, nil

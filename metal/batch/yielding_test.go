@@ -73,3 +73,53 @@ func TestALongPromptIsNotComputedInVainNextToAnswersThatGrow(t *testing.T) {
 		t.Errorf("after %d steps, %d of %d tokens are known, and %d of the other tenant were preempted", steps, s.all[1].known, prompt+500, preempted)
 	}
 }
+
+// TestLargePromptsOfTwoTenantsDoNotKeepAnotherWaiting: together they hold the cache, while the tokens of one of
+// them are computed. The other gives its blocks to short requests, and both end all the same.
+func TestLargePromptsOfTwoTenantsDoNotKeepAnotherWaiting(t *testing.T) {
+	const context, pause = 8192, 20
+	s := scheduler(t, Limits{ContextTokens: context, CacheTokens: 2 * context, BlockTokens: 16, Sequences: 4, Queue: 8, Turn: 64})
+	large := Request{Prompt: context - 8, Tokens: 4}
+	id, sent, ended, waited, longest := ID(0), map[string]int{}, map[string]int{}, 0, 0
+	ask := func(tenant string, r Request) {
+		id++
+		r.ID, r.Tenant = id, tenant
+		submit(t, s, r)
+		sent[tenant]++
+	}
+	swapped := 0
+	for step := range 8000 {
+		for _, tenant := range []string{"a", "b", "d"} {
+			if sent[tenant] == ended[tenant] {
+				ask(tenant, large)
+			}
+		}
+		if sent["c"] == ended["c"] && step%pause == 0 {
+			ask("c", Request{Prompt: 20, Tokens: 5})
+		}
+		swapped += len(s.Yield())
+		next := plan(s, 32)
+		run(t, s, next)
+		if waited++; s.tenants["c"] == nil || s.tenants["c"].waiting == 0 {
+			waited = 0
+		}
+		longest = max(longest, waited)
+		for _, row := range next.Rows {
+			if r := s.all[row.ID]; r.done() {
+				s.Remove(r.id)
+				ended[r.tenant.name]++
+			}
+		}
+	}
+	if longest > 2 {
+		t.Errorf("a short request waited for %d steps of those in which two large prompts hold the cache", longest)
+	}
+	for _, tenant := range []string{"a", "b", "d"} {
+		if ended[tenant] < 8 {
+			t.Errorf("%d large requests of %s ended, of all %v", ended[tenant], tenant, ended)
+		}
+	}
+	if swapped > sent["c"] {
+		t.Errorf("%d requests gave way to %d short ones", swapped, sent["c"])
+	}
+}
