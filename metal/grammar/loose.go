@@ -66,6 +66,9 @@ func parseRegular(m *meter, source, keyword string, anchored bool) (*regular, er
 	}
 	l := &loose{meter: m}
 	start := l.node()
+	if l.err != nil {
+		return nil, l.err // there is no node
+	}
 	first := start
 	if !anchored {
 		before := l.node()

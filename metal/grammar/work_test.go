@@ -118,6 +118,27 @@ func TestReadingJSONEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestExpressionsEndWhereverTheBudgetDoes: also where it has no room for the first state.
+func TestExpressionsEndWhereverTheBudgetDoes(t *testing.T) {
+	for _, source := range []string{"a", "^a", "a$", "(a|b)*c{2,3}", "[a-f]"} {
+		for _, anchored := range []bool{true, false} {
+			ends := errors.New("the budget has run out")
+			for n := int64(0); n < 10_000 && ends != nil; n++ {
+				m := newMeter(t.Context(), nil)
+				m.left, m.floor, m.next, m.exceeded = n, 0, 0, ends
+				if _, err := parseRegular(m, source, "pattern", anchored); err == nil {
+					ends = nil
+				} else if !errors.Is(err, ends) {
+					t.Fatalf("%q with a budget of %d: %v", source, n, err)
+				}
+			}
+			if ends != nil {
+				t.Errorf("%q does not end", source)
+			}
+		}
+	}
+}
+
 func TestAttackAMaskOverTheBudgetEndsTheAnswer(t *testing.T) {
 	v, tokens := vocabularyOf(20_000)
 	for name, source := range map[string]string{
