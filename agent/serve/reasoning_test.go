@@ -28,6 +28,7 @@ func TestWhatAClientSaysOfReasoningReachesTheTemplate(t *testing.T) {
 		`,"reasoning":{}`:                                                 {},
 		`,"reasoning_effort":"high","reasoning":{"effort":"high"}`:        {effort: "high"},
 		`,"chat_template_kwargs":{"enable_thinking":false,"x":[1]}`:       {arguments: `{"enable_thinking":false,"x":[1]}`},
+		`,"chat_template_kwargs":{"add_generation_prompt":true}`:          {arguments: `{"add_generation_prompt":true}`},
 		`,"chat_template_kwargs":{}`:                                      {arguments: `{}`},
 		`,"enable_thinking":true,"chat_template_kwargs":{"thinking":"x"}`: {arguments: `{"enable_thinking":true,"thinking":"x"}`},
 	} {
@@ -50,6 +51,7 @@ func TestWhatAClientSaysOfReasoningReachesTheTemplate(t *testing.T) {
 		`,"reasoning":"high"`:                                       "reasoning",
 		`,"chat_template_kwargs":[]`:                                "chat_template_kwargs",
 		`,"chat_template_kwargs":{"messages":[]}`:                   "chat_template_kwargs.messages",
+		`,"chat_template_kwargs":{"add_generation_prompt":false}`:   "chat_template_kwargs.add_generation_prompt",
 		`,"chat_template_kwargs":{"a":1,"a":2}`:                     "chat_template_kwargs.a",
 		`,"reasoning":{"enabled":false},"chat_template_kwargs":"x"`: "chat_template_kwargs",
 	} {

@@ -162,7 +162,12 @@ func (r *Reasoning) arguments(param string, raw json.RawMessage) error {
 		if name == "messages" || name == "tools" {
 			return nil, Invalid(param+"."+name, "'%s' cannot be set here. Send '%s' as a field of the request.", param+"."+name, name)
 		}
-		return Raw(new(json.RawMessage)), nil
+		return func(param string, raw json.RawMessage) error {
+			if name == "add_generation_prompt" && string(raw) != "true" {
+				return Invalid(param, "'%s' cannot be set to another value than true. Remove it.", param)
+			}
+			return nil
+		}, nil
 	})
 	r.TemplateArguments = raw
 	return err

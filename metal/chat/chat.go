@@ -250,10 +250,15 @@ func (o Options) addArguments(vars *jinja.Dict) error {
 	if err := merge(own, o.Arguments); err != nil {
 		return fmt.Errorf("%w: template arguments: %w", ErrMessages, err)
 	}
-	for _, name := range []string{"messages", "tools"} {
-		if _, there := own.Get(name); there {
-			return fmt.Errorf("%w: template arguments: %s cannot be set here", ErrMessages, name)
+	var refused error
+	isFunction := jinja.Functions()
+	own.Each(func(name string, v any) {
+		if name == "messages" || name == "tools" || name == "add_generation_prompt" && v != true || isFunction(name) {
+			refused = fmt.Errorf("%w: template arguments: %s cannot be set here", ErrMessages, name)
 		}
+	})
+	if refused != nil {
+		return refused
 	}
 	if v, _ := own.Get("documents"); v != nil {
 		if l, ok := v.(*jinja.List); !ok || !objects(l) {

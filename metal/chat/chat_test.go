@@ -81,6 +81,8 @@ func TestErrorsSayWhoIsAtFault(t *testing.T) {
 		"tools that are no objects":         {messages: user, o: Options{Tools: json.RawMessage(`["f"]`)}, kind: ErrMessages, says: "tools are not a JSON array of objects"},
 		"messages among the arguments":      {messages: user, o: Options{Arguments: json.RawMessage(`{"messages":[]}`)}, kind: ErrMessages, says: "messages cannot be set here"},
 		"tools among the arguments":         {messages: user, o: Options{Arguments: json.RawMessage(`{"tools":[]}`)}, kind: ErrMessages, says: "tools cannot be set here"},
+		"a turn that is not opened":         {messages: user, o: Options{Arguments: json.RawMessage(`{"add_generation_prompt":false}`)}, kind: ErrMessages, says: "add_generation_prompt cannot be set here"},
+		"a function among the arguments":    {messages: user, o: Options{Arguments: json.RawMessage(`{"raise_exception":1}`)}, kind: ErrMessages, says: "raise_exception cannot be set here"},
 		"documents that are no objects":     {messages: user, o: Options{Arguments: json.RawMessage(`{"documents":["d"]}`)}, kind: ErrMessages, says: "documents are not"},
 		"no message":                        {o: Options{}, kind: ErrMessages, says: "at least one message"},
 		"arguments that are no object":      {messages: user, o: Options{Arguments: json.RawMessage(`7`)}, kind: ErrMessages, says: "template arguments"},

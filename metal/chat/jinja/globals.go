@@ -26,6 +26,12 @@ func globals() map[string]any {
 	return out
 }
 
+// Functions returns what reports whether every template sees a function of a name.
+func Functions() func(name string) bool {
+	all := globals()
+	return func(name string) bool { return all[name] != nil }
+}
+
 func rangeOf(r *run, a args) (any, error) {
 	bounds := []int64{0, 0, 1}
 	if len(a.pos) == 0 || len(a.pos) > 3 || len(a.names) > 0 {
