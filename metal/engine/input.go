@@ -143,15 +143,16 @@ func (p *inputProcessor) sequenceOf(ctx context.Context, r Request) (*sequence, 
 	return s, nil
 }
 
-// complete prepares the output of a sequence and decodes its images. Then the tokens of its prompt
-// count in place of its input, which read ends. Its constraint and tools are released and its
-// stream closed where that fails, also in a panic.
+// complete prepares the output of a sequence and decodes its images. The tokens of its prompt count in
+// place of its input, which read ends; next to it while images wait: these have many tokens. Its
+// constraint, tools and tokens are released and its stream closed where that fails, also in a panic.
 func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, images []*promptImage, read func()) *Refusal {
 	complete := false
 	defer func() {
 		if !complete {
 			s.constraint.Release()
 			s.tools.release()
+			s.held.release()
 			s.stream.Close()
 		}
 	}()
@@ -161,15 +162,17 @@ func (p *inputProcessor) complete(ctx context.Context, s *sequence, r Request, i
 	if refusal := p.echo(s, r); refusal != nil {
 		return refusal
 	}
+	if len(images) == 0 {
+		read()
+	}
+	if refusal := p.holdPrompt(s, r.Stop); refusal != nil {
+		return refusal
+	}
 	if len(images) > 0 {
 		if refusal := p.images.decode(ctx, r.owner(), images, r.Images); refusal != nil {
 			return refusal
 		}
-	}
-	read()
-	if refusal := p.holdPrompt(s, r.Stop); refusal != nil {
-		s.images.release()
-		return refusal
+		read()
 	}
 	complete = true
 	return nil

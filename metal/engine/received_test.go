@@ -3,11 +3,15 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/text"
 )
 
 // TestAttackLongInputsThatWait: those that wait for the turn among long texts take no more than
@@ -153,4 +157,35 @@ func TestClientsOfOneTenantShareAsTenantsDo(t *testing.T) {
 		}
 		s.held.release()
 	}
+}
+
+// TestTokensOfImagesCountWhileTheseWaitToBeDecoded: an image of some bytes has thousands of tokens.
+func TestTokensOfImagesCountWhileTheseWaitToBeDecoded(t *testing.T) {
+	p := seeingInput(t)
+	_, data := sixteen(t)
+	r := Request{Tenant: "a", Images: [][]byte{data}, Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Parts: []chat.Part{{Image: true}}}}}}
+	s, refusal := p.sequenceOf(t.Context(), r)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	size := p.prompts.Held()
+	s.images.release()
+	s.held.release()
+	synctest.Test(t, func(t *testing.T) {
+		if err := p.images.decoding.Take(t.Context(), "slow"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go p.sequenceOf(ctx, r)
+		synctest.Wait()
+		if n := p.prompts.Held(); n != size || n == 0 {
+			t.Errorf("%d bytes of tokens are counted, want %d", n, size)
+		}
+		cancel()
+		synctest.Wait()
+		p.images.decoding.Give("slow")
+		if n, images := p.prompts.Held(), p.images.bytes(); n != 0 || images != 0 {
+			t.Errorf("%d bytes of tokens and %d of images are counted after the request was cancelled", n, images)
+		}
+	})
 }
