@@ -22,6 +22,9 @@ var doneData = []byte("[DONE]")
 // KeepAlive is the comment that keeps an idle stream open.
 const KeepAlive = "keep-alive"
 
+// keptBuffer is the largest buffer that a stream keeps for its next event.
+const keptBuffer = 64 << 10
+
 // EventWriter writes a stream of server-sent events, with one write and one
 // flush for each event. The first event sends the header. It is not safe for
 // concurrent use.
@@ -124,6 +127,11 @@ func (e *EventWriter) write(prefix string, data []byte) error {
 	e.buf.Write(data)
 	e.buf.WriteString("\n\n")
 	e.written += int64(e.buf.Len())
+	defer func() {
+		if e.buf.Cap() > keptBuffer {
+			e.buf = bytes.Buffer{}
+		}
+	}()
 	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}

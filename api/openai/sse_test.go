@@ -177,6 +177,17 @@ func TestOneWriteAndOneFlushForEachEvent(t *testing.T) {
 	}
 }
 
+// TestALargeEventIsNotKeptUntilTheStreamEnds: an echoed prompt is one, before an answer that may take hours.
+func TestALargeEventIsNotKeptUntilTheStreamEnds(t *testing.T) {
+	w := NewEventWriter(&countingWriter{header: http.Header{}})
+	for _, n := range []int{keptBuffer / 2, 1 << 20, 10} {
+		send(t, w.Comment(strings.Repeat("x", n)))
+		if kept := w.buf.Cap(); kept > keptBuffer {
+			t.Errorf("%d bytes are kept after an event of %d", kept, n)
+		}
+	}
+}
+
 func TestReaderReadsWhatTheWriterWrites(t *testing.T) {
 	for _, name := range []string{"chat_stream.sse", "failed_stream.sse"} {
 		raw, err := os.ReadFile(filepath.Join("testdata", name))
