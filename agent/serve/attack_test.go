@@ -456,6 +456,7 @@ func TestAttackLogprobsOfLongAnswers(t *testing.T) {
 		"streamed chat":  {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":20,"stream":true`, event: answered},
 		"echo":           {path: "/v1/completions", body: `"prompt":"hi","echo":true,"logprobs":5`, event: prompt, refused: true},
 		"streamed echo":  {path: "/v1/completions", body: `"prompt":"hi","echo":true,"logprobs":5,"stream":true`, event: prompt, refused: true},
+		"echoed text":    {path: "/v1/completions", body: `"prompt":"hi","echo":true,"stream":true`, event: servetest.Prompt(strings.Repeat("\x01", 15_000)), refused: true},
 		"response":       {path: "/v1/responses", body: `"input":"hi","include":["message.output_text.logprobs"],"top_logprobs":20`, event: answered, refused: true},
 		"long texts":     {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}]`, event: servetest.Text(strings.Repeat("abcd", 30000)), refused: true},
 		"not so long":    {path: "/v1/chat/completions", body: `"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":20`, event: answered, times: 2},

@@ -114,12 +114,12 @@ func tooMany(cause error) *openai.Error {
 		Message: "Answers that clients have not read use all of the memory for them. Read answers sooner, ask for fewer at once, or try again later."}
 }
 
-// add counts more text, items that it is in, and the log-probabilities of its tokens, which are
-// many times as large. Its error refuses the answer.
-func (k *kept) add(text, items int, tokens []*wire.TokenLogprobs) error {
+// add counts more bytes, and the log-probabilities of tokens, which are many times as large. Its
+// error refuses the answer.
+func (k *kept) add(bytes int64, tokens []*wire.TokenLogprobs) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.bytes += textCopies*int64(text) + callBytes*int64(items) + logprobsBytes(tokens)
+	k.bytes += bytes + logprobsBytes(tokens)
 	if k.bytes-k.counted < logprobStep {
 		return nil
 	}
@@ -180,7 +180,8 @@ func (k *kept) writing(d *wire.Delta) (written func(), err error) {
 // count counts what of an event stays in memory: an echoed prompt, and the rest if the whole
 // answer is sent, or stored, at its end.
 func (a answer) count(d *wire.Delta, whole bool) error {
-	if err := a.kept.add(len(d.GetPrompt().GetText()), 0, d.GetPrompt().GetLogprobs()); err != nil {
+	echo := eventCopies * int64(len(d.GetPrompt().GetText())) // all of it is in one event
+	if err := a.kept.add(echo, d.GetPrompt().GetLogprobs()); err != nil {
 		return err
 	}
 	f, stored := a.form.(*responseForm)
@@ -196,5 +197,5 @@ func (a answer) count(d *wire.Delta, whole bool) error {
 	if stored {
 		items += f.turns(d)
 	}
-	return a.kept.add(texts(d), items, d.GetLogprobs())
+	return a.kept.add(textCopies*int64(texts(d))+callBytes*int64(items), d.GetLogprobs())
 }
