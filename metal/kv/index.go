@@ -22,7 +22,7 @@ type block struct {
 func (b *block) size() int64 { return pages.Held(int64(len(b.mapping))) }
 
 // turnovers: a tenant is idle, and its share is not protected, once this many
-// times the whole budget was stored since its last use.
+// times the largest budget was stored since its last use: requests may leave little of it for a while.
 const turnovers = 4
 
 // tenancy is the part of a tenant in a Memory.
@@ -40,6 +40,8 @@ type index struct {
 	// tenants with blocks. came is the number of bytes ever stored.
 	tenants map[Tenant]*tenancy
 	came    int64
+	// largest budget that there was.
+	largest int64
 	// counted is the number of bytes that are pinned or being read.
 	counted int64
 	evicted int64 // blocks, by victim
@@ -81,7 +83,7 @@ func (x *index) takeOut(b *block) {
 	}
 }
 
-func (x *index) idle(t *tenancy, budget int64) bool { return x.came-t.last > turnovers*budget }
+func (x *index) idle(t *tenancy) bool { return x.came-t.last > turnovers*x.largest }
 
 // victim takes out a block to evict: the least recently used one
 // of an idle tenant, else of the tenant with the most bytes. Blocks being read
@@ -104,9 +106,9 @@ func (x *index) victimFor(tenant Tenant, size, budget int64) *block {
 	b := x.oldest(false, budget)
 	if b != nil {
 		t := x.tenants[b.key.Tenant()]
-		if b.key.Tenant() != tenant && t.bytes < own.bytes && !x.idle(t, budget) {
+		if b.key.Tenant() != tenant && t.bytes < own.bytes && !x.idle(t) {
 			b = nil
-		} else if x.idle(t, budget) || t.bytes > x.equal(tenant, budget) {
+		} else if x.idle(t) || t.bytes > x.equal(tenant, budget) {
 			return x.evict(b)
 		}
 	}
@@ -127,7 +129,7 @@ func (x *index) victimAhead(budget int64) *block {
 	}
 	of := x.tenants[b.key.Tenant()]
 	for _, t := range x.tenants {
-		if t.bytes > of.bytes && !x.idle(of, budget) {
+		if t.bytes > of.bytes && !x.idle(of) {
 			return nil
 		}
 	}
@@ -179,7 +181,7 @@ func (x *index) oldest(counted bool, budget int64) (found *block) {
 			continue
 		}
 		t := x.tenants[b.key.Tenant()]
-		if idle := x.idle(t, budget); found == nil || idle || t.bytes > of.bytes {
+		if idle := x.idle(t); found == nil || idle || t.bytes > of.bytes {
 			found, of = b, t
 			if idle || len(x.tenants) == 1 {
 				break

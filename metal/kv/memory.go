@@ -56,6 +56,7 @@ type Memory struct {
 // NewMemory returns an empty tier with a budget in bytes. lower may be nil.
 func NewMemory(budget int64, lower Tier) *Memory {
 	m := &Memory{budget: max(0, budget), index: newIndex(), fetches: map[Key]*fetch{}}
+	m.index.largest = m.budget
 	if lower != nil {
 		m.lower = &lowerTier{Tier: lower, mu: &m.mu, dirtied: make(chan struct{}, 1)}
 	}
@@ -210,6 +211,7 @@ func (m *Memory) Read(ctx context.Context, key Key, dst []byte) error {
 func (m *Memory) Resize(budget int64) int64 {
 	m.mu.Lock()
 	m.budget = max(0, budget)
+	m.index.largest = max(m.index.largest, m.budget)
 	m.mu.Unlock()
 	return m.shrink()
 }

@@ -80,6 +80,18 @@ func TestAnIdleTenantHasNoShareOfTheMemory(t *testing.T) {
 	}
 }
 
+// Requests that take most of the budget for a while make no tenant idle.
+func TestATenantIsNotIdleWhileTheBudgetIsSmall(t *testing.T) {
+	x := tenants{t: t, m: kv.NewMemory(20*page, nil)}
+	defer x.m.Close(t.Context())
+	x.put("quiet", 0, 2)
+	x.m.Resize(6 * page)
+	x.put("busy", 0, 40) // more than four times what is left
+	if quiet := x.kept("quiet", 0, 2); quiet != 2 {
+		t.Errorf("%d of 2 blocks of a tenant are left after another stored twice the memory", quiet)
+	}
+}
+
 // pin pins blocks of a tenant, as requests do that wait.
 func (x tenants) pin(tenant string, from, to int) (all []kv.Pinned) {
 	x.t.Helper()
