@@ -4,6 +4,8 @@
 // it: what may no longer be listed there counts as empty, and is listed again until the namespace is
 // back. A refusal in a namespace that is in use remains an error, as its models may still run.
 //
+// It also bounds the memory of lists, for API servers that do not stream them: lists come in pages.
+//
 // Start reading at NewCache.
 package watched
 
@@ -42,19 +44,20 @@ func NewCache(config *rest.Config, o cache.Options, watched ...string) (cache.Ca
 	if named.Transport == nil {
 		named.Transport = http.DefaultTransport
 	}
-	named.Transport = naming{named.Transport}
+	named.Transport = transport{named.Transport}
 	o.HTTPClient = &named
+	turn := make(chan struct{}, 1)
 	o.NewInformer = func(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
 		all := toolscache.ToListerWatcherWithContext(from)
-		l := &lister{all: all, namespaces: client.Namespaces(), watched: watched, kind: fmt.Sprintf("%T", object)}
-		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{ListWithContextFunc: l.list, WatchFuncWithContext: all.WatchWithContext}, object, resync, by)
+		l := &lister{pages: pages{all: all, turn: turn}, namespaces: client.Namespaces(), watched: watched, kind: fmt.Sprintf("%T", object)}
+		return &informer{toolscache.NewSharedIndexInformer(&toolscache.ListWatch{ListWithContextFunc: l.list, WatchFuncWithContext: all.WatchWithContext}, object, resync, by), l}
 	}
 	return cache.New(config, o)
 }
 
 // lister lists the objects of one kind in one namespace, or in all.
 type lister struct {
-	all        toolscache.ListerWatcherWithContext
+	pages
 	namespaces core.NamespaceInterface
 	watched    []string
 	kind       string
@@ -65,7 +68,7 @@ type lister struct {
 // informer lists again after its backoff, of at most a minute.
 func (l *lister) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	var namespace string
-	out, err := l.all.ListWithContext(context.WithValue(ctx, namespaceKey{}, &namespace), o)
+	out, err := l.pages.list(context.WithValue(ctx, namespaceKey{}, &namespace), o)
 	skipped := apierrors.IsForbidden(err) && slices.Contains(l.watched, namespace) && l.gone(ctx, namespace)
 	if log := klog.FromContext(ctx).WithValues("namespace", namespace, "kind", l.kind); skipped != l.skipped {
 		if skipped {
@@ -88,13 +91,19 @@ func (l *lister) gone(ctx context.Context, name string) bool {
 
 type namespaceKey struct{}
 
-// naming notes the namespace of a request in its context: an informer does not name its own.
-type naming struct{ http.RoundTripper }
+// transport notes the namespace of a list in its context, as an informer does not name its own, and
+// bounds the answer.
+type transport struct{ http.RoundTripper }
 
-func (n naming) RoundTrip(r *http.Request) (*http.Response, error) {
-	if into, ok := r.Context().Value(namespaceKey{}).(*string); ok {
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	into, ok := r.Context().Value(namespaceKey{}).(*string)
+	if ok {
 		_, rest, _ := strings.Cut(r.URL.Path, "/namespaces/")
 		*into, _, _ = strings.Cut(rest, "/")
 	}
-	return n.RoundTripper.RoundTrip(r)
+	out, err := t.RoundTripper.RoundTrip(r)
+	if ok && err == nil && out.Body != nil {
+		out.Body = &page{ReadCloser: out.Body, left: maxPage}
+	}
+	return out, err
 }
