@@ -327,7 +327,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"macnode deletion", 2, &macnode.Deletion{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode alarms", 1, &macnode.Alerts{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
-		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
+		{"hub tokens of Macs", 2, hubtoken.New(mgr.GetClient(), secrets, c.Namespace)},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
 		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
 		{"enrolments", 1, &identity.Enrolments{Client: mgr.GetClient(), Issuer: issuer}},

@@ -53,7 +53,7 @@ func TestAReplicaOfAnEarlierSourceKeepsItsCredential(t *testing.T) {
 			}
 			c := fake.NewClientBuilder().WithScheme(s).WithObjects(d, replica, assigned, mine, theirs).
 				WithIndex(d, fleet.IndexTokenRef, func(o client.Object) []string { return []string{fleet.TokenRef(o.(*v1alpha1.ModelDeployment))} }).Build()
-			r := &Reconciler{Client: c, Secrets: &hubsecret.Reader{Live: c, Clock: clocktesting.NewFakePassiveClock(metav1.Now().Time)}, Namespace: "metalfleet-system"}
+			r := New(c, &hubsecret.Reader{Live: c, Clock: clocktesting.NewFakePassiveClock(metav1.Now().Time)}, "metalfleet-system")
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "m1"}}); err != nil {
 				t.Fatal(err)
 			}

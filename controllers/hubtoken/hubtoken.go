@@ -36,6 +36,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 )
 
 // A user's Secret is read by the name in a deployment of its namespace,
@@ -50,6 +51,22 @@ type Reconciler struct {
 	Secrets *hubsecret.Reader
 	// Namespace of the Macs' Secrets.
 	Namespace string
+
+	// written are the writes that each namespace causes, and their bytes.
+	written notice.Limits
+}
+
+// The Secret of a Mac is written whole. A namespace may cause burst writes at once, as when it replaces
+// a credential that many Macs have, then one each interval. Each writeBytes of its credentials count as one more.
+const (
+	burst      = 1024
+	interval   = 500 * time.Millisecond
+	writeBytes = 16 << 10
+)
+
+// New returns a reconciler.
+func New(c client.Client, secrets *hubsecret.Reader, namespace string) *Reconciler {
+	return &Reconciler{Client: c, Secrets: secrets, Namespace: namespace, written: notice.Limits{Burst: burst, Every: interval}}
 }
 
 // SetupWithManager starts the reconciler with its watches: Macs whose entries name other
@@ -88,6 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err) // the watch reports it once it exists
 	}
 	w, failure := r.wanted(ctx, &assigned, secret.Data)
+	r.pace(w, secret.Data)
 	if change(&secret, w) {
 		if err := r.Client.Update(ctx, &secret, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return reconcile.Result{}, errors.Join(failure, fmt.Errorf("write hub tokens of Mac %s: %w", req.Name, err))
@@ -105,7 +123,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 type wants struct {
 	refs   []string
 	tokens map[string][]byte
-	// unknown references stay as they are: their Secrets cannot be read at the moment.
+	of     map[string]string // the namespaces of tokens
+	// unknown references stay as they are: their Secrets cannot be read, or copied, at the moment.
 	unknown map[string]bool
 	// again is when to look at the first of their Secrets again; 0 if no deployment names one.
 	again time.Duration
@@ -115,7 +134,7 @@ type wants struct {
 // and only in its own namespace. If not all can be read now, those that the Mac lacks are first, and
 // the order of the others differs from pass to pass.
 func (r *Reconciler) wanted(ctx context.Context, assigned *v1alpha1.MacAssignment, has map[string][]byte) (wants, error) {
-	w := wants{refs: fleet.TokenRefs(assigned), tokens: map[string][]byte{}, unknown: map[string]bool{}}
+	w := wants{refs: fleet.TokenRefs(assigned), tokens: map[string][]byte{}, of: map[string]string{}, unknown: map[string]bool{}}
 	rand.Shuffle(len(w.refs), func(i, j int) { w.refs[i], w.refs[j] = w.refs[j], w.refs[i] })
 	lacks := func(ref string) bool { return has[v1alpha1.HubTokenKeyPrefix+ref] == nil }
 	slices.SortStableFunc(w.refs, func(a, b string) int {
@@ -147,12 +166,36 @@ func (r *Reconciler) wanted(ctx context.Context, assigned *v1alpha1.MacAssignmen
 		case err != nil:
 			failures, w.unknown[ref] = append(failures, err), true
 		case refusal == nil && string(credential.UID) == d.Status.SecretUID: // else the reference will be another
-			w.tokens[ref] = credential.Token
+			w.tokens[ref], w.of[ref] = credential.Token, d.Namespace
 		case refusal != nil && refusal.Reason == v1alpha1.ReasonSecretForbidden:
 			w.unknown[ref] = true
 		}
 	}
 	return w, errors.Join(failures...)
+}
+
+// pace leaves the credentials of namespaces that caused too many writes as they are. What leaves is
+// removed at once: it was written before.
+func (r *Reconciler) pace(w wants, has map[string][]byte) {
+	changed := map[string]int{} // bytes, by namespace
+	differs := func(ref string) bool { return !bytes.Equal(has[v1alpha1.HubTokenKeyPrefix+ref], w.tokens[ref]) }
+	for ref, token := range w.tokens {
+		if differs(ref) {
+			changed[w.of[ref]] += len(token)
+		}
+	}
+	now := r.Secrets.Clock.Now()
+	for namespace, size := range changed {
+		if r.written.AllowN(namespace, now, 1+size/writeBytes) {
+			continue
+		}
+		for ref := range w.tokens {
+			if w.of[ref] == namespace && differs(ref) {
+				delete(w.tokens, ref)
+				w.unknown[ref] = true
+			}
+		}
+	}
 }
 
 // meaning returns a deployment that uses a reference, and the source that it is for: its own, or an

@@ -56,7 +56,7 @@ func TestACredentialThatTheMacLacksIsReadFirst(t *testing.T) {
 				t.Fatal(refusal, err)
 			}
 		}
-		r := &Reconciler{Client: c, Secrets: secrets, Namespace: "metalfleet-system"}
+		r := New(c, secrets, "metalfleet-system")
 		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "m1"}})
 		if err != nil || result.RequeueAfter != hubsecret.AgainGood {
 			t.Errorf("%v, %v", result, err)

@@ -32,7 +32,10 @@ type Limits struct {
 }
 
 // Allow reports whether a Mac may cause another one now.
-func (l *Limits) Allow(mac string, now time.Time) bool {
+func (l *Limits) Allow(mac string, now time.Time) bool { return l.AllowN(mac, now, 1) }
+
+// AllowN reports whether a Mac may cause n now.
+func (l *Limits) AllowN(mac string, now time.Time, n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limit, known := l.of[mac]
@@ -41,7 +44,7 @@ func (l *Limits) Allow(mac string, now time.Time) bool {
 		limit = rate.NewLimiter(rate.Every(cmp.Or(l.Every, interval)), cmp.Or(l.Burst, burst))
 		l.of[mac] = limit
 	}
-	return limit.AllowN(now, 1)
+	return limit.AllowN(now, n)
 }
 
 // Within returns the notices that a Mac may cause now.
