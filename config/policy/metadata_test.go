@@ -79,3 +79,43 @@ func TestNoGenerateNameIsLong(t *testing.T) {
 		{name: "a person on call, of a replica", who: oncall, object: replica, patch: generate(1), refused: "needs the verb update on modelreplicas"},
 	})
 }
+
+// TestManagedFieldsOfADeploymentAreSmall: the API server stores what a client sends there, and writes all of it with
+// each status. A write of the operator to a tenant's object would take seconds, for which its lists of all wait.
+func TestManagedFieldsOfADeploymentAreSmall(t *testing.T) {
+	const version, refused = "metalfleet.dev/v1alpha1", "managedFields may take 128 KiB"
+	made := func(entries string) string { return `{"metadata":{"managedFields":[` + entries + `]}}` }
+	annotations := func(n int, value string) string {
+		return `{"f:metadata":{"f:annotations":` + many(n, value) + `}}`
+	}
+	w := newWorld(t)
+	mine, huge := deployment("fields", "hf://org/model", ", servedNames: [tenant/fields]"), deployment("many", "hf://org/model", ", servedNames: [tenant/many]")
+	w.stores(huge, made(owned("a", version, annotations(8000, "{}"))))
+	o := object(t, full())
+	for _, made := range []*unstructured.Unstructured{object(t, mine), o} {
+		if err := w.as(mallory).Create(t.Context(), made); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := w.as(root).Patch(context.Background(), made, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+				t.Error(err)
+			}
+			if err := w.as(root).Delete(context.Background(), made); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	retry := `{"spec":{"rollout":{"retryGeneration":1}}}`
+	w.play([]attempt{
+		{name: "made up", who: mallory, object: mine, patch: made(owned("a", version, annotations(2000, "{}"))), refused: refused},
+		{name: "made up, and nested", who: mallory, object: mine, patch: made(owned("a", version, annotations(10, `{"f:a":{"f:b":{"f:c":{"f:d":{}}}}}`))), refused: refused},
+		{name: "very many", who: mallory, object: mine, patch: made(owned("a", version, annotations(19000, "{}"))), refused: "managedFields"},
+		{name: "created with them", who: mallory, object: strings.Replace(deployment("made", "hf://org/model", ", servedNames: [tenant/made]"), "namespace: tenant", "namespace: tenant, managedFields: ["+owned("a", version, annotations(2000, "{}"))+"]", 1), refused: refused},
+		{name: "more in a huge one", who: mallory, object: huge, patch: made(owned("b", version, annotations(2000, "{}"))), refused: refused},
+		{name: "an edit", who: mallory, object: mine, patch: retry},
+		{name: "an edit at all bounds", who: mallory, object: full(), patch: retry},
+		{name: "an edit of a huge one", who: mallory, object: huge, patch: retry},
+		{name: "the operator adds a finalizer to a huge one", who: operator, object: huge, patch: `{"metadata":{"finalizers":["metalfleet.dev/a"]}}`},
+		{name: "an administrator drops them", who: root, object: huge, patch: `{"metadata":{"managedFields":[{}]}}`},
+	})
+}
