@@ -37,6 +37,9 @@ func (w *Owner) end(a *account) {
 		_, err = blocks.Fence(w.removing(), w.dir(a.namespace), a.namespace, a.epoch)
 	}
 	if err == nil {
+		err = w.fenceOthers(a.namespace)
+	}
+	if err == nil {
 		w.sweep(w.dir(a.namespace))
 	}
 	if err == nil && !w.hurried.left() {
@@ -53,6 +56,18 @@ func (w *Owner) end(a *account) {
 		return
 	}
 	w.books.close(a)
+}
+
+// fenceOthers removes what lies next to the epochs of the engines that use a namespace.
+func (w *Owner) fenceOthers(n blocks.Namespace) error {
+	var keep []string
+	for a := range w.books.accounts {
+		if a.namespace == n && !a.ending {
+			keep = append(keep, a.epoch)
+		}
+	}
+	_, err := blocks.FenceAll(w.removing(), w.dir(n), n, keep...)
+	return err
 }
 
 // sweep removes what engines left in the folder of their model next to its namespaces: it would
@@ -166,10 +181,7 @@ func (w *Owner) clearNow(n blocks.Namespace) (freed int64, err error) {
 		return 0, err
 	}
 	folder := blocks.Folder(w.dir(n), n)
-	freed, err = blocks.FenceAll(w.removing(), w.dir(n), n)
-	if err != nil {
-		return freed, err
-	}
+	freed, err = blocks.FenceAll(w.removing(), w.dir(n), n) // which keeps nothing else
 	leased := false
 	for a := range w.books.accounts {
 		leased = leased || a.namespace == n

@@ -19,6 +19,8 @@ const (
 	// maxDepth is the depth of a path in the cache from which on a folder is removed without a look at
 	// what it holds: each name there takes as long as all folders above it.
 	maxDepth = 16
+	// maxBytes is the length of such a path: a disk refuses one that is twice as long.
+	maxBytes = 1 << 10
 )
 
 // errLater is why what an engine left is still there: Tick removes more.
@@ -84,7 +86,8 @@ func (w *Owner) removeTree(path string) (freed int64, err error) {
 // deep reports whether a path in a folder is too deep to look at what is in it.
 func deep(dir, path string) bool {
 	const separator = string(filepath.Separator)
-	return strings.Count(path, separator)-strings.Count(filepath.Clean(dir), separator) > maxDepth
+	dir = filepath.Clean(dir)
+	return len(path)-len(dir) > maxBytes || strings.Count(path, separator)-strings.Count(dir, separator) > maxDepth
 }
 
 // leftovers has Overfull take what an ended engine left as known: its next one is not to blame.

@@ -58,6 +58,7 @@ func (w *Owner) Overfull() (folders []string) {
 		case w.weigh(folder, w.promised(folder)) < 0:
 			folders = append(folders, folder)
 			w.clearAway(folder)
+			w.clearAll(folder)
 			w.weighed = math.MaxInt64 // look again next time
 		}
 	}
@@ -136,24 +137,32 @@ func hollow(i disk.Info) bool {
 func (w *Owner) clearAway(folder string) {
 	w.opt.Log.Info("The folder of a model in the cache takes more than its engines were granted", "folder", folder)
 	w.sweep(folder)
-	leased := map[blocks.Namespace]bool{}
-	for a := range w.books.accounts {
-		leased[a.namespace] = true
-	}
 	for n := range w.origins {
 		if w.dir(n) != folder {
 			continue
 		}
-		var err error
-		if !leased[n] { // the end of a lease ends its epoch
-			_, err = blocks.FenceAll(w.removing(), folder, n)
-		}
+		err := w.fenceOthers(n)
 		if w.hurried.left() {
 			return
 		}
 		if err = errors.Join(err, w.rescan(n, 0, w.books.chargedIn(n))); w.hurried.left() {
 			return
 		} else if err != nil {
+			w.problem("Failed to clean up what an engine left in the cache", err)
+		}
+	}
+}
+
+// clearAll removes all blocks of a model whose folder still takes too much: its next engines are not to blame.
+func (w *Owner) clearAll(folder string) {
+	if w.hurried.left() || w.weigh(folder, w.promised(folder)) >= 0 {
+		return
+	}
+	for n := range w.origins {
+		if w.dir(n) != folder {
+			continue
+		}
+		if _, err := w.clear(n); err != nil {
 			w.problem("Failed to clean up what an engine left in the cache", err)
 		}
 	}

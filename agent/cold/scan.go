@@ -1,9 +1,8 @@
 package cold
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"math"
@@ -13,13 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
-
-// maxOriginBytes bounds the file with the origin of a namespace.
-const maxOriginBytes = 1 << 16
 
 // found is a file of the folder. path is set for files that are no blocks of
 // ours.
@@ -76,7 +71,7 @@ func (w *Owner) scan() error {
 		case i.Name == Marker:
 		case i.Mode.IsDir() && blocks.IsModelFolder(i.Name):
 			files, err := w.scanModel(at)
-			if byItsEngine(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.EISDIR) { // which closes the cache of no other model
+			if byItsEngine(err) { // which closes the cache of no other model
 				w.problem("Cannot read the folder of a model in the cache", err)
 			} else if err != nil {
 				return err
@@ -127,7 +122,9 @@ func (w *Owner) fit(all []found) []found {
 
 // byItsEngine reports whether an engine can cause an error in the folder of its model.
 func byItsEngine(err error) bool {
-	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)
+	return slices.ContainsFunc([]error{
+		fs.ErrPermission, fs.ErrNotExist, fs.ErrExist, syscall.ELOOP, syscall.ENOTDIR, syscall.EISDIR, syscall.ENAMETOOLONG,
+	}, func(e error) bool { return errors.Is(err, e) })
 }
 
 func (w *Owner) enter(f found) {
@@ -152,7 +149,8 @@ type namespace struct {
 
 // scanModel ends the epochs in a model's folder and lists its files. Engines may
 // write anything there: a namespace counts only if its origin is of this model.
-func (w *Owner) scanModel(folder string) (all []found, err error) {
+// What it cannot read because of its engine costs no other namespace of that model.
+func (w *Owner) scanModel(folder string) (all []found, problem error) {
 	infos, err := w.opt.FS.ReadDir(folder)
 	if err != nil {
 		return nil, err
@@ -171,20 +169,23 @@ func (w *Owner) scanModel(folder string) (all []found, err error) {
 			all = append(all, w.drop(at, err.Error())...)
 			continue
 		}
-		if _, err = blocks.FenceAll(w.opt.FS, folder, n); err == nil {
-			w.origins[n] = o
+		w.origins[n] = o
+		_, err = blocks.FenceAll(w.opt.FS, folder, n)
+		if err == nil || byItsEngine(err) {
+			problem = cmp.Or(problem, err)
 			kept, err = w.scanOne(kept, n)
 		}
-		if err != nil {
+		if err != nil && !byItsEngine(err) {
 			return append(all, files(kept)...), err
 		}
+		problem = cmp.Or(problem, err)
 		if len(kept) > maxNamespaces {
 			slices.SortStableFunc(kept, func(a, b namespace) int { return a.used.Compare(b.used) })
 			all = append(all, w.dropNamespace(folder, kept[0])...)
 			kept = slices.Delete(kept, 0, 1)
 		}
 	}
-	return append(all, files(kept)...), nil
+	return append(all, files(kept)...), problem
 }
 
 // scanOne adds a namespace.
@@ -236,7 +237,7 @@ func (w *Owner) drop(folder, reason string) []found {
 // scanNamespace lists the files of a namespace, without the folders of epochs.
 func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 	folder := blocks.Folder(w.dir(n), n)
-	infos, err := w.opt.FS.ReadDir(folder)
+	infos, err := w.namesOf(n)
 	if err != nil {
 		return nil, err
 	}
@@ -244,11 +245,27 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 	for _, i := range infos {
 		at := filepath.Join(folder, i.Name)
 		switch {
-		case i.Name == blocks.Temporary && i.Mode.IsDir(), i.Name == blocks.OriginFile && i.Mode.IsRegular():
+		case i.Name == blocks.Temporary && i.Mode.IsDir():
+		case i.Name == blocks.OriginFile && i.Mode.IsRegular():
+			if max(i.Bytes, space(i)) > maxOriginBytes { // its engine wrote it
+				err = cmp.Or(w.opt.FS.Remove(at), w.writeOrigin(w.origins[n]))
+			}
+			if err != nil {
+				return nil, err
+			}
 		case i.Mode.IsDir() && slices.Contains(blocks.Shards(), i.Name):
 			files, err := w.opt.FS.ReadDir(at)
 			if err != nil {
 				return nil, err
+			}
+			if len(files) >= disk.MaxNames { // which keys do only if an engine chooses them; not all were read
+				files, all = nil, append(all, w.drop(at, "too many are in one folder")...)
+				if err := w.opt.FS.MkdirAll(at); err != nil {
+					return nil, err
+				}
+			}
+			if w.hurried.left() {
+				return nil, errLater
 			}
 			for _, f := range files {
 				all = append(all, w.look(n, i.Name, f)...)
@@ -263,6 +280,30 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 		}
 	}
 	return all, nil
+}
+
+// namesOf lists the folder of a namespace. Of one with too many names all but the owner's are removed.
+func (w *Owner) namesOf(n blocks.Namespace) ([]disk.Info, error) {
+	folder := blocks.Folder(w.dir(n), n)
+	infos, err := w.opt.FS.ReadDir(folder)
+	if err != nil || len(infos) < disk.MaxNames {
+		return infos, err
+	}
+	ours := append(blocks.Shards(), blocks.Temporary, blocks.OriginFile)
+	err = blocks.EachName(w.opt.FS, folder, func(i disk.Info) error {
+		if slices.Contains(ours, i.Name) {
+			return nil
+		}
+		if w.hurried.left() {
+			return errLater
+		}
+		_, err := w.removeTree(filepath.Join(folder, i.Name))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w.opt.FS.ReadDir(folder)
 }
 
 // look classifies a file of a shard by its name, and by its header unless it is
@@ -414,59 +455,4 @@ func (w *Owner) fewer(model string) {
 			w.problem("Failed to remove cached blocks of an engine that is no longer used", err)
 		}
 	}
-}
-
-// note writes the origin of a namespace.
-func (w *Owner) note(o kv.Origin) error {
-	n := blocks.NamespaceOf(o)
-	if w.origins[n] == o {
-		return nil
-	}
-	w.fewer(o.Model)
-	b, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	if len(b) > maxOriginBytes {
-		return fmt.Errorf("origin file has %d bytes, want at most %d", len(b), maxOriginBytes)
-	}
-	folder := blocks.Folder(blocks.ModelFolder(w.opt.Dir, o.Model), n)
-	if err := errors.Join(w.clearPlace(filepath.Dir(folder)), w.opt.FS.MkdirAll(folder)); err != nil {
-		return err
-	}
-	f, err := w.opt.FS.Create(filepath.Join(folder, blocks.OriginFile))
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	w.origins[n] = o
-	return nil
-}
-
-// readOrigin reads what note wrote in a model's folder.
-func (w *Owner) readOrigin(folder string, n blocks.Namespace) (kv.Origin, error) {
-	r, err := w.opt.FS.Open(filepath.Join(blocks.Folder(folder, n), blocks.OriginFile))
-	if err != nil {
-		return kv.Origin{}, err
-	}
-	defer r.Close()
-	i, err := r.Stat()
-	if err != nil || !i.Mode.IsRegular() || i.Bytes > maxOriginBytes {
-		return kv.Origin{}, fmt.Errorf("cannot use %s of namespace %s: %w", blocks.OriginFile, n, err)
-	}
-	b := make([]byte, i.Bytes)
-	if m, err := r.ReadAt(b, 0); m < len(b) {
-		return kv.Origin{}, err
-	}
-	var o kv.Origin
-	if err := json.Unmarshal(b, &o); err != nil {
-		return kv.Origin{}, err
-	}
-	if blocks.NamespaceOf(o) != n || blocks.ModelFolder(w.opt.Dir, o.Model) != folder {
-		return kv.Origin{}, fmt.Errorf("%s of namespace %s belongs to another namespace", blocks.OriginFile, n)
-	}
-	return o, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
@@ -35,9 +36,9 @@ func Fence(f disk.FS, dir string, n Namespace, epoch string) (freed int64, err e
 	return freed + bytes, err
 }
 
-// FenceAll ends every epoch of a namespace. What an engine put in place of the folder of
-// epochs is removed.
-func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
+// FenceAll ends every epoch of a namespace but those to keep. What an engine put in place of the
+// folder of epochs is removed.
+func FenceAll(f disk.FS, dir string, n Namespace, keep ...string) (freed int64, err error) {
 	at := filepath.Join(Folder(dir, n), Temporary)
 	if info, err := f.Stat(at); err == nil && !info.Mode.IsDir() {
 		return RemoveTree(f, at)
@@ -45,6 +46,9 @@ func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
 	err = EachName(f, at, func(i disk.Info) error {
 		var bytes int64
 		var failed error
+		if slices.Contains(keep, i.Name) {
+			return nil
+		}
 		if CheckEpoch(i.Name) == nil {
 			bytes, failed = Fence(f, dir, n, i.Name)
 		} else {

@@ -25,8 +25,9 @@ type Contained struct {
 }
 
 // maxRest bounds the path in a folder, in bytes: its parts are opened one by one, without the
-// bound of the system, and of folders in folders each would cost as much as all above it.
-const maxRest = 1024
+// bound of the system, and of folders in folders each would cost as much as all above it. Trees
+// whose top is half as long are removed.
+const maxRest = 2048
 
 // in opens the folder of Dir that a path is in, and returns the rest of the path. The root is
 // nil for a path that is in none of them. The caller closes it.

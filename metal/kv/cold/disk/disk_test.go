@@ -38,7 +38,7 @@ func TestContainedFilesHaveNoLongPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	deep := filepath.Join("model", strings.Repeat("d/", 600))
+	deep := filepath.Join("model", strings.Repeat("d/", 1200))
 	if err := root.MkdirAll(deep, 0o700); err != nil {
 		t.Fatal(err)
 	}
