@@ -25,8 +25,16 @@ func (lc *lifecycle) adopt(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lc.Timing.Adopt)
 	defer cancel()
 	records := lc.Journal.Snapshot().Engines
+	records = append(records, lc.strays(records)...)
+	var known []engineFiles
+	for _, r := range records {
+		known = append(known, lc.files.named(strings.TrimSuffix(filepath.Base(r.Socket), ".sock")))
+	}
+	if err := lc.files.keepOnly(known); err != nil {
+		lc.Log.Error(err, "Failed to remove what engines left in the folder of their sockets")
+	}
 	var wg sync.WaitGroup
-	for _, r := range append(records, lc.strays(records)...) {
+	for _, r := range records {
 		wg.Go(func() { lc.adoptOne(ctx, r) })
 	}
 	wg.Wait()

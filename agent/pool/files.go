@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -119,8 +120,33 @@ func (f files) arguments(e engineFiles) []string {
 // remove deletes socket and configuration; the log stays for a person to read,
 // until sweepLogs.
 func (f engineFiles) remove() {
-	_ = os.Remove(f.socket)
+	_ = removeAny(f.socket)
 	_ = os.Remove(f.config)
+}
+
+// removeAny removes what an engine may have put in place of its socket: also a folder that is not empty, or what must
+// not be removed by its flags.
+func removeAny(path string) error {
+	err := os.Remove(path)
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSymlink == 0 {
+		clearFlags(path)
+	}
+	return os.RemoveAll(path)
+}
+
+// keepOnly removes all from the folder of sockets that is not of these engines.
+func (f files) keepOnly(engines []engineFiles) (err error) {
+	names, err := os.ReadDir(f.run)
+	for _, name := range names {
+		at := filepath.Join(f.run, name.Name())
+		if !slices.ContainsFunc(engines, func(e engineFiles) bool { return at == e.socket || at == e.config }) {
+			err = errors.Join(err, removeAny(at))
+		}
+	}
+	return err
 }
 
 // logBytes is what a log takes of the disk: its size, or the space that was allocated for it in

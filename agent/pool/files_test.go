@@ -1,10 +1,12 @@
 package pool
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -45,6 +47,48 @@ func TestTheFolderOfSocketsOfAnotherIsRefused(t *testing.T) {
 		}
 		if err != nil && !(strings.Contains(err.Error(), at) && strings.Contains(err.Error(), "--state")) {
 			t.Errorf("%s: %v, want the folder and the next step", name, err)
+		}
+	}
+}
+
+// TestWhatAnEngineLeftAtItsSocketIsRemoved, at its end and when an agent starts. Nothing bounds it.
+func TestWhatAnEngineLeftAtItsSocketIsRemoved(t *testing.T) {
+	r, _, s := served(t)
+	sockets, err := filepath.Glob(filepath.Join(r.dir, "run", "*.sock"))
+	if err != nil || len(sockets) != 1 {
+		t.Fatal(sockets, err)
+	}
+	left := []string{sockets[0], filepath.Join(r.dir, "run", "an-1.sock"), filepath.Join(r.dir, "run", "other")}
+	for _, at := range left {
+		if err := errors.Join(os.RemoveAll(at), os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "own"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.boot()
+	eventually(t, func() string {
+		for _, at := range left {
+			if _, err := os.Lstat(at); err == nil {
+				return at + " is still there"
+			}
+		}
+		return ""
+	})
+}
+
+// TestASocketOfALivingEngineStays when another agent starts.
+func TestASocketOfALivingEngineStays(t *testing.T) {
+	r, _, _ := served(t)
+	before, err := filepath.Glob(filepath.Join(r.dir, "run", "*"))
+	if err != nil || len(before) != 2 {
+		t.Fatal(before, err)
+	}
+	r.boot()
+	for _, at := range before {
+		if _, err := os.Lstat(at); err != nil {
+			t.Error(err)
 		}
 	}
 }

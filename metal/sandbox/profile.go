@@ -55,6 +55,9 @@ func profile(r Rules, program string) string {
 		line("(deny file-write-create file-write-unlink", "(literal", quoted(path)+"))")
 	}
 	line("(allow file-read* file-write*", "(literal", quoted(r.Socket)+"))")
+	// Nothing bounds a file there, or a folder that is moved there, and it would outlive the engine.
+	line("(deny file-write-create (require-all", "(literal", quoted(r.Socket)+")", "(require-any (vnode-type REGULAR-FILE) (vnode-type DIRECTORY))))")
+	line("(deny file-write-flags file-write-acl", "(literal", quoted(r.Socket)+"))")
 	// Darwin's compiler of Metal kernels keeps its output in this folder.
 	line(`(allow file-read* file-write* (regex #"^/private/var/folders/[^/]+/[^/]+/C/"))`)
 	// Others, which are not confined, could follow one.

@@ -30,6 +30,11 @@ func TestProfileAllowsOnlyTheEnginesOwnPaths(t *testing.T) {
 		{`(allow file-read* file-write* (subpath "/fast/cache/model-a"))`, `(deny file-write-create file-write-unlink (literal "/fast/cache/model-a"))`},
 		{`(allow file-read* file-write* (subpath "/fast/cache/model-a"))`, "(deny file-write-create (vnode-type SYMLINK))"},
 		{`(allow file-read* file-write* (literal "/state/run/e.sock"))`, "(deny file-write-create (vnode-type SYMLINK))"},
+		{
+			`(allow file-read* file-write* (literal "/state/run/e.sock"))`,
+			`(deny file-write-create (require-all (literal "/state/run/e.sock") (require-any (vnode-type REGULAR-FILE) (vnode-type DIRECTORY))))`,
+		},
+		{`(allow file-read* file-write* (literal "/state/run/e.sock"))`, `(deny file-write-flags file-write-acl (literal "/state/run/e.sock"))`},
 		{"(deny file-write*)", `(allow file-read* file-write* (subpath "/fast/cache/model-a"))`},
 		{`(deny file-read* (subpath "/models"))`, `(allow file-read* (subpath "/models/a \"quoted\" name.gguf"))`},
 		{`(deny file-read* (subpath "/usr/local"))`, `(allow file-read* (subpath "/usr/local/metalfleet/current"))`},
