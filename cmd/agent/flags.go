@@ -286,11 +286,14 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	if c.Links, err = agent.Connect(cluster); err != nil {
 		return c, err
 	}
-	if c.Listener, err = intake.Listen(f.listen); err != nil {
+	busy := func(err error) { // the agent guards its engines meanwhile
+		log.Error(err, "Another program has a port of this agent: it cannot be reached there until the port is free")
+	}
+	if c.Listener, err = intake.Await(f.listen, busy); err != nil {
 		return c, fmt.Errorf("--listen: %w", err)
 	}
 	if f.metrics != "" {
-		if c.Metrics, err = intake.Listen(f.metrics); err != nil {
+		if c.Metrics, err = intake.Await(f.metrics, busy); err != nil {
 			return c, fmt.Errorf("--metrics: %w", err)
 		}
 	}
