@@ -16,8 +16,13 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// choicePatience is how long a choice is retried while the engine's queue is full.
-const choicePatience = time.Minute
+// choicePatience is how long a choice is retried while the engine's queue is full, and choicePause the
+// least pause before that, doubled each time up to mostChoicePause: an engine names any.
+const (
+	choicePatience  = time.Minute
+	choicePause     = 100 * time.Millisecond
+	mostChoicePause = 2 * time.Second
+)
 
 // several is a form that can return more than one choice.
 type several interface {
@@ -223,13 +228,14 @@ func (c *choices) admit(ctx context.Context, i int) (*admission.Admitted, error)
 	defer c.asking.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, choicePatience)
 	defer cancel()
-	for {
+	for pause := choicePause; ; pause = min(2*pause, mostChoicePause) {
 		admitted, err := c.ask(i)
 		r := wire.RefusalOf(err)
 		if err == nil || r.GetCode() != wire.Code_CODE_QUEUE_FULL {
 			return admitted, err
 		}
-		again := time.NewTimer(max(time.Millisecond, time.Duration(r.GetRetryAfterMilliseconds())*time.Millisecond))
+		named := min(r.GetRetryAfterMilliseconds(), choicePatience.Milliseconds())
+		again := time.NewTimer(max(pause, time.Duration(named)*time.Millisecond))
 		select {
 		case <-again.C:
 		case <-ctx.Done():
