@@ -47,7 +47,11 @@ type engine struct {
 	statusAt  time.Time // time of the status
 	footprint int64     // last measured; 0: never
 	measured  time.Time
-	loadBegan time.Time
+	// unmeasured is for how long it could not be measured while another engine could, less the
+	// time that it could, up to watched.
+	unmeasured time.Duration
+	watched    time.Time
+	loadBegan  time.Time
 	// progress is the most that was seen of the load, and progressAt since when.
 	progress   loadMark
 	progressAt time.Time

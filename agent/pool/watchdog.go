@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -19,7 +20,13 @@ const (
 	reasonLoopStalled = "LoopStalled"
 	// reasonEngineDeaf: a loaded engine took no limits for Timing.Iteration.
 	reasonEngineDeaf = "EngineDeaf"
+	// reasonEngineUnmeasurable: the memory of an engine could not be read for unmeasurable, that of another could.
+	reasonEngineUnmeasurable = "EngineUnmeasurable"
 )
+
+// unmeasurable is how long an engine may not be measured while another one is. Until then the guard acts on what it
+// has reserved, if on any engine: see memory.UnmeasuredTime.
+const unmeasurable = 4 * memory.UnmeasuredTime
 
 // reasonLogOverrun: an engine wrote more to its log than any does.
 const reasonLogOverrun = "LogOverrun"
@@ -63,6 +70,7 @@ func (lc *lifecycle) watchdogs(r memory.Reading) {
 		why journal.Refusal
 	}
 	var all []hung
+	another := slices.ContainsFunc(r.Engines, func(er memory.EngineReading) bool { return er.FootprintKnown && !er.Stopping && !er.Loading })
 	lc.read(func() {
 		for _, er := range r.Engines {
 			e := lc.entries[er.Key]
@@ -73,6 +81,7 @@ func (lc *lifecycle) watchdogs(r memory.Reading) {
 			if e.engine.state != Ready {
 				as = v1alpha1.ReclaimLoadFailed
 			}
+			e.engine.noteMeasured(er.FootprintKnown, another, r.Now)
 			if why := lc.hangs(e.engine, er, r.Now); why != nil {
 				all = append(all, hung{e, e.engine, as, *why})
 			}
@@ -83,6 +92,22 @@ func (lc *lifecycle) watchdogs(r memory.Reading) {
 	}
 }
 
+// noteMeasured counts the time in which an engine could not be measured while another could. The caller
+// holds registry.mu.
+func (g *engine) noteMeasured(known, another bool, now time.Time) {
+	passed := now.Sub(g.watched)
+	if g.watched.IsZero() {
+		passed = 0
+	}
+	g.watched = now
+	switch {
+	case known:
+		g.unmeasured = max(0, g.unmeasured-passed)
+	case another:
+		g.unmeasured += passed
+	}
+}
+
 // hangs returns why an engine lives and does nothing; nil if it does something, or has
 // nothing to do. The caller holds registry.mu.
 func (lc *lifecycle) hangs(g *engine, r memory.EngineReading, now time.Time) *journal.Refusal {
@@ -90,6 +115,8 @@ func (lc *lifecycle) hangs(g *engine, r memory.EngineReading, now time.Time) *jo
 		return &journal.Refusal{Reason: reason, Message: fmt.Sprintf("the %s for %v although the process is alive", what, limit)}
 	}
 	switch t := lc.Timing; {
+	case g.unmeasured >= unmeasurable:
+		return because(reasonEngineUnmeasurable, "memory of the engine could not be measured", unmeasurable)
 	case g.state != Ready && g.stalled(r, now) > t.LoadStall:
 		return because(reasonLoadStalled, "load made no progress", t.LoadStall)
 	case g.state != Ready:

@@ -163,3 +163,34 @@ func TestAnEngineWithAnAdapterHasAFolderOfItsOwnInTheCache(t *testing.T) {
 		}
 	})
 }
+
+// TestAnEngineThatCannotBeMeasuredIsEnded while another one can, also if it can now and then; one that cannot for a
+// minute lives on.
+func TestAnEngineThatCannotBeMeasuredIsEnded(t *testing.T) {
+	for name, hidden := range map[string]func(second int) bool{
+		"never measured": func(int) bool { return true },
+		"now and then":   func(second int) bool { return second%30 > 2 },
+		"for a minute":   func(second int) bool { return second < 60 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.follow(s.model("hidden", enginetest.Script{HoldBytes: gib}), s.model("good", enginetest.Script{HoldBytes: gib}))
+				s.after(time.Minute)
+				pid := s.twin.Engine("hidden").PID()
+				for second := range 600 {
+					s.mac.Show(pid)
+					if hidden(second) {
+						s.mac.Hide(pid)
+					}
+					s.after(time.Second)
+				}
+				if name == "for a minute" {
+					s.wantReclaims()
+					return
+				}
+				s.wantReclaims("hidden/" + string(v1alpha1.ReclaimCrashed))
+				s.want("hidden", "Serving True/Serving")
+			})
+		})
+	}
+}

@@ -30,6 +30,13 @@ func (s *Scripted) Hide(pid int) {
 	s.hidden[pid] = true
 }
 
+// Show makes it readable again.
+func (s *Scripted) Show(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.hidden, pid)
+}
+
 // NewScripted begins with that host and no process.
 func NewScripted(h Host) *Scripted {
 	return &Scripted{host: h, processes: map[int]scriptedProcess{}, hidden: map[int]bool{}}
