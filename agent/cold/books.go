@@ -81,6 +81,16 @@ func (b *books) chargedIn(n blocks.Namespace) int64 {
 	return sum
 }
 
+// ending reports whether an engine of a namespace is gone and may still write.
+func (b *books) ending(n blocks.Namespace) bool {
+	for a := range b.accounts {
+		if a.namespace == n && a.ending && a.charge() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // backlog is by how many bytes the limit is exceeded, which happens when it
 // falls: blocks are evicted gradually, and nothing is granted before.
 func (b *books) backlog() int64 { return max(0, b.index.Total()+b.charged()-b.limit()) }
@@ -201,25 +211,25 @@ func (b *books) total() blocks.Counters {
 	return c
 }
 
+// maxCount bounds the sums of counters: an engine that was taken over reports what it likes, with each lease again.
+const maxCount = 1 << 60
+
 // sum adds counters.
 func sum(a, b blocks.Counters) blocks.Counters {
+	add := func(to *int64, n int64) { *to = min(*to+n, maxCount) }
 	for s, n := range b.Dropped {
-		a.Dropped[s] += n
+		add(&a.Dropped[s], n)
 	}
-	a.Accepted += b.Accepted
-	a.Queued += b.Queued
-	a.QueuedBytes += b.QueuedBytes
-	a.Persisted += b.Persisted
-	a.PersistedBytes += b.PersistedBytes
-	a.PayloadBytes += b.PayloadBytes
-	a.Failed += b.Failed
-	a.FullDisk += b.FullDisk
-	a.WrittenBytes += b.WrittenBytes
-	a.CopiedBytes += b.CopiedBytes
-	a.Known += b.Known
-	a.Read += b.Read
-	a.Pending += b.Pending
-	a.Missed += b.Missed
-	a.Damaged += b.Damaged
+	for _, c := range []struct {
+		to *int64
+		n  int64
+	}{
+		{&a.Accepted, b.Accepted}, {&a.Queued, b.Queued}, {&a.QueuedBytes, b.QueuedBytes}, {&a.Persisted, b.Persisted},
+		{&a.PersistedBytes, b.PersistedBytes}, {&a.PayloadBytes, b.PayloadBytes}, {&a.Failed, b.Failed}, {&a.FullDisk, b.FullDisk},
+		{&a.WrittenBytes, b.WrittenBytes}, {&a.CopiedBytes, b.CopiedBytes}, {&a.Known, b.Known}, {&a.Read, b.Read},
+		{&a.Pending, b.Pending}, {&a.Missed, b.Missed}, {&a.Damaged, b.Damaged},
+	} {
+		add(c.to, c.n)
+	}
 	return a
 }

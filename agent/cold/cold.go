@@ -196,6 +196,9 @@ type Lease struct {
 	changed chan struct{}
 }
 
+// errEnding is why an engine has to wait: each lease that has not ended keeps its grant.
+var errEnding = errors.New("the last lease of an engine of this kind is still ending")
+
 // Lease creates an engine's folders and opens an epoch in them; End ends it. most
 // returns how many bytes blocks of its model may use, nil for no limit but the
 // budget; if engines of one model differ, the largest counts.
@@ -203,6 +206,9 @@ func (w *Owner) Lease(o kv.Origin, most func() int64) (*Lease, error) {
 	w.lock()
 	defer w.unlock()
 	defer w.publish()
+	if w.books.ending(blocks.NamespaceOf(o)) {
+		return nil, fmt.Errorf("lease on cache %s: %w", w.opt.Dir, errEnding)
+	}
 	l := &Lease{w: w, account: &account{namespace: blocks.NamespaceOf(o), model: o.Model, most: most}, changed: make(chan struct{}, 1)}
 	if err := w.note(o); err != nil {
 		return nil, fmt.Errorf("lease on cache %s: %w", w.opt.Dir, err)
