@@ -38,6 +38,8 @@ const (
 	// fastest is how many times faster than others a replica may be: one whose requests take less
 	// than that on average may send no answers at all, and attract the more requests.
 	fastest = 4
+	// noise is by how much the times of honest answers differ on a busy machine, however short they are.
+	noise = 10 * time.Millisecond
 	// maxBrief bounds how many of those count at a replica.
 	maxBrief = 1024
 )
@@ -135,7 +137,7 @@ func (q *queue) ended(l *Lease, r *Request, how Outcome) (eject bool) {
 	}
 	took := now.Sub(l.began)
 	at.ended(took, how)
-	if least := q.slots.usualAnswer(l.Model.Endpoints()) / fastest; at.took < least && took < least {
+	if least := q.slots.usualAnswer(l.Model.Endpoints()) / fastest; least >= noise && at.took < least && took < least {
 		q.lingerBrief(at, r, model.tenants[r.Owner], least-took)
 	}
 	return eject
