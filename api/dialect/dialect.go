@@ -132,7 +132,7 @@ func (d *Dialect) ErrorEvent(err error, id string) ([]byte, error) {
 func ParseError(status int, h http.Header, body []byte) *openai.Error {
 	e := openai.ParseError(status, h, body)
 	if e.Code == "" {
-		e.Code = h.Get(HeaderCode)
+		e.Code = openai.Shorten(h.Get(HeaderCode))
 	}
 	return e
 }

@@ -260,7 +260,7 @@ func WriteError(w http.ResponseWriter, err error) error {
 }
 
 // ParseError reads the error from a response with a status other than 2xx. A
-// body in an unknown format does not become part of the message.
+// body in an unknown format does not become part of the message. Texts are cut: the error may be kept while its request waits.
 func ParseError(status int, header http.Header, body []byte) *Error {
 	e := parseErrorBody(body)
 	if e == nil {
@@ -280,12 +280,12 @@ func parseErrorBody(body []byte) *Error {
 		return nil
 	}
 	b := env.Error
-	e := &Error{Message: b.Message, Type: b.Type}
+	e := &Error{Message: shortenTo(maxMessage, b.Message), Type: Shorten(b.Type)}
 	if b.Param != nil {
-		e.Param = *b.Param
+		e.Param = Shorten(*b.Param)
 	}
 	if b.Code != nil {
-		e.Code = *b.Code
+		e.Code = Shorten(*b.Code)
 	}
 	if b.UsedBytes != nil && b.NeededBytes != nil && b.LimitBytes != nil {
 		e.Memory = &Memory{Used: *b.UsedBytes, Needed: *b.NeededBytes, Limit: *b.LimitBytes}

@@ -154,6 +154,15 @@ func TestErrorBodiesAndStatuses(t *testing.T) {
 	}
 }
 
+// TestErrorsOfAMacAreShort: a gateway keeps them while the request waits, and no limit counts them.
+func TestErrorsOfAMacAreShort(t *testing.T) {
+	long := strings.Repeat("\xff", 16<<10) // each byte becomes three
+	e := ParseError(503, http.Header{}, []byte(`{"error":{"message":"`+long+`","type":"`+long+`","param":"`+long+`","code":"`+long+`"}}`))
+	if n := len(e.Message) + len(e.Type) + len(e.Param) + len(e.Code); n < maxMessage || n > 2*maxMessage {
+		t.Errorf("%d bytes of 64 KiB are kept, want about %d", n, maxMessage)
+	}
+}
+
 // countingWriter counts writes and flushes.
 type countingWriter struct {
 	header          http.Header
