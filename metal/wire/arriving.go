@@ -7,11 +7,12 @@ import (
 )
 
 const (
-	// maxArriving bounds the bytes of messages from one engine that have not arrived as a whole: the longest
-	// one, and as much as all answers have that their clients do not read (package engine).
-	maxArriving = MaxMessageBytes + 32<<20
+	// maxArriving bounds the bytes of messages from one engine that have not arrived as a whole: those of
+	// all vectors that it may send at once (package engine), 104 MiB for 4,096 dimensions, or the longest
+	// message and as much as all answers have that their clients do not read.
+	maxArriving = 128 << 20
 	// allArriving is the same for all engines together.
-	allArriving = 2 * maxArriving
+	allArriving = 192 << 20
 )
 
 var errArriving = errors.New("the engine did not end messages that it began")
