@@ -110,7 +110,8 @@ type Request struct {
 	Routed bool
 	// Key is the name of its API key; empty if none is required.
 	Key string
-	// Owner is the tenant of that key, or the address of the client if none is required.
+	// Owner is the tenant of that key. If none is required, it is the address of the client, and another one
+	// for what that has in the background.
 	Owner string
 	// Sequences is how many sequences it runs at once; 0 means one.
 	Sequences int

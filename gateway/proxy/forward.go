@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,7 +153,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 		out.Header.Set(agentapi.HeaderInforms, "true")
 	}
 	if about := scopeOf(ctx); about.tenant == "" {
-		out.Header.Set(agentapi.HeaderClient, strconv.FormatUint(maphash.String(f.clients, about.share), 36))
+		out.Header.Set(agentapi.HeaderClient, strconv.FormatUint(maphash.String(f.clients, cmp.Or(req.Owner, about.share)), 36))
 	}
 	span := tracing.Call(ctx, out.Header, "request to a replica")
 	defer func() { endOfTry(span, lease, failed, err) }()

@@ -130,6 +130,7 @@ func (i *inference) forward(ctx context.Context, c caller, w *reply, r *http.Req
 			return err
 		}
 		defer end()
+		req.Owner += " in the background" // takes turns with what clients of the address wait for
 	}
 	most := allowanceOf(r.URL.Path, read, body.bytes(), req.Candidates)
 	w.allow(most, seenOf(read, body.bytes(), most))

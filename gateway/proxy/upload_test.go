@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/gateway/keys"
 )
 
@@ -18,6 +19,20 @@ func TestClientsWithoutKeysAreDistinguished(t *testing.T) {
 	w.do("POST", chatPath, chatBody, agentapi.HeaderClient, "another")
 	if client := (<-m.seen).Header.Get(agentapi.HeaderClient); client == "" || client == "another" {
 		t.Errorf("the client is %q", client)
+	}
+}
+
+// TestAnswersInTheBackgroundTakeTurns with other requests of their address: their clients may have left.
+func TestAnswersInTheBackgroundTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	m := w.addMac("a", say("{}"))
+	var clients [3]string
+	for i, body := range []string{`{"model":"m","input":"x"}`, backgroundBody, `{"model":"m","input":"x"}`} {
+		w.do("POST", dialect.PathResponses, body)
+		clients[i] = (<-m.seen).Header.Get(agentapi.HeaderClient)
+	}
+	if clients[0] == "" || clients[1] == "" || clients[0] == clients[1] || clients[0] != clients[2] {
+		t.Errorf("an agent tells these clients apart: %q", clients)
 	}
 }
 
