@@ -73,12 +73,19 @@ func (h *heads) see(p []byte) {
 		n := min(len(part), lineBytes-len(h.line))
 		h.line, h.cut = append(h.line, part[:n]...), h.cut || n < len(part)
 		h.bytes += len(p) - len(rest)
-		if p = rest; h.maxBytes > 0 && (h.bytes > h.maxBytes || h.reads > headReads+h.bytes/headPiece) {
+		if p = rest; h.maxBytes > 0 && (h.bytes > h.maxBytes || h.reads > headReads+h.bytes/headPiece || h.announces()) {
 			h.over, h.line = h.seen+1, nil
 		} else if whole {
 			h.ended()
 		}
 	}
+}
+
+// announces reports whether a line names many trailers: net/http puts them into a map before the client is
+// known. The lock is held.
+func (h *heads) announces() bool {
+	const name = "Trailer:"
+	return h.cut && h.within && len(h.line) >= len(name) && strings.EqualFold(string(h.line[:len(name)]), name)
 }
 
 // ended parses a complete line; the lock is held.
