@@ -46,6 +46,8 @@ type queue struct {
 	looks    map[*route.Model]look
 	arrivals chan struct{} // holds at most one value
 	resent   health.Debts  // bytes of bodies that are sent again, by client
+	notified time.Time     // the last time that all waiting requests were looked at
+	notifies bool          // they will be looked at again
 }
 
 // resentBurst are the bytes of bodies that are sent again for one client at once, and
@@ -210,10 +212,30 @@ func (q *queue) notifyFor(w *waiter, changed <-chan struct{}) {
 	q.serve(m, now)
 }
 
-// notifyAll assigns free slots to all waiting requests.
+// notifyEvery is how often at most all waiting requests are looked at because Macs connect: one
+// Mac may connect a thousand times in a second.
+const notifyEvery = 100 * time.Millisecond
+
+// notifyAll assigns free slots to all waiting requests, now or soon.
 func (q *queue) notifyAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	switch after := notifyEvery - q.now().Sub(q.notified); {
+	case q.notifies:
+	case after > 0:
+		q.notifies = true
+		time.AfterFunc(after, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.serveAll()
+		})
+	default:
+		q.serveAll()
+	}
+}
+
+// serveAll is notifyAll, now. The lock is held.
+func (q *queue) serveAll() {
 	models := map[*route.Model]bool{}
 	for _, w := range q.waiters {
 		models[w.request.model] = true
@@ -221,6 +243,7 @@ func (q *queue) notifyAll() {
 	for m := range models {
 		q.serve(m, q.now())
 	}
+	q.notified, q.notifies = q.now(), false
 }
 
 // scope is where a request looks for a slot: requests of one scope find one, or none does.
