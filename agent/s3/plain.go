@@ -9,7 +9,8 @@ const (
 )
 
 // plain reports whether XML is as simple as that of a listing, before it is decoded: short
-// tags, not too many, that are not nested deeply. Comments and the like are taken for tags.
+// tags, not too many, that are not nested deeply, and nothing but tags after the declaration: a
+// quote in a comment does not hide the tags after it from a decoder.
 func plain(raw []byte) bool {
 	depth, tags := 0, 0
 	for i := 0; i < len(raw); i++ {
@@ -23,7 +24,9 @@ func plain(raw []byte) bool {
 		switch first, last := raw[i+1], raw[i+end]; {
 		case first == '/':
 			depth--
-		case first == '?' || first == '!' || last == '/':
+		case first == '!' || first == '?' && tags > 0:
+			return false
+		case first == '?' || last == '/':
 		default:
 			depth++
 		}

@@ -253,6 +253,8 @@ func TestAttackAListingThatCostsMuch(t *testing.T) {
 		"files":                      fill("<ListBucketResult>", "<Contents/>", "</ListBucketResult>"),
 		"levels":                     fill("<ListBucketResult>", "<a>", ""),
 		"levels in a comment":        fill("<ListBucketResult><!-- <a/> -->", "<a>", ""),
+		"levels between comments":    fill("<ListBucketResult>", `<!--'-->`+strings.Repeat("<a>", 1300)+`<!--'-->`, ""),
+		"levels after instructions":  fill("<ListBucketResult>", `<?a '?>`+strings.Repeat("<a>", 1300)+`<?a '?>`, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
