@@ -186,7 +186,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	}
 	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
 	f.dispatcher.Trust(lease.Mac)
-	d := delivery{w: w, req: req, resp: resp, mac: lease.Mac, forwarder: f}
+	d := delivery{w: w, req: req, resp: trimmed(resp), mac: lease.Mac, forwarder: f}
 	if resp.StatusCode != http.StatusOK && resp.StatusCode < http.StatusBadRequest || resp.StatusCode > maxStatus {
 		return nil, d.invalid()
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -72,6 +73,19 @@ func (w *reply) refuse(e *openai.Error) error {
 // no other one: a browser obeys many, and a Mac may have been stolen.
 var headersOfMacs = []string{"Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering", "Retry-After", "Allow",
 	agentapi.HeaderIgnored, agentapi.HeaderCalls, dialect.HeaderCode}
+
+// trimmed drops the rest of a Mac's header, and the names of the trailers that it announces: they
+// would stay for as long as the response runs, and nothing counts them.
+func trimmed(resp *http.Response) *http.Response {
+	used := http.Header{}
+	for _, name := range append([]string{agentapi.HeaderRetryable, agentapi.HeaderTokens}, headersOfMacs...) {
+		if values := resp.Header[name]; len(values) > 0 {
+			used[name] = slices.Clone(values) // net/http has the values of all fields in one list
+		}
+	}
+	resp.Header, resp.Trailer = used, nil // trailers that come are added
+	return resp
+}
 
 // trailer copies the trailers of an agent's stream.
 func (w *reply) trailer(h http.Header) {
