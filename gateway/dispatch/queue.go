@@ -45,7 +45,8 @@ type queue struct {
 	waiters  map[*fairqueue.Entry]*waiter
 	looks    map[*route.Model]look
 	arrivals chan struct{} // holds at most one value
-	resent   health.Debts  // bytes of bodies that are sent again, by client
+	resent   health.Debts  // bytes of large bodies that are sent again, by client
+	rounds   health.Debts  // of small ones, by client
 	notified time.Time     // the last time that all waiting requests were looked at
 	notifies bool          // they will be looked at again
 }
@@ -55,9 +56,14 @@ type queue struct {
 // otherwise be sent thousands of times.
 const resentBurst, resentPerSecond = 64 << 20, 2 << 20
 
+// A body of up to smallBody bytes costs no more than the attempt: roundsBurst rounds of such
+// requests begin for one client at once, and roundsPerSecond in each second after that. Large
+// bodies of the same client, or address, do not hold them up.
+const smallBody, roundsBurst, roundsPerSecond = 32 << 10, 200, 100
+
 func newQueue(c Config) *queue {
 	q := &queue{now: time.Now, slots: newSlots(c), entries: fairqueue.New(c.Queue), waiters: map[*fairqueue.Entry]*waiter{}, looks: map[*route.Model]look{}, arrivals: make(chan struct{}, 1),
-		resent: health.Debts{Most: resentBurst, PerSecond: resentPerSecond}}
+		resent: health.Debts{Most: resentBurst, PerSecond: resentPerSecond}, rounds: health.Debts{Most: roundsBurst, PerSecond: roundsPerSecond}}
 	q.entries.Runs = func(e *fairqueue.Entry) int { return q.slots.runs(q.waiters[e].request) }
 	return q
 }
@@ -330,11 +336,13 @@ func (q *queue) began(r *Request) {
 func (q *queue) mayRetry(r *Request) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := q.now()
-	if q.resent.Wait(r.Owner, float64(r.Bytes), now) > 0 || !q.slots.model(r.model, now).budget(r.Owner).Retry(now) {
+	now, small := q.now(), r.Bytes <= smallBody
+	if !small && q.resent.Wait(r.Owner, float64(r.Bytes), now) > 0 || !q.slots.model(r.model, now).budget(r.Owner).Retry(now) {
 		return false
 	}
-	q.resent.Add(r.Owner, float64(r.Bytes), now)
+	if !small {
+		q.resent.Add(r.Owner, float64(r.Bytes), now)
+	}
 	return true
 }
 
@@ -342,8 +350,12 @@ func (q *queue) mayRetry(r *Request) bool {
 func (q *queue) resend(r *Request, now time.Time) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	after := q.resent.Wait(r.Owner, float64(r.Bytes), now)
-	q.resent.Add(r.Owner, float64(r.Bytes), now)
+	debts, n := &q.resent, float64(r.Bytes)
+	if r.Bytes <= smallBody {
+		debts, n = &q.rounds, 1
+	}
+	after := debts.Wait(r.Owner, n, now)
+	debts.Add(r.Owner, n, now)
 	return after
 }
 
