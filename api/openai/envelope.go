@@ -42,6 +42,10 @@ type Envelope struct {
 // character. The backend rejects a longer one, which a proxy would hold and hash in vain.
 const maxSaltJSON = 12*maxSalt + 2
 
+// maxNameJSON is the length of the longest id or cache key as JSON that a proxy reads. A longer
+// one may be most of the body, and would be kept besides it.
+const maxNameJSON = 4 << 10
+
 // everyRoute are the members that the backend reads on all routes.
 var everyRoute = []string{"model", "stream", "prompt_cache_key", "cache_salt"}
 
@@ -121,9 +125,13 @@ func (e *Envelope) read(name []byte, value json.RawMessage) {
 		most, _ := strconv.ParseInt(string(value), 10, 64) // the backend rejects anything but a number
 		e.MaxTokens = max(e.MaxTokens, most)
 	case "previous_response_id":
-		_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
+		if len(value) <= maxNameJSON {
+			_ = json.Unmarshal(value, &e.Previous) // the backend rejects anything but a string
+		}
 	case "prompt_cache_key":
-		_ = json.Unmarshal(value, &e.CacheKey)
+		if len(value) <= maxNameJSON {
+			_ = json.Unmarshal(value, &e.CacheKey)
+		}
 	case "cache_salt":
 		if len(value) <= maxSaltJSON {
 			_ = json.Unmarshal(value, &e.CacheSalt)
@@ -194,7 +202,7 @@ func lastReference(input json.RawMessage) string {
 	}
 	var last json.RawMessage
 	for item := range Elements(input) {
-		if id, refers := referenceIn(item); refers && kind(id) == "string" { // the backend rejects others
+		if id, refers := referenceIn(item); refers && kind(id) == "string" && len(id) <= maxNameJSON { // the backend rejects others
 			last = id
 		}
 	}
