@@ -315,7 +315,6 @@ func (w *Owner) persisted(a *account, files []blocks.File) {
 			w.problem("A cached block has less space on the disk than its size", errors.New(path))
 			continue
 		}
-		info.Bytes = min(info.Bytes, maxPersisted)
 		takes := space(info)
 		a.persisted = min(a.persisted+max(smallest, takes, min(f.Bytes, maxPersisted)), maxPersisted)
 		if err != nil || !info.Mode.IsRegular() || a.persisted > a.granted {

@@ -85,5 +85,11 @@ func ParseHeader(b []byte) (Header, error) {
 // FileBytes is the length of the file of a payload.
 func FileBytes(payload int64) int64 { return HeaderBytes + payload }
 
+// maxFile is the largest file that Takes counts, so that no size overflows: an engine that was taken
+// over sets that of its files, without their space, to what it likes.
+const maxFile = 1 << 60
+
 // Takes is the disk space of a file of this length, in whole clusters.
-func Takes(file int64) int64 { return (file + clusterBytes - 1) / clusterBytes * clusterBytes }
+func Takes(file int64) int64 {
+	return (min(file, maxFile) + clusterBytes - 1) / clusterBytes * clusterBytes
+}
