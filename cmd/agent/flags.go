@@ -215,18 +215,18 @@ func (f flags) check() error {
 	return nil
 }
 
-// engineVariables are the environment variables, or prefixes that end in "_" or
-// are "GO", that an engine is given. An agent's environment may hold tokens.
+// engineVariables are the environment variables, or prefixes that end in "_", that an
+// engine is given. An agent's environment may hold tokens and keys.
 var engineVariables = []string{
-	"PATH", "HOME", "TMPDIR", "LANG", "TZ", "LC_", "GO", "METALFLEET_", "MLX_", "OMP_", "OPENBLAS_", "CUDA_", "LD_LIBRARY_PATH", "DYLD_",
+	"GOCOVERDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOTRACEBACK",
+	"PATH", "HOME", "TMPDIR", "LANG", "TZ", "LC_", "METALFLEET_", "MLX_", "OMP_", "OPENBLAS_", "CUDA_", "LD_LIBRARY_PATH", "DYLD_",
 }
 
 func engineEnvironment(own []string) []string {
 	return slices.DeleteFunc(slices.Clone(own), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
-		return !slices.ContainsFunc(engineVariables, func(kept string) bool {
-			prefix := strings.HasSuffix(kept, "_") || kept == "GO"
-			return name == kept || prefix && strings.HasPrefix(name, kept)
+		return name == "METALFLEET_API_KEY" || !slices.ContainsFunc(engineVariables, func(kept string) bool {
+			return name == kept || strings.HasSuffix(kept, "_") && strings.HasPrefix(name, kept)
 		})
 	})
 }

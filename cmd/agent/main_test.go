@@ -151,8 +151,9 @@ func TestJoiningSaysWhatIsMissing(t *testing.T) {
 }
 
 func TestEngineIsNotGivenTheAgentsSecrets(t *testing.T) {
-	got := engineEnvironment([]string{"PATH=/bin", "HF_TOKEN=secret", "HTTPS_PROXY=http://user:secret@proxy", "GOMAXPROCS=2", "MLX_X=1", "LC_ALL=C", "PATHS=x", "empty"})
-	want := []string{"PATH=/bin", "GOMAXPROCS=2", "MLX_X=1", "LC_ALL=C"}
+	got := engineEnvironment([]string{"PATH=/bin", "HF_TOKEN=secret", "HTTPS_PROXY=http://user:secret@proxy", "GOOGLE_API_KEY=secret", "METALFLEET_API_KEY=secret",
+		"GOMAXPROCS=2", "GODEBUG=x=1", "MLX_X=1", "LC_ALL=C", "PATHS=x", "empty"})
+	want := []string{"PATH=/bin", "GOMAXPROCS=2", "GODEBUG=x=1", "MLX_X=1", "LC_ALL=C"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

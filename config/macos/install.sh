@@ -324,7 +324,7 @@ plan_install() {
   if ! cmp -s "$here/SHA256SUMS" "$programs/versions/$version/SHA256SUMS"; then
     will programs "install $version into ${programs#"$root"}/versions/$version"
   fi
-  if ! cmp -s "$work/flags" "$flags"; then
+  if ! cmp -s "$work/flags" "$flags" || shown "$flags"; then
     given=$(sed '/^$/d; /^#/d' "$work/flags" | tr '\n' ' ')
     will flags "write the agent's flags to ${flags#"$root"}: ${given:-none}"
   fi
@@ -336,7 +336,9 @@ plan_install() {
   if [ "$restart" = yes ]; then
     ! loaded "$label" || will stop "stop the running agent; running requests finish first, its engines keep running and the new agent adopts them"
     [ "$(current)" = "$version" ] || will current "point ${programs#"$root"}/current to $version$(old=$(current); [ -z "$old" ] || printf ' (currently %s)' "$old")"
-    cmp -s "$work/agent.plist" "$daemons/$label.plist" || will daemon "write ${daemons#"$root"}/$label.plist, which runs the daemon as $account at each start of this Mac"
+  fi
+  if ! cmp -s "$work/agent.plist" "$daemons/$label.plist" || shown "$daemons/$label.plist"; then
+    will daemon "write ${daemons#"$root"}/$label.plist, which runs the daemon as $account at each start of this Mac"
   fi
   plan_firewall
   [ -z "$join" ] || will join "join the fleet with the token; this Mac creates its private key and never sends it"
@@ -468,10 +470,18 @@ undo_programs() {
   rmdir "$programs/versions" "$programs" 2>/dev/null || true
 }
 
+# private FROM TO writes a file that only root reads: flags may have the password of a proxy.
+private() {
+  rm -f "$2"
+  (umask 077 && cat "$1" >"$2")
+  chown root:wheel "$2"
+}
+# shown FILE: may other accounts read it? An older version wrote it so.
+shown() { [ -n "$(find "$1" ! -perm 600 2>/dev/null)" ]; }
+
 do_flags() {
   keep "$flags"
-  cat "$work/flags" >"$flags"
-  chmod 644 "$flags"
+  private "$work/flags" "$flags"
 }
 undo_flags() { put_back "$flags"; }
 
@@ -535,9 +545,7 @@ undo_current() {
 
 do_daemon() {
   keep "$daemons/$label.plist"
-  cat "$work/agent.plist" >"$daemons/$label.plist"
-  chown root:wheel "$daemons/$label.plist"
-  chmod 644 "$daemons/$label.plist"
+  private "$work/agent.plist" "$daemons/$label.plist"
 }
 undo_daemon() { put_back "$daemons/$label.plist"; }
 

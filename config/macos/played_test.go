@@ -68,7 +68,7 @@ type played struct {
 // know and the script may use.
 func shared() map[string]string {
 	return map[string]string{
-		"awk": "-v", "basename": "", "cat": "", "chmod": "", "cmp": "-s", "cp": "-p", "dirname": "", "grep": "-q", "mkdir": "-p",
+		"awk": "-v", "basename": "", "cat": "", "chmod": "", "cmp": "-s", "cp": "-p", "dirname": "", "find": "", "grep": "-q", "mkdir": "-p",
 		"mktemp": "-d", "readlink": "", "rm": "-f -rf", "rmdir": "", "sed": "-n", "tail": "-n", "tr": "-d", "wc": "-l", "sh": "",
 	}
 }
