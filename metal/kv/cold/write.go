@@ -100,8 +100,9 @@ func (t *Tier) persist(it *item, path string) (written int64, left bool, err err
 		if err = f.Rename(temporary, path); err == nil {
 			return written, false, nil
 		}
-		// It may have happened in part: what lies there is no longer known.
-		left = !removed(f, path)
+		if !errors.Is(err, fs.ErrNotExist) { // otherwise it was fenced, and a block there is another writer's
+			left = !removed(f, path) // it may have happened in part: what lies there is no longer known
+		}
 	}
 	left = !removed(f, temporary) || left
 	return written, left, t.fenced(it, err)
