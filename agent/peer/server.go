@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -98,6 +99,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "weights are read-only", http.StatusMethodNotAllowed)
+		return
+	}
+	if strings.Contains(r.Header.Get("Range"), ",") {
+		http.Error(w, "weights are served in one range", http.StatusRequestedRangeNotSatisfiable)
 		return
 	}
 	if s.slots.most == 0 {
