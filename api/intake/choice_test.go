@@ -47,7 +47,7 @@ func TestTheConnectionToCloseIsThatOfALookAtAll(t *testing.T) {
 // change is what a client does.
 func change(random *rand.Rand, c *Conn) {
 	now := time.Now()
-	switch a := c.address; random.IntN(8) {
+	switch a := c.address; random.IntN(9) {
 	case 0, 1:
 		c.move(&a.serving)
 	case 2:
@@ -58,6 +58,8 @@ func change(random *rand.Rand, c *Conn) {
 		if !c.gone {
 			c.know()
 		}
+	case 7:
+		c.sends()
 	case 5, 6:
 		if c.in == &a.serving {
 			c.reads.left.CompareAndSwap(nil, &now)
@@ -72,7 +74,7 @@ func choices(l *Listener, name string) map[*Conn]bool {
 	mine := 0
 	if a := l.addresses[name]; a != nil {
 		if mine = a.count; mine >= l.PerAddress {
-			return sacrifices(a)
+			return sacrifices(l, a)
 		}
 	}
 	if l.count < l.Total {
@@ -81,7 +83,7 @@ func choices(l *Listener, name string) map[*Conn]bool {
 	idle, kept, silent, young := lookAtAll(l)
 	heavy, most := map[*Conn]bool{}, mine
 	for _, a := range l.addresses {
-		if some := sacrifices(a); len(some) > 0 && a.count > mine && a.count >= most {
+		if some := sacrifices(l, a); len(some) > 0 && a.count > mine && a.count >= most {
 			if a.count > most {
 				most, heavy = a.count, map[*Conn]bool{}
 			}
@@ -100,7 +102,7 @@ func choices(l *Listener, name string) map[*Conn]bool {
 	}
 	var own map[*Conn]bool
 	if a := l.addresses[name]; a != nil {
-		own = sacrifices(a)
+		own = sacrifices(l, a)
 	}
 	begun := len(own) == 0
 	for c := range own {
@@ -171,7 +173,7 @@ func lookAtAll(l *Listener) (idle, kept, silent map[*Conn]bool, young []*Conn) {
 }
 
 // sacrifices are the connections of an address of which any may give way first.
-func sacrifices(a *address) map[*Conn]bool {
+func sacrifices(l *Listener, a *address) map[*Conn]bool {
 	latest, late := stallTime, map[*Conn]bool{}
 	for _, c := range connsOf(&a.serving) {
 		if by := c.reads.late(time.Now()); by > latest {
@@ -183,8 +185,18 @@ func sacrifices(a *address) map[*Conn]bool {
 	if len(late) > 0 {
 		return late
 	}
-	for _, in := range []*list.List{&a.closing, &a.fresh, &a.used, &a.sending, &a.known} {
-		if some := connsOf(in); len(some) > 0 {
+	old := func(in *list.List) []*Conn {
+		return slices.DeleteFunc(connsOf(in), func(c *Conn) bool { return time.Since(c.entered) < strangerTime })
+	}
+	idle, crowd := old(&a.used), []*Conn(nil)
+	if l.Bodies.Keyed {
+		idle = connsOf(&a.used)
+	}
+	if fresh := connsOf(&a.fresh); len(fresh) > l.PerAddress/strangerShare {
+		crowd = fresh
+	}
+	for _, some := range [][]*Conn{connsOf(&a.closing), old(&a.fresh), idle, crowd, connsOf(&a.used), connsOf(&a.known), connsOf(&a.fresh), connsOf(&a.sending)} {
+		if len(some) > 0 {
 			return map[*Conn]bool{some[0]: true}
 		}
 	}

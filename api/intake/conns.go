@@ -92,8 +92,8 @@ type address struct {
 	count   int
 	serving list.List
 	// fresh connections have not completed a request yet, used ones have; closing ones are closed,
-	// but their clients have not read everything. known ones wait like used ones, and sending ones like
-	// fresh ones: their clients have a key.
+	// but their clients have not read everything. known ones wait like used ones, and sending ones send a
+	// request: their clients have a key.
 	fresh, used, sending, known, closing list.List
 	// late ones of those that serve stall, the latest first; silent ones of the fresh ones have sent no
 	// key in strangerTime, and young ones still may.
@@ -125,20 +125,6 @@ func (p *place) move(c *Conn, to *list.List) {
 	}
 }
 
-// waiting returns the connection to sacrifice first; nil if all serve requests of clients
-// that read.
-func (a *address) waiting(now time.Time) *Conn {
-	if c := a.stalled(now); c != nil {
-		return c
-	}
-	for _, l := range []*list.List{&a.closing, &a.fresh, &a.used, &a.sending, &a.known} {
-		if first := l.Front(); first != nil {
-			return first.Value.(*Conn)
-		}
-	}
-	return nil
-}
-
 // Conn is an accepted connection.
 type Conn struct {
 	net.Conn
@@ -158,12 +144,12 @@ type Conn struct {
 
 	// Guarded by the listener's mu.
 	address   *address
-	owner     string // of its request; empty if unknown
-	known     bool   // a request of it had a key
-	entered   time.Time
-	place           // in none if it is closed
-	turn      place // to give way, see queue
-	atAddress place // among the young ones
+	owner     string    // of its request; empty if unknown
+	known     bool      // a request of it had a key
+	entered   time.Time // or when it began to wait for its client again
+	place               // in none if it is closed
+	turn      place     // to give way, see queue
+	atAddress place     // among the young ones
 	gone      bool
 }
 
@@ -212,7 +198,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	switch {
 	case l.PerAddress > 0 && a.count >= l.PerAddress:
 		a.look(now)
-		old, why = a.waiting(now), noAddress
+		old, why = l.waiting(a, now), noAddress
 		l.rank(a)
 	case l.Total > 0 && l.count >= l.Total:
 		if old = l.stranger(now); old == nil {
@@ -248,13 +234,13 @@ func (l *Listener) heaviest(newcomer *address, now time.Time) *Conn {
 	for {
 		a := l.heavy.first()
 		if a == nil || a.count <= newcomer.count {
-			c := newcomer.waiting(now)
+			c := l.waiting(newcomer, now)
 			if first := l.kept.Front(); first != nil && (c == nil || (c.in == &newcomer.fresh || c.in == &newcomer.sending) && now.Sub(c.entered) < strangerTime) {
 				return first.Value.(*Conn)
 			}
 			return c
 		}
-		c := a.waiting(now)
+		c := l.waiting(a, now)
 		if c != nil {
 			return c
 		}
@@ -434,6 +420,7 @@ func (c *Conn) ended() {
 
 // wait moves the connection to those that wait for their client; the lock is held.
 func (c *Conn) wait() {
+	c.entered = time.Now()
 	if c.known {
 		c.move(&c.address.known)
 	} else {

@@ -196,6 +196,8 @@ func Guard(next http.Handler) http.Handler {
 		}
 		if r.Body == http.NoBody {
 			Arrived(r.Context())
+		} else {
+			c.sends()
 		}
 		if encoded {
 			r.Trailer, r.Body = nil, untrailed{ReadCloser: r.Body, of: r}

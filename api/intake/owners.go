@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"time"
@@ -72,10 +73,23 @@ func Know(ctx context.Context) {
 // know marks the connection, which gives way after those of its address without a key; the lock is held.
 func (c *Conn) know() {
 	c.known = true
-	if c.in == &c.address.fresh {
+	if c.in == &c.address.fresh || c.in == &c.address.used {
 		c.move(&c.address.sending)
 	} else {
 		c.queue()
+	}
+}
+
+// sends notes that a client sends the body of another request: its connection no longer idles.
+func (c *Conn) sends() {
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	switch c.in {
+	case &c.address.used:
+		c.wait()
+	case &c.address.known:
+		c.entered = time.Now()
+		c.move(&c.address.sending)
 	}
 }
 
@@ -113,6 +127,36 @@ func (c *Conn) takeTurn(to *list.List) {
 	} else {
 		c.atAddress.move(c, nil)
 	}
+}
+
+// waiting returns the connection of an address to sacrifice first; nil if all serve requests of clients
+// that read. A new one has strangerTime to send its request, and an idle one is cheap to open again: idle
+// ones give way before new ones, of which strangerShare of an address have that time. If there are more new
+// ones, they give way before idle ones of clients with a key, or that idle for less than strangerTime where
+// clients need none. The lock is held.
+func (l *Listener) waiting(a *address, now time.Time) *Conn {
+	if c := a.stalled(now); c != nil {
+		return c
+	}
+	idle, crowd := strangerTime, strangerTime
+	if l.Bodies != nil && l.Bodies.Keyed {
+		idle = 0 // used ones are of clients without a key
+	}
+	if a.fresh.Len() > cmp.Or(l.PerAddress, l.Total)/strangerShare {
+		crowd = 0
+	}
+	for _, turn := range []struct {
+		in    *list.List
+		after time.Duration
+	}{
+		{&a.closing, 0}, {&a.fresh, strangerTime}, {&a.used, idle}, {&a.fresh, crowd},
+		{&a.used, 0}, {&a.known, 0}, {&a.fresh, 0}, {&a.sending, 0},
+	} {
+		if first := turn.in.Front(); first != nil && now.Sub(first.Value.(*Conn).entered) >= turn.after {
+			return first.Value.(*Conn)
+		}
+	}
+	return nil
 }
 
 // stranger returns the connection to sacrifice first where clients need a key, nil if there is none: the
