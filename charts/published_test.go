@@ -87,7 +87,7 @@ func TestAnAutoscalerOwnsReplicas(t *testing.T) {
 func TestRoutesLeadToTheGatewayService(t *testing.T) {
 	objects := published(t)
 	service := as[corev1.Service](t, objects, "Service/fleet-gateway")
-	if *service.Spec.LoadBalancerClass != "example.com/internal" || len(service.Spec.LoadBalancerSourceRanges) != 2 {
+	if *service.Spec.LoadBalancerClass != "example.com/internal" || len(service.Spec.LoadBalancerSourceRanges) != 2 || service.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		t.Errorf("the Service has %+v", service.Spec)
 	}
 	tunnels := as[corev1.Service](t, objects, "Service/fleet-gateway-tunnels").Spec
