@@ -269,9 +269,22 @@ func TestAttackAnOldAccountAsks(t *testing.T) {
 	w.must(old.Delete(w.ctx, csr))
 	var account corev1.ServiceAccount
 	w.must(w.c.Get(w.ctx, keyOf(objectOf("mac-a")), &account))
-	w.deleteMac(first)
+	first.Stop()
+	w.must(w.declareLost("mac-a"))
+	w.deleteMacNode("mac-a")
+	w.macGone("mac-a")
 	w.macs = nil
 	w.mac("mac-a", holding(gib))
+	w.eventually("the old token is refused", func() error {
+		err := old.SubResource("token").Create(w.ctx, account.DeepCopy(), &authenticationv1.TokenRequest{})
+		if err == nil {
+			t.Fatal("the old account made a token of the new one")
+		}
+		if !apierrors.IsUnauthorized(err) {
+			return err
+		}
+		return nil
+	})
 	// The API server may accept the old token for 10 s more: simulate that.
 	w.create(w.asAccount(&account), csr)
 	if _, reason := w.outcome(csr.Name); reason != join.ReasonOldAccount {

@@ -3,11 +3,15 @@ package controllers_test
 import (
 	"fmt"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
@@ -18,13 +22,31 @@ type scriptedMacs struct {
 	macs []*fleettest.Agent
 }
 
-// deleteMac ends an agent and waits until its MacNode is gone.
+// deleteMac ends an agent and waits until its MacNode is gone. It does not wait until API
+// servers have forgotten the tokens of its account.
 func (m *scriptedMacs) deleteMac(a *fleettest.Agent) {
 	m.t.Helper()
 	a.Stop()
 	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: a.Name}}
 	m.must(client.IgnoreNotFound(m.declareLost(a.Name)))
 	m.must(client.IgnoreNotFound(m.c.Delete(m.ctx, mac)))
+	own, joins := objectOf(a.Name), metav1.ObjectMeta{Namespace: system, Name: join.Account(a.Name)}
+	requests := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(joins.Name)}}
+	m.eventually("the identity of Mac "+a.Name+" is gone", func() error {
+		for _, o := range []client.Object{&corev1.ServiceAccount{ObjectMeta: own}, &corev1.Secret{ObjectMeta: own}, &corev1.Secret{ObjectMeta: joins}, requests} {
+			if err := m.c.Get(m.ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("%T is there (%w)", o, err)
+			}
+		}
+		if err := m.c.Get(m.ctx, client.ObjectKeyFromObject(mac), mac); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		before := mac.DeepCopy()
+		if !controllerutil.RemoveFinalizer(mac, v1alpha1.FinalizerIdentity) {
+			return nil
+		}
+		return client.IgnoreNotFound(m.c.Patch(m.ctx, mac, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+	})
 	m.eventually("Mac "+a.Name+" is gone", func() error {
 		if err := m.c.Get(m.ctx, client.ObjectKeyFromObject(mac), mac); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there (%w)", err)

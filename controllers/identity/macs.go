@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -11,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -33,7 +36,20 @@ import (
 type Macs struct {
 	Client client.Client
 	Issuer *Issuer
+
+	// mu guards gone: when the objects of a MacNode that is being deleted were gone, by its name.
+	mu   sync.Mutex
+	gone map[string]departure
 }
+
+type departure struct {
+	uid types.UID
+	at  time.Time
+}
+
+// remembered is how long an API server may accept a token of an account that is gone: the ten
+// seconds for which it caches one, and some for its own view of the account.
+const remembered = 12 * time.Second
 
 // SetupWithManager starts the reconciler with its watches: MacNodes that are created or
 // deleted, and their objects that were changed or deleted.
@@ -101,13 +117,17 @@ func channel(c <-chan event.GenericEvent) source.Source {
 func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.Name)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if fleet.Leaving(&mac) && !lost(&mac) {
 		return reconcile.Result{}, nil // it needs its identity until it is drained
 	}
 	if !mac.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, r.takeBack(ctx, &mac)
+		wait, err := r.takeBack(ctx, &mac)
+		return reconcile.Result{RequeueAfter: wait}, err // until no API server accepts its tokens
 	}
 	before := mac.DeepCopy()
 	if controllerutil.AddFinalizer(&mac, v1alpha1.FinalizerIdentity) {
@@ -166,13 +186,50 @@ func (r *Macs) patch(ctx context.Context, mac, before *v1alpha1.MacNode) error {
 }
 
 // takeBack deletes all objects of a Mac, without a garbage collector, and then releases the
-// MacNode. The accounts' tokens become invalid with them, within the ten seconds for which
-// an API server may cache one. A certificate stays valid until it expires, but gateways
+// MacNode. It returns how long to wait with that: permissions name an account without its UID,
+// so that a token of this account that an API server remembers would be as good as one of the
+// Mac that joins under the name next. A certificate stays valid until it expires, but gateways
 // connect only to existing MacNodes, and Macs read in their Secrets that it is revoked.
-func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
+func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) (time.Duration, error) {
 	if !controllerutil.ContainsFinalizer(mac, v1alpha1.FinalizerIdentity) {
-		return nil
+		return 0, nil
 	}
+	if since := r.goneSince(mac); since.IsZero() {
+		if err := r.remove(ctx, mac); err != nil {
+			return 0, err
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.gone == nil {
+			r.gone = map[string]departure{}
+		}
+		r.gone[mac.Name] = departure{mac.UID, r.Issuer.Clock.Now()}
+		return remembered, nil
+	} else if wait := remembered - r.Issuer.Clock.Now().Sub(since); wait > 0 {
+		return min(wait, remembered), nil
+	}
+	return 0, client.IgnoreNotFound(status.RemoveFinalizer(ctx, r.Client, v1alpha1.ManagerOperator, mac, v1alpha1.FinalizerIdentity))
+}
+
+// goneSince returns when the objects of a MacNode were gone; zero if that is not known, as after
+// a start of the operator.
+func (r *Macs) goneSince(mac *v1alpha1.MacNode) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d := r.gone[mac.Name]; d.uid == mac.UID {
+		return d.at
+	}
+	return time.Time{}
+}
+
+func (r *Macs) forget(mac string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.gone, mac)
+}
+
+// remove revokes what a Mac was granted, and deletes its objects.
+func (r *Macs) remove(ctx context.Context, mac *v1alpha1.MacNode) error {
 	switch err := r.Issuer.Revoke(ctx, string(mac.UID)); {
 	case errors.Is(err, errNoAuthority): // a damaged authority must not block a deletion
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot revoke the grants to a deleted MacNode; Macs honour them until they expire", "MacNode", mac.Name)
@@ -190,10 +247,7 @@ func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 			errs = append(errs, fmt.Errorf("delete %T %s: %w", o, o.GetName(), err))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return client.IgnoreNotFound(status.RemoveFinalizer(ctx, r.Client, v1alpha1.ManagerOperator, mac, v1alpha1.FinalizerIdentity))
+	return errors.Join(errs...)
 }
 
 // ensure creates an object, or restores its relevant part.

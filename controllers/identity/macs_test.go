@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,9 +47,17 @@ func TestAStolenMacLosesItsIdentity(t *testing.T) {
 				}
 				return c.Delete(ctx, o, opts...)
 			}})
-			r := &Macs{Client: busy, Issuer: &Issuer{Client: c, Namespace: "ns", Clock: clocktesting.NewFakePassiveClock(now)}}
-			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(mac)}); err != nil {
-				t.Fatal(err)
+			clock := clocktesting.NewFakePassiveClock(now)
+			r := &Macs{Client: busy, Issuer: &Issuer{Client: c, Namespace: "ns", Clock: clock}}
+			for wait := time.Duration(1); wait > 0; clock.SetTime(clock.Now().Add(wait)) {
+				done, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(mac)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				wait = done.RequeueAfter
+			}
+			if want := now.Add(remembered); !tc.keeps && clock.Now().Before(want) {
+				t.Errorf("the name is free at %s, want %s: API servers remember tokens", clock.Now(), want)
 			}
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(mac), mac); err != nil || slices.Contains(mac.Finalizers, v1alpha1.FinalizerIdentity) != tc.keeps {
 				t.Errorf("finalizers %v (%v)", mac.Finalizers, err)

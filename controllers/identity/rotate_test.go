@@ -241,6 +241,8 @@ func TestADeletedMacIsNamedToAllOthers(t *testing.T) {
 		reconciled(mac)
 		d.must(d.api.Delete(t.Context(), o))
 		reconciled(mac)
+		d.clock.SetTime(d.clock.Now().Add(remembered))
+		reconciled(mac)
 		if err := d.api.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
 			t.Fatalf("MacNode %s is still there: %v", mac, err)
 		}
@@ -254,12 +256,12 @@ func TestADeletedMacIsNamedToAllOthers(t *testing.T) {
 		return revoked
 	}
 	before, _ := d.secret(SecretCA)
+	grant := d.clock.Now().Add(agentapi.MaxGrantLife)
 	remove("stolen", "u1")
 	after, _ := d.secret(SecretCA)
 	if !rootsChanged(r.Issuer.key()).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 		t.Error("no Mac is looked at after another was deleted")
 	}
-	grant := d.clock.Now().Add(agentapi.MaxGrantLife)
 	for _, mac := range []string{"m1", "m2"} {
 		if end := named(mac)["u1"]; end < grant.Unix() {
 			t.Errorf("Mac %s refuses the deleted one until %d, want at least %d", mac, end, grant.Unix())
