@@ -117,7 +117,7 @@ func judgeToken(p petition) *refusal {
 		return &refusal{join.ReasonTokenReplaced, "a newer join token was created for this Mac; use that one, or create another"}
 	}
 	if by := p.anchor.Data[join.KeyRequest]; len(by) > 0 && string(by) != string(p.request.UID) {
-		return &refusal{join.ReasonTokenUsed, "the join token was used by another request; if that was not this Mac, delete the MacNode and start again"}
+		return &refusal{join.ReasonTokenUsed, "the join token was used by another request; if that was not this Mac, delete the MacNode and join under another name"}
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func (c *clash) again(after []metav1.Condition, now time.Time) time.Duration {
 
 func (c *clash) message() string {
 	return "a second machine runs an agent (" + c.holder + ") with the identity of this Mac and was stopped: its state folder was copied, for example with the disk; " +
-		"give that machine a MacNode and a join token of its own, and if you do not know it, delete this MacNode and join again"
+		"give that machine a MacNode and a join token of its own, and if you do not know it, delete this MacNode and join under another name"
 }
 
 // notices returns the Event of a clash that the Mac does not show yet.
