@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,9 @@ func residencyChanged() predicate.Predicate {
 		return e.ObjectOld.(*v1alpha1.ModelDeployment).Spec.Residency.Policy != e.ObjectNew.(*v1alpha1.ModelDeployment).Spec.Residency.Policy
 	}}
 }
+
+// stays begins the reason why a replica keeps its residency; its figures change with other replicas.
+const stays = "; it stays "
 
 // reserve gives bound replicas the residency policy that their deployments want, as far as the rules
 // and their Macs allow, and reports in their condition Placed why one keeps its own. Their
@@ -46,19 +50,30 @@ func (r *Reconciler) reserve(ctx context.Context, s *plan.Snapshot, w *writes, r
 			switch changes = why == ""; {
 			case changes:
 			case onDemand:
-				message += "; it stays OnDemand: " + why
+				message += stays + "OnDemand: " + why
 			default:
-				message += "; it stays Always: " + why
+				message += stays + "Always: " + why
 			}
 			if !changes && !placed {
 				r.round.lookAgain(sayAfter) // this pass reports the Mac, and no watch the condition
 			}
 		}
-		reports := placed && meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced).Message != message
+		reports, repeat := false, "" // as repeatOf
+		if placed {
+			before := meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionPlaced).Message
+			reports = before != message
+			if strings.Contains(before, stays) && strings.Contains(message, stays) {
+				repeat = replica.Namespace
+			}
+		}
 		if !changes && !reports {
 			continue
 		}
-		due.add(replica, func() {
+		due.add(replica, func() bool {
+			if r.delays(repeat, w.now) {
+				r.round.lookAgain(repeatAgain)
+				return false
+			}
 			if changes {
 				w.specWrite(replica.UID, func() error { return r.change(ctx, replica, residency) })
 			}
@@ -67,6 +82,7 @@ func (r *Reconciler) reserve(ctx context.Context, s *plan.Snapshot, w *writes, r
 					return r.report(ctx, replica, status.True(v1alpha1.ConditionPlaced, v1alpha1.ReasonPlaced, message))
 				})
 			}
+			return true
 		})
 	}
 	w.more = due.begin()
@@ -80,12 +96,12 @@ const maxResidencyWrites = 128
 // residencyWrites are the writes for replicas because of their residency.
 type residencyWrites struct {
 	replicas []*v1alpha1.ModelReplica
-	begins   map[types.UID]func()
+	begins   map[types.UID]func() bool // false if it is too early
 }
 
-func (d *residencyWrites) add(replica *v1alpha1.ModelReplica, begin func()) {
+func (d *residencyWrites) add(replica *v1alpha1.ModelReplica, begin func() bool) {
 	if d.begins == nil {
-		d.begins = map[types.UID]func(){}
+		d.begins = map[types.UID]func() bool{}
 	}
 	d.replicas = append(d.replicas, replica)
 	d.begins[replica.UID] = begin
@@ -95,11 +111,14 @@ func (d *residencyWrites) add(replica *v1alpha1.ModelReplica, begin func()) {
 // left for the next one.
 func (d *residencyWrites) begin() (left bool) {
 	plan.Sort(d.replicas)
-	for i, replica := range d.replicas {
-		if i == maxResidencyWrites {
+	begun := 0
+	for _, replica := range d.replicas {
+		if begun == maxResidencyWrites {
 			return true
 		}
-		d.begins[replica.UID]()
+		if d.begins[replica.UID]() {
+			begun++
+		}
 	}
 	return false
 }

@@ -104,6 +104,29 @@ func TestResidenciesOfANamespaceDelayNoPass(t *testing.T) {
 	}
 }
 
+// TestReasonsOfBoundReplicasAreRepeatedSlowly: one replica more or less changes the figures in the
+// messages of all that would have another residency.
+func TestReasonsOfBoundReplicasAreRepeatedSlowly(t *testing.T) {
+	c, clock := &deployed{crowd: crowded()}, &slowClock{now: time.Unix(1_800_000_000, 0)}
+	c.replicas = nil
+	c.always("large", 1000)
+	c.always("small", 1)
+	for i := range c.replicas {
+		c.replicas[i].Status.Conditions[0].Message = "placed on m; it stays OnDemand: other figures"
+	}
+	r := &Reconciler{Client: c, Clock: clock}
+	for passes, again := 0, time.Duration(0); again != repeatAgain; passes++ {
+		result, err := r.Reconcile(t.Context(), pass)
+		if err != nil || passes == 20 {
+			t.Fatalf("pass %d: %v; %d replicas are reported, and another pass follows after %s", passes, err, len(c.reported), result.RequeueAfter)
+		}
+		again = result.RequeueAfter
+	}
+	if len(c.reported) != maxReports+1 || c.reported["small-0"] != 1 {
+		t.Errorf("%d replicas are reported at once, want %d and one of another namespace", len(c.reported), maxReports)
+	}
+}
+
 // TestReplicasThatBecomeOnDemandAskTheRules: whichever way a namespace takes to OnDemand replicas, it
 // has no more of them than its rules allow, and the others report why they stay Always.
 func TestReplicasThatBecomeOnDemandAskTheRules(t *testing.T) {
