@@ -3,6 +3,7 @@ package route
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -55,7 +56,10 @@ func Slim(in any) (any, error) {
 			Context: v1alpha1.ContextLimits{MaxTokens: o.Spec.Context.MaxTokens, MaxConcurrentRequests: o.Spec.Context.MaxConcurrentRequests}, Model: slimModel(o.Spec)}
 		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}
 	case *v1alpha1.MacNode:
-		o.ObjectMeta = identity(o.ObjectMeta)
+		drains := slices.Contains(o.Finalizers, v1alpha1.FinalizerDrain)
+		if o.ObjectMeta = identity(o.ObjectMeta); drains {
+			o.Finalizers = []string{v1alpha1.FinalizerDrain}
+		}
 		o.Spec = v1alpha1.MacNodeSpec{}
 		o.Status = v1alpha1.MacNodeStatus{Address: o.Status.Address, Conditions: o.Status.Conditions}
 	}
@@ -82,6 +86,16 @@ func slimModel(s v1alpha1.ModelReplicaSpec) model.Record {
 		Quantization: r.Facts.Quantization, ContextTokens: r.Facts.ContextTokens, WeightBytes: r.Facts.WeightBytes, VisionPatches: r.Facts.VisionPatches}}
 }
 
+// setMac adds or changes a Mac, or removes one that is being deleted and was drained: its MacNode stays a
+// while after its rights are gone.
+func setMac(t *Table, m *v1alpha1.MacNode) {
+	if !m.DeletionTimestamp.IsZero() && !slices.Contains(m.Finalizers, v1alpha1.FinalizerDrain) {
+		t.DeleteMac(m.Name)
+		return
+	}
+	t.SetMac(MacOf(m))
+}
+
 // Watch puts every change that the informers see into the table, and marks the table as
 // synced once all three kinds were read. The watch lives as long as the informers; while
 // the API server is away the table stays as it is. Watch returns after the initial list, or
@@ -101,7 +115,7 @@ func Watch(ctx context.Context, informers cache.Informers, t *Table) error {
 			func(o any) { on(o, func(r *v1alpha1.ModelReplica) { t.SetReplica(ReplicaOf(r)) }) },
 			func(o any) { on(o, func(r *v1alpha1.ModelReplica) { t.DeleteReplica(string(r.UID)) }) }},
 		{&v1alpha1.MacNode{},
-			func(o any) { on(o, func(m *v1alpha1.MacNode) { t.SetMac(MacOf(m)) }) },
+			func(o any) { on(o, func(m *v1alpha1.MacNode) { setMac(t, m) }) },
 			func(o any) { on(o, func(m *v1alpha1.MacNode) { t.DeleteMac(m.Name) }) }},
 	}
 	var synced []toolscache.InformerSynced
