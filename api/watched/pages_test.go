@@ -55,7 +55,7 @@ func (l *lists) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.kept.Store(int64(from) - now)
 	}
 	out := v1alpha1.ModelDeploymentList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelDeploymentList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
-	fields := &metav1.FieldsV1{Raw: []byte(`{"f:` + strings.Repeat("x", 1_300_000) + `":{}}`)}
+	fields := metav1.NewFieldsV1(`{"f:` + strings.Repeat("x", 1_300_000) + `":{}}`)
 	_, path, _ := strings.Cut(r.URL.Path, "/namespaces/")
 	for i := from; i < min(from+limit, l.objects); i++ {
 		out.Items = append(out.Items, v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: path[:1], Name: fmt.Sprint("d", i), ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: fields}}}})
