@@ -15,6 +15,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -180,15 +181,23 @@ func (r Record) Parts() []Record {
 }
 
 // DiskBytes is the size of the files of all parts.
-func (r Record) DiskBytes() int64 { return r.Bytes() + r.AdapterBytes() }
+func (r Record) DiskBytes() int64 { return add(r.Bytes(), r.AdapterBytes()) }
 
 // AdapterBytes is the size of the files of all adapters, which is at least that of their
 // weights in memory.
 func (r Record) AdapterBytes() (n int64) {
 	for _, a := range r.Adapters {
-		n += a.Bytes()
+		n = add(n, a.Bytes())
 	}
 	return n
+}
+
+// add sums sizes that a Mac reported: they are not negative, and their sum has an end.
+func add(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 // MaxVouchers is how many entries vouchedBy has at most.
@@ -206,7 +215,7 @@ var ErrIncomplete = errors.New("model record is incomplete")
 func (r Record) Bytes() int64 {
 	var sum int64
 	for _, f := range r.Files {
-		sum += f.Bytes
+		sum = add(sum, f.Bytes)
 	}
 	return sum
 }

@@ -4,6 +4,7 @@ package model
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 )
@@ -107,6 +108,18 @@ func TestNamesThatAMacTakesForOneClash(t *testing.T) {
 	} {
 		if a, b, found := Clash([]string{"other", c.a, c.b}); found != c.want || found && (a != c.a || b != c.b) {
 			t.Errorf("%+q and %+q: %v, %+q, %+q", c.a, c.b, found, a, b)
+		}
+	}
+}
+
+// TestSizesOfARecordDoNotWrapAround: a Mac that was taken over reports any, and limits of a namespace
+// count them.
+func TestSizesOfARecordDoNotWrapAround(t *testing.T) {
+	large := []File{{Path: "a", Bytes: math.MaxInt64}, {Path: "b", Bytes: math.MaxInt64}}
+	r := Record{Files: large, Adapters: []Adapter{{Files: large}, {Files: large}}}
+	for name, n := range map[string]int64{"model": r.Bytes(), "adapters": r.AdapterBytes(), "all": r.DiskBytes()} {
+		if n != math.MaxInt64 {
+			t.Errorf("%s: %d bytes", name, n)
 		}
 	}
 }

@@ -14,9 +14,9 @@ func (s *Snapshot) notePrefetch(r *v1alpha1.ModelReplica, mac string) {
 		return
 	}
 	s.version++
-	s.prefetched[r.Namespace] += r.Spec.Model.DiskBytes()
+	s.prefetched[r.Namespace] = fleet.Add(s.prefetched[r.Namespace], r.Spec.Model.DiskBytes())
 	if !fleet.Prefetches(r) {
-		s.ahead[r.Namespace] += r.Spec.Model.DiskBytes()
+		s.ahead[r.Namespace] = fleet.Add(s.ahead[r.Namespace], r.Spec.Model.DiskBytes())
 		return
 	}
 	s.macs[i].standing = append(s.macs[i].standing, r)
