@@ -33,6 +33,8 @@ type AssignmentStatus struct {
 	Freed Freed `json:"freed,omitzero"`
 	// restarts is the number of times that the engine was restarted.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Restarts int32 `json:"restarts,omitempty"`
 	// lastFailure is the failure that caused the most recent restart. It stays
 	// after the engine serves again.

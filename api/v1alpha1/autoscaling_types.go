@@ -65,11 +65,13 @@ type AutoscalingStatus struct {
 	// desiredReplicas is the number of replicas that the autoscaler has chosen.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	DesiredReplicas int32 `json:"desiredReplicas"`
 	// recommendedReplicas is the number of replicas that demand alone requires,
 	// before delays, limits and available memory are applied.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	RecommendedReplicas int32 `json:"recommendedReplicas"`
 	// reason is the reason for desiredReplicas, in CamelCase, for example
 	// Demand.
@@ -101,6 +103,7 @@ type AutoscalingStatus struct {
 	// since lowSince.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	LowReplicas int32 `json:"lowReplicas,omitempty"`
 	// idleSince is when the deployment became idle (no request runs or waits),
 	// moved forward by the time during which not every gateway reported.
@@ -117,5 +120,6 @@ type AutoscalingStatus struct {
 	// receive it as an estimate.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	StartSeconds int32 `json:"startSeconds,omitempty"`
 }

@@ -70,6 +70,7 @@ type MacAssignmentStatus struct {
 	// replicas is the number of assigned replicas.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Replicas int32 `json:"replicas"`
 }
 

@@ -160,11 +160,13 @@ type MacClassStatus struct {
 	// macs is the number of Macs of the class.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Macs int32 `json:"macs"`
 	// currentMacs is how many of them report that they run with the current
 	// generation of the settings, all of them applied.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	CurrentMacs int32 `json:"currentMacs"`
 	// upgrade is the progress of spec.release. It is absent when there is none.
 	// +optional
@@ -194,6 +196,7 @@ type ClassUpgrade struct {
 	// upgradedMacs is how many Macs of the class run the version.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	UpgradedMacs int32 `json:"upgradedMacs"`
 }
 

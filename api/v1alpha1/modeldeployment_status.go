@@ -12,30 +12,43 @@ type ModelDeploymentStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// replicas is the number of replicas that are not being deleted.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Replicas int32 `json:"replicas,omitempty"`
 	// readyReplicas is the number of replicas that accept requests.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 	// loadedReplicas is the number of replicas whose model is in memory. An
 	// OnDemand replica can be ready without being loaded.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	LoadedReplicas int32 `json:"loadedReplicas"`
 	// availableReplicas is the number of ready replicas whose engine has
 	// generated a test token.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	AvailableReplicas int32 `json:"availableReplicas"`
 	// updatedReplicas is the number of replicas of updateRevision.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	UpdatedReplicas int32 `json:"updatedReplicas"`
 	// updatedAvailableReplicas is the number of available replicas of
 	// updateRevision.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas,omitempty"`
 	// prefetchedMacs is the number of Macs that have the weights. It is counted
 	// while spec.prefetch is set, for those of updateRevision, with and without a
 	// replica.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	PrefetchedMacs int32 `json:"prefetchedMacs,omitempty"`
 	// selector is the label selector of the replicas, for the scale
 	// subresource.

@@ -164,6 +164,8 @@ type Priority struct {
 	// value is the value of the PriorityClass. Higher values are placed first.
 	// It is 0 without a class.
 	// +optional
+	// +kubebuilder:validation:Minimum=-2147483648
+	// +kubebuilder:validation:Maximum=2147483647
 	Value int32 `json:"value,omitempty"`
 	// preemptionPolicy controls whether the replica may preempt others.
 	// Default: PreemptLowerPriority. Valid values are:
@@ -247,6 +249,8 @@ type ModelReplicaStatus struct {
 	// restarts is the number of times that the engine was restarted on this
 	// Mac.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Restarts int32 `json:"restarts"`
 	// lastFailure is the failure that caused the most recent restart. It stays
 	// after the engine serves again.

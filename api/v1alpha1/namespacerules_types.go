@@ -211,6 +211,7 @@ type NamespaceUse struct {
 	// replicas is the number of its placed replicas.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Replicas int32 `json:"replicas"`
 }
 

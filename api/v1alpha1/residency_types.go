@@ -53,10 +53,13 @@ type Residency struct {
 	// without a request. With 0, it stays until the memory is needed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
 	// evictionPriority protects OnDemand replicas of a Mac from eviction: to
 	// load one, only those with the same or a lower priority are unloaded.
 	// +optional
+	// +kubebuilder:validation:Minimum=-2147483648
+	// +kubebuilder:validation:Maximum=2147483647
 	EvictionPriority int32 `json:"evictionPriority,omitempty"`
 }
 

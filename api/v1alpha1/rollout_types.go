@@ -197,6 +197,7 @@ type RolloutStatus struct {
 	// Mac.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	PlacedReplicas int32 `json:"placedReplicas,omitempty"`
 	// bytesDone is the number of bytes that the replicas of updateRevision
 	// which are not ready have downloaded or loaded.

@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -74,18 +75,63 @@ func hasRule(s *apiextensionsv1.JSONSchemaProps, rule string) bool {
 	return false
 }
 
-// eachTime calls a function for each time in a schema, with its path, in which [] is an entry of a
-// list, and the object that it is a field of.
+// eachTime calls a function for each time in a schema, see each.
 func eachTime(path []string, parent, s *apiextensionsv1.JSONSchemaProps, do func(path []string, parent, s *apiextensionsv1.JSONSchemaProps)) {
-	if s.Format == "date-time" {
-		do(path, parent, s)
-	}
+	each(path, parent, s, func(path []string, parent, s *apiextensionsv1.JSONSchemaProps) {
+		if s.Format == "date-time" {
+			do(path, parent, s)
+		}
+	})
+}
+
+// each calls a function for each field in a schema, with its path, in which [] is an entry of a
+// list or a map, and the object that it is a field of.
+func each(path []string, parent, s *apiextensionsv1.JSONSchemaProps, do func(path []string, parent, s *apiextensionsv1.JSONSchemaProps)) {
+	do(path, parent, s)
 	for name := range s.Properties {
 		field := s.Properties[name]
-		eachTime(append(path[:len(path):len(path)], name), s, &field, do)
+		each(append(path[:len(path):len(path)], name), s, &field, do)
 	}
+	entry := append(path[:len(path):len(path)], "[]")
 	if s.Items != nil && s.Items.Schema != nil {
-		eachTime(append(path[:len(path):len(path)], "[]"), s, s.Items.Schema, do)
+		each(entry, s, s.Items.Schema, do)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+		each(entry, s, s.AdditionalProperties.Schema, do)
+	}
+}
+
+// TestAttackANumberThatNoProgramReads: API servers before 1.36 ignore the format int32 of a CRD. Go does
+// not read a larger number, and one such object ends the list of its kind in every operator and gateway.
+func TestAttackANumberThatNoProgramReads(t *testing.T) {
+	files, err := filepath.Glob("../../config/crd/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	found := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range crd.Spec.Versions {
+			each(nil, nil, v.Schema.OpenAPIV3Schema, func(path []string, _, s *apiextensionsv1.JSONSchemaProps) {
+				if s.Type != "integer" || s.Format == "int64" {
+					return
+				}
+				found++
+				if s.Minimum == nil || *s.Minimum < math.MinInt32 || s.Maximum == nil || *s.Maximum > math.MaxInt32 {
+					t.Errorf("%s.%s: the schema accepts numbers that an int32 does not hold", crd.Spec.Names.Kind, strings.Join(path, "."))
+				}
+			})
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d numbers, want more", found)
 	}
 }
 
