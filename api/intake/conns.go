@@ -293,6 +293,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 		_ = c.Close() // net/http would add a response of its own
 		return 0, errHeadLines
 	}
+	if len(p) > 1 && c.heads.ends() {
+		return 0, errHeadLines
+	}
 	n, err := c.Conn.Read(p)
 	c.heads.see(p[:n])
 	if m := c.heads.memory(); m > freeHead && !c.room.grow(c.address.name, m, c.interrupt) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
@@ -40,8 +41,12 @@ type heads struct {
 	sized, odd, encoding bool
 	// twice is true if the encoded one has a length as well.
 	twice bool
-	// bytes and lines of the current head; over is the number of the first head with too many.
-	bytes, lines, over int
+	// bytes, lines and lines about trailers of the current head; over is the number of the first head with too many.
+	bytes, lines, trailers, over int
+	// unexpected: a head has an expectation that net/http refuses before any handler.
+	unexpected, expects bool
+	// refused: begin returned an error.
+	refused bool
 	// reads of the current head.
 	reads int
 	// begun counts the requests that reached a handler, where one is now if serving is true.
@@ -73,7 +78,7 @@ func (h *heads) see(p []byte) {
 		n := min(len(part), lineBytes-len(h.line))
 		h.line, h.cut = append(h.line, part[:n]...), h.cut || n < len(part)
 		h.bytes += len(p) - len(rest)
-		if p = rest; h.maxBytes > 0 && (h.bytes > h.maxBytes || h.reads > headReads+h.bytes/headPiece || h.announces()) {
+		if p = rest; h.maxBytes > 0 && (h.bytes > h.maxBytes || h.reads > headReads+h.bytes/headPiece || h.hides()) {
 			h.over, h.line = h.seen+1, nil
 		} else if whole {
 			h.ended()
@@ -81,11 +86,15 @@ func (h *heads) see(p []byte) {
 	}
 }
 
-// announces reports whether a line names many trailers: net/http puts them into a map before the client is
-// known. The lock is held.
-func (h *heads) announces() bool {
+// hides reports whether a line names many trailers, or continues the one before it, which may then be of
+// any length (RFC 9112, 5.2, lets a server refuse that): net/http puts names of trailers into a map before
+// the client is known. The lock is held.
+func (h *heads) hides() bool {
 	const name = "Trailer:"
-	return h.cut && h.within && len(h.line) >= len(name) && strings.EqualFold(string(h.line[:len(name)]), name)
+	if !h.within || len(h.line) == 0 {
+		return false
+	}
+	return h.line[0] == ' ' || h.line[0] == '\t' || h.cut && len(h.line) >= len(name) && strings.EqualFold(string(h.line[:len(name)]), name)
 }
 
 // ended parses a complete line; the lock is held.
@@ -95,12 +104,12 @@ func (h *heads) ended() {
 	if !h.within || line != "" {
 		h.field(line, cut)
 		h.within = h.within || line != "" // net/http skips empty lines between requests
-		if h.max > 0 && h.lines > h.max {
+		if h.max > 0 && (h.lines > h.max || h.trailers > 1) {
 			h.over, h.line = h.seen+1, nil
 		}
 		return
 	}
-	h.within, h.bytes, h.reads = false, 0, 0
+	h.within, h.bytes, h.reads, h.unexpected = false, 0, 0, h.unexpected || h.expects
 	if h.seen++; h.encoding || h.odd { // the end of the body is unknown
 		h.encoded, h.twice, h.line = h.seen, h.encoding && h.sized, nil
 		return
@@ -114,7 +123,11 @@ func (h *heads) field(line string, cut bool) {
 	h.lines++
 	switch {
 	case !h.within:
-		h.encoding, h.sized, h.odd, h.length, h.lines = false, false, false, 0, 0
+		h.encoding, h.sized, h.odd, h.expects, h.length, h.lines, h.trailers = false, false, false, false, 0, 0, 0
+	case strings.EqualFold(name, "Trailer"):
+		h.trailers++
+	case strings.EqualFold(name, "Expect"):
+		h.expects = h.expects || !strings.EqualFold(strings.TrimSpace(value), "100-continue")
 	case strings.EqualFold(name, "Transfer-Encoding"):
 		h.encoding = true
 	case strings.EqualFold(name, "Content-Length"):
@@ -128,7 +141,15 @@ func (h *heads) field(line string, cut bool) {
 func (h *heads) tooMany() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.over > 0 && !h.serving // one that is served has arrived before
+	return h.over > 0 && !h.serving && !h.refused // one that is served has arrived before
+}
+
+// ends reports whether nothing more is read: net/http has refused the expectation of a request, and would
+// wait for the end of its body.
+func (h *heads) ends() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unexpected
 }
 
 // begin counts a request that reaches a handler. It reports whether the request has a
@@ -145,6 +166,7 @@ func (h *heads) begin() (encoded bool, why *openai.Error) {
 		why = &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest,
 			Message: "The request has both Content-Length and Transfer-Encoding. Send one of them."}
 	}
+	h.refused = h.refused || why != nil
 	return h.encoded > 0 && h.begun >= h.encoded, why
 }
 
@@ -158,7 +180,7 @@ func (h *heads) memory() int64 {
 func (h *heads) refusal() *openai.Error {
 	limits := fmt.Sprintf("%d header lines", h.max)
 	if h.maxBytes > 0 {
-		limits += fmt.Sprintf(" or %d bytes of headers, or sends them in too many pieces", h.maxBytes)
+		limits += fmt.Sprintf(" or %d bytes of headers, announces many trailers, continues a line, or sends it in too many pieces", h.maxBytes)
 	}
 	return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: openai.TypeInvalidRequest,
 		Message: fmt.Sprintf("The request has more than %s. Send fewer.", limits)}
@@ -188,6 +210,8 @@ func Guard(next http.Handler) http.Handler {
 			w.Header().Set("Connection", "close")
 		}
 		if why != nil {
+			r.Trailer = nil
+			c.hurry()
 			if why.Status == http.StatusRequestHeaderFieldsTooLarge {
 				c.countHead()
 			}
@@ -208,6 +232,12 @@ func Guard(next http.Handler) http.Handler {
 		}
 	})
 }
+
+// bodyTime is how long a client may take to send the rest of a request that was refused, and to read why.
+const bodyTime = 2 * time.Second
+
+// hurry ends a connection soon whose request was refused: net/http would wait for its body without an end.
+func (c *Conn) hurry() { _ = c.SetDeadline(time.Now().Add(bodyTime)) }
 
 // untrailed is a body whose trailers are dropped.
 type untrailed struct {

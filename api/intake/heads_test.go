@@ -71,6 +71,9 @@ func TestAttackManyHeaderLines(t *testing.T) {
 		"a body of lines":                    {send: "POST / HTTP/1.1\nHost: x\nContent-Length: 60000\n\n" + lines(10_000), want: []int{200}},
 		"64 KiB after a body of many lines":  {send: "POST / HTTP/1.1\nHost: x\nContent-Length: 60000\n\n" + lines(10_000) + get + lines(13_000), want: []int{200, 431}},
 		"a chunked body":                     {send: "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + "3\r\na\nb\r\n0\r\n\r\n", want: []int{200}},
+		"a continued line":                   {send: get + "a: b\n c\n\n", want: []int{431}},
+		"a continued line of trailers":       {send: "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nTrailer: a,\n " + strings.Repeat("a,", 10_000), want: []int{431}},
+		"two lines of trailers":              {send: "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nTrailer: a\nTrailer: b\n", want: []int{431}},
 		"a few trailers":                     {send: "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nTrailer: a, b\n\n0\r\n\r\n", want: []int{200}},
 		"many trailers":                      {send: "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\ntrailer: " + strings.Repeat("a,", 10_000), want: []int{431}},
 		"64 KiB of them, and a chunked body": {send: "POST / HTTP/1.1\nHost: x\n" + lines(10_000) + "Transfer-Encoding: chunked\n\n0\r\n\r\n", want: []int{431}},
@@ -119,6 +122,26 @@ func TestAttackHeadsThatDoNotEnd(t *testing.T) {
 	sending.Wait()
 	if each := (heapBytes() - before) / n; each > 64<<10 {
 		t.Errorf("a connection holds %d KiB", each>>10)
+	}
+}
+
+// TestARefusedRequestIsNotAwaited: net/http reads the body of a request after its response, and keeps the
+// head for as long.
+func TestARefusedRequestIsNotAwaited(t *testing.T) {
+	p := watched(t, &Listener{HeadLines: 200, HeadBytes: 64 << 10}, func(http.ResponseWriter, *http.Request) {})
+	for send, want := range map[string]int{
+		"Content-Length: 1\nTransfer-Encoding: chunked\nTrailer: a\n": http.StatusBadRequest,
+		"Expect: x\nTransfer-Encoding: chunked\nTrailer: a\n":         http.StatusExpectationFailed,
+		"Expect: x\nContent-Length: 1\n":                              http.StatusExpectationFailed,
+	} {
+		conn := p.dial("10.0.0.1")
+		defer conn.Close()
+		if status := answer(t, conn, "POST / HTTP/1.1\nHost: x\n"+send+"\n"); status != want {
+			t.Errorf("%s has status %d, want %d", send, status, want)
+		}
+		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("%s: the connection does not end: %v", send, err)
+		}
 	}
 }
 
