@@ -295,7 +295,7 @@ func (b *bare) structure(c byte, out *sink) verdict {
 		if b.levels = b.levels[:len(b.levels)-1]; c == ')' {
 			c = '}'
 		}
-	case '=':
+	case '=', '"': // no quote of this format
 		return bad
 	}
 	return b.feed(string([]byte{c}), out)

@@ -125,6 +125,7 @@ func gemmaTranscripts() map[string]transcript {
 		"an end alone":          {written: `a <tool_call|>b<|"|>`, want: []string{"T a b"}},
 		"not declared":          {written: `<|tool_call>call:rm{path:<|"|>/<|"|>}<tool_call|>`, want: []string{"T call:rm{path:/}"}, broken: 1},
 		"text without quotes":   {written: `<|tool_call>call:weather{city:Paris}<tool_call|>`, want: []string{"T call:weather{city:Paris}"}, broken: 1, held: []string{`B weather {"city": | call:weather{city:`, "T Paris}"}},
+		"a bare quote":          {written: `<|tool_call>call:weather{city:"}},x`, want: []string{`T call:weather{city:"}},x`}, broken: 1, held: []string{`B weather {"city": | call:weather{city:`, `T "}},x`}},
 		"cut in a text":         {written: `<|tool_call>call:weather{city:<|"|>Par`, want: []string{"T call:weather{city:Par"}, broken: 1, held: []string{`B weather {"city":"Par | call:weather{city:Par`}, cut: []string{`B weather {"city":"Par | call:weather{city:Par`}},
 		"cut in a name":         {written: `<|tool_call>call:wea`, want: []string{"T call:wea"}, broken: 1, cut: []string{"T call:wea"}},
 	}

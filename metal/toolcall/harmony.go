@@ -77,6 +77,11 @@ func (h *harmony) push(s symbol, out *sink) {
 		}
 	case !h.body && h.header.Len() < mostHeader:
 		h.header.WriteByte(byte(s))
+	case !h.body && h.plain: // it is no header
+		out.text(Text, h.header.String())
+		h.header.Reset()
+		h.body, h.plain = true, false
+		h.inBody(byte(s), out)
 	case !h.body:
 	default:
 		h.inBody(byte(s), out)

@@ -1,6 +1,9 @@
 package toolcall
 
-import "slices"
+import (
+	"slices"
+	"unicode/utf8"
+)
 
 // body reads what follows a tag that begins calls.
 type body interface {
@@ -130,8 +133,11 @@ func (m *marked) inBody(s symbol, out *sink) {
 }
 
 // leave ends a body that is no call: what was read of it comes again, as text. Only part
-// of it was written of the call.
+// of it was written of the call, up to a character that it does not divide.
 func (m *marked) leave(part int, out *sink) {
+	for part > 0 && part < len(m.raw) && m.raw[part] < firstTag && !utf8.RuneStart(byte(m.raw[part])) {
+		part--
+	}
 	begun := m.in.begun()
 	known := m.known || !m.tagged && !m.in.meant()
 	rest, written := m.raw, ""
