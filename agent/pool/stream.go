@@ -152,9 +152,12 @@ func (s *Stream) explain(err error) error {
 	if over := s.over(); over != nil {
 		return over
 	}
-	if grpcstatus.Code(err) == codes.ResourceExhausted { // of gRPC, which did not take the message
-		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL,
-			Message: "the engine's answer is larger than the agent takes in one message: " + grpcstatus.Convert(err).Message()})
+	// Of gRPC, over a connection that lives: one that ended is Unavailable.
+	if problem := map[codes.Code]string{
+		codes.ResourceExhausted: "the engine's answer is larger than the agent takes in one message: ",
+		codes.Internal:          "the engine's answer cannot be sent to the agent: ",
+	}[grpcstatus.Code(err)]; problem != "" {
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: problem + grpcstatus.Convert(err).Message()})
 	}
 	return fmt.Errorf("%w: %w", ErrEngineLost, excerpt.Error(err))
 }

@@ -94,6 +94,26 @@ func TestAttackAnswersOfManyBytes(t *testing.T) {
 	}
 }
 
+// mumbling is an engine whose answers gRPC cannot send: their text is not UTF-8.
+type mumbling struct{ wire.UnimplementedEngineServer }
+
+func (mumbling) Generate(_ *wire.GenerateRequest, out wire.Engine_GenerateServer) error {
+	return out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: "\xe5\x90"}}})
+}
+
+// An answer that gRPC cannot send is a refusal of this request: its engine lives, and another would
+// compute the same.
+func TestAnAnswerThatCannotBeSentIsNoLostEngine(t *testing.T) {
+	s, err := holdOf(t, mumbling{}).Generate(t.Context(), &wire.GenerateRequest{})
+	if err == nil {
+		_, err = s.Recv()
+		s.Close()
+	}
+	if r := wire.RefusalOf(err); r.GetCode() != wire.Code_CODE_INTERNAL || errors.Is(err, ErrEngineLost) {
+		t.Errorf("%v, want a refusal of this answer and no lost engine", err)
+	}
+}
+
 // TestAttackRequestsLongerThanAMessage: they are refused as the request's fault before they are
 // sent. The error of gRPC counts as that of a lost engine, which is sent to another and ejected.
 func TestAttackRequestsLongerThanAMessage(t *testing.T) {

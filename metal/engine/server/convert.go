@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/chat"
@@ -60,12 +61,14 @@ func toPrefixCache(p engine.PrefixStatus) *wire.PrefixCache {
 
 // toDeltas are the messages of an event: progress, the prompt and the answer, as far as there are
 // any. An event has few log-probabilities.
+//
+// Its texts become UTF-8: gRPC ends the call of a message that has another.
 func toDeltas(ev engine.Event, spell func(int32) []byte) (out []*wire.Delta) {
 	if p := ev.Progress; p != nil {
 		out = append(out, &wire.Delta{Progress: &wire.Progress{ProcessedTokens: int64(p.Processed), CachedTokens: int64(p.Cached)}})
 	}
 	if ev.Prompt != "" || len(ev.PromptLogprobs) > 0 {
-		prompt := &wire.PromptDelta{Text: ev.Prompt}
+		prompt := &wire.PromptDelta{Text: utf8(ev.Prompt)}
 		for _, r := range ev.PromptLogprobs {
 			prompt.Logprobs = append(prompt.Logprobs, toLogprobs(r, spell))
 		}
@@ -74,15 +77,18 @@ func toDeltas(ev engine.Event, spell func(int32) []byte) (out []*wire.Delta) {
 	if ev.Text == "" && ev.Reasoning == "" && len(ev.Tokens) == 0 && len(ev.Calls) == 0 && len(ev.Logprobs) == 0 {
 		return out
 	}
-	answer := &wire.Delta{Text: ev.Text, Reasoning: ev.Reasoning, Tokens: ev.Tokens}
+	answer := &wire.Delta{Text: utf8(ev.Text), Reasoning: utf8(ev.Reasoning), Tokens: ev.Tokens}
 	for _, c := range ev.Calls {
-		answer.Calls = append(answer.Calls, &wire.CallDelta{Name: c.Name, Arguments: c.Arguments, Ended: c.Ended, Written: c.Written})
+		answer.Calls = append(answer.Calls, &wire.CallDelta{Name: utf8(c.Name), Arguments: utf8(c.Arguments), Ended: c.Ended, Written: utf8(c.Written)})
 	}
 	for _, r := range ev.Logprobs {
 		answer.Logprobs = append(answer.Logprobs, toLogprobs(r, spell))
 	}
 	return append(out, answer)
 }
+
+// utf8 is a text with U+FFFD in place of what is not UTF-8.
+func utf8(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
 // toLogprobs spells the tokens, which a vocabulary can make long, up to wire.MaxSpelled.
 func toLogprobs(r sample.Ranked, spell func(int32) []byte) *wire.TokenLogprobs {

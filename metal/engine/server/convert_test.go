@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/output"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -67,6 +68,25 @@ func TestEchoedPromptIsAMessageOfItsOwn(t *testing.T) {
 	f := toFinished(&engine.Finished{Reason: engine.Length, Full: true, Usage: engine.Usage{Generated: 5, Reasoning: 3}})
 	if !f.GetContextFull() || f.GetUsage().GetReasoningTokens() != 3 {
 		t.Errorf("%v", f)
+	}
+}
+
+// gRPC sends no text that is not UTF-8, and the call would end as that of a lost engine.
+func TestEachTextOfAnEventCanBeSent(t *testing.T) {
+	const half, want = "a\xe5\x90", "a\ufffd"
+	ev := engine.Event{Prompt: half, Text: half, Reasoning: half, Tokens: []int32{1},
+		Calls: []output.Call{{Name: half, Arguments: half, Written: half, Ended: true}}}
+	out := toDeltas(ev, nil)
+	for _, d := range out {
+		if _, err := proto.Marshal(d); err != nil {
+			t.Error(err)
+		}
+	}
+	c := out[1].GetCalls()[0]
+	for i, got := range []string{out[0].GetPrompt().GetText(), out[1].GetText(), out[1].GetReasoning(), c.GetName(), c.GetArguments(), c.GetWritten()} {
+		if got != want {
+			t.Errorf("text %d is %q, want %q", i, got, want)
+		}
 	}
 }
 
