@@ -51,8 +51,9 @@ func (s *schemas) bare(g goal) (expr, error) {
 // special are the characters that end a bare name.
 const special = "{}[](),:=\"'<|"
 
-// maxBareName is how many bytes metal/toolcall takes of a name.
-const maxBareName = 256
+// maxBareName is how many bytes of a name without quotes metal/toolcall takes at least: 128
+// characters.
+const maxBareName = 512
 
 // isBare reports whether a name can be written without quotes.
 func isBare(name string) bool {

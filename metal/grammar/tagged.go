@@ -54,6 +54,11 @@ func (s *schemas) tagged(g goal, tags Tags) (expr, error) {
 		if len(sh.names) > maxTaken {
 			return nil, tooLarge("parameters of one function", maxTaken)
 		}
+		for _, name := range sh.names {
+			if len(name) > maxBareName {
+				return nil, s.unsupported("properties", nil, "the name of an argument has %d bytes, and this model's format takes %d; rename it", len(name), maxBareName)
+			}
+		}
 		t := &tagger{schemas: s, tags: tags, names: sh.names, text: -1}
 		e, err := t.make(c, sh)
 		if err != nil {

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// maxName of a function or a parameter.
-const maxName = 256
+// maxName of a function or a parameter, in bytes with the attributes after it: more than what
+// metal/grammar has the model write.
+const maxName = 1 << 10
 
 type functionState uint8
 
