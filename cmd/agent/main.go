@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -23,6 +24,7 @@ import (
 	_ "time/tzdata" // for systems without it
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -84,6 +86,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
 	logs.TakeStandard(slog.New(logr.ToSlogHandler(log.WithName("standard"))))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, stdlog.Writer())) // a peer can cause any number of its lines
 	c, err := f.config(log, launched)
 	if err != nil {
 		return err

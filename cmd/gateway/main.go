@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -165,6 +167,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
 	logs.TakeStandard(slog.New(logr.ToSlogHandler(log.WithName("standard"))))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, stdlog.Writer())) // a peer can cause any number of its lines
 	config, err := restConfig(f.kubeconfig)
 	if err != nil {
 		return err

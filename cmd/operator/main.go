@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"os"
@@ -23,6 +24,7 @@ import (
 	_ "time/tzdata" // the image has none
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc/grpclog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -191,6 +193,7 @@ func logger(verbose bool, format logs.Format) logr.Logger {
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 	logs.TakeStandard(slog.New(logr.ToSlogHandler(log.WithName("standard"))))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, stdlog.Writer())) // a peer can cause any number of its lines
 	return log
 }
 
