@@ -17,9 +17,16 @@ const (
 	leastFrames, meanFrame = 64, 4 << 10
 	// grpcPrefix is how many bytes come before a message: a flag and its length.
 	grpcPrefix = 5
+	// mostGoAways is how many GOAWAY frames an engine sends that stops: gRPC logs a line for any more, and
+	// reads on while a call is open.
+	mostGoAways = 2
 )
 
-var errFrames = errors.New("the engine sent a message in too many small frames")
+var (
+	errFrames     = errors.New("the engine sent a message in too many small frames")
+	errCompressed = errors.New("the engine sent a compressed message, which may take many times its bytes")
+	errGoAways    = errors.New("the engine announced the end of its connection again and again")
+)
 
 // answers follows the frames of a connection, of which it keeps none. The zero value is for one that was
 // not used yet.
@@ -29,6 +36,7 @@ type answers struct {
 	sent, received frames             // guarded by mu
 	preface        int                // bytes sent before the first frame; guarded by mu
 	arriving       int64              // bytes of messages that have begun; guarded by mu
+	goAways        int                // frames received; guarded by mu
 }
 
 // answer is how far the answer to a call is.
@@ -66,11 +74,23 @@ func (a *answers) receive(b []byte) error {
 	defer a.mu.Unlock()
 	return a.received.each(b, func(f *frames, begins bool, payload []byte) error {
 		call, kind, flags := a.open[f.stream()], f.kind(), f.flags()
-		switch {
-		case call == nil: // gRPC keeps nothing of it
-		case kind == http2.FrameData && (flags.Has(http2.FlagDataPadded) || !a.take(call, payload, begins && f.length() > 0)):
-			return errFrames // gRPC pads nothing
-		case f.whole() && (kind == http2.FrameRSTStream || flags.Has(http2.FlagDataEndStream) && (kind == http2.FrameData || kind == http2.FrameHeaders)):
+		if begins && kind == http2.FrameGoAway {
+			if a.goAways++; a.goAways > mostGoAways {
+				return errGoAways
+			}
+		}
+		if call == nil {
+			return nil // gRPC keeps nothing of it
+		}
+		if kind == http2.FrameData {
+			if flags.Has(http2.FlagDataPadded) {
+				return errFrames // gRPC pads nothing
+			}
+			if err := a.take(call, payload, begins && f.length() > 0); err != nil {
+				return err
+			}
+		}
+		if f.whole() && (kind == http2.FrameRSTStream || flags.Has(http2.FlagDataEndStream) && (kind == http2.FrameData || kind == http2.FrameHeaders)) {
 			a.end(f.stream())
 		}
 		return nil
@@ -78,11 +98,11 @@ func (a *answers) receive(b []byte) error {
 }
 
 // take takes bytes of a frame of a call. It is called with mu held.
-func (a *answers) take(call *answer, b []byte, begins bool) bool {
+func (a *answers) take(call *answer, b []byte, begins bool) error {
 	before := call.bytes
-	ok := call.take(b, begins)
+	err := call.take(b, begins)
 	a.arriving += call.bytes - before
-	return ok
+	return err
 }
 
 // end follows a call no more. It is called with mu held.
@@ -100,9 +120,9 @@ func (a *answers) held() int64 {
 	return a.arriving
 }
 
-// take takes bytes of a frame, which begins with them or has begun before, and reports false if the
-// message has too many frames for its bytes.
-func (a *answer) take(b []byte, begins bool) bool {
+// take takes bytes of a frame, which begins with them or has begun before. It refuses a message that has
+// too many frames for its bytes, or is compressed.
+func (a *answer) take(b []byte, begins bool) error {
 	if begins {
 		a.frames++
 	}
@@ -110,6 +130,9 @@ func (a *answer) take(b []byte, begins bool) bool {
 		if a.known < grpcPrefix {
 			n := copy(a.prefix[a.known:], b)
 			a.known, b = a.known+n, b[n:]
+			if a.prefix[0] != 0 {
+				return errCompressed // gRPC takes what any library registers with it
+			}
 			if a.known == grpcPrefix {
 				a.left, a.frames, a.bytes = int64(binary.BigEndian.Uint32(a.prefix[1:])), 1, 0
 			}
@@ -120,7 +143,10 @@ func (a *answer) take(b []byte, begins bool) bool {
 			a.known, a.frames, a.bytes = 0, 0, 0
 		}
 	}
-	return a.frames <= leastFrames+a.bytes/meanFrame
+	if a.frames > leastFrames+a.bytes/meanFrame {
+		return errFrames
+	}
+	return nil
 }
 
 // frameHeader is how many bytes begin a frame.

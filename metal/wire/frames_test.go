@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -142,6 +143,40 @@ func TestWhichFramesAreRefused(t *testing.T) {
 			}
 			if err == nil && !c.other && len(a.open) != 0 {
 				t.Errorf("%s: a call that has ended is followed", name)
+			}
+		}
+	}
+}
+
+// TestWhatEndsTheConnectionAtOnce: a compressed message takes many times its bytes, and gRPC logs a line
+// for each GOAWAY. An engine that stops sends two.
+func TestWhatEndsTheConnectionAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		flag    byte
+		goAways int
+		want    error
+	}{
+		"a message":                            {},
+		"a compressed message":                 {flag: 1, want: errCompressed},
+		"the announcements of a graceful stop": {goAways: 2},
+		"a third announcement":                 {goAways: 3, want: errGoAways},
+	} {
+		var sent bytes.Buffer
+		f := http2.NewFramer(&sent, nil)
+		for range c.goAways {
+			_ = f.WriteGoAway(1<<31-1, http2.ErrCodeEnhanceYourCalm, []byte("too_many_pings"))
+		}
+		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true})
+		for _, flag := range []byte{0, c.flag} {
+			m := append(message(20), make([]byte, 20)...)
+			m[0] = flag
+			_ = f.WriteData(1, false, m)
+		}
+		for _, longest := range []int{1, 7, 32 << 10} {
+			var a answers
+			_ = pieces(twoCalls(), longest, func(b []byte) error { a.send(b); return nil })
+			if err := pieces(sent.Bytes(), longest, a.receive); !errors.Is(err, c.want) {
+				t.Errorf("%s, in pieces of up to %d bytes: %v, want %v", name, longest, err, c.want)
 			}
 		}
 	}
