@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -38,7 +39,7 @@ func (l lifeLease) End() {
 // leaseDisk lets an engine use this Mac's disk cache, if it is configured to, and
 // reconnects until ctx ends or the engine stops.
 func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
-	if lc.Cache == nil || g.config.CacheQueueBytes == 0 {
+	if lc.Cache == nil || g.config.CacheQueueBytes == 0 || lc.CacheDir != "" && g.config.CacheDir == "" {
 		return
 	}
 	said := ""
@@ -90,10 +91,19 @@ func (lc *lifecycle) diskOf(e *entry) (most int64) {
 // reasonCacheOverrun: an engine wrote more to the disk cache than it was granted.
 const reasonCacheOverrun = "CacheOverrun"
 
+// cachelessFor is how long no engine is started with a folder for which engines were ended. Engines of
+// other namespaces share it: one that was taken over would have theirs ended again and again.
+const cachelessFor = time.Hour
+
 // endOverfull ends the engines that may write to these folders.
 func (lc *lifecycle) endOverfull(folders []string) {
 	found := map[*entry]*engine{}
 	lc.read(func() {
+		now := time.Now()
+		maps.DeleteFunc(lc.cacheless, func(_ string, until time.Time) bool { return !now.Before(until) })
+		for _, f := range folders {
+			lc.cacheless[f] = now.Add(cachelessFor)
+		}
 		for _, e := range lc.entries {
 			if g := e.engine; g != nil && g.alive() && !g.leaving() && slices.Contains(folders, g.config.CacheDir) {
 				found[e] = g

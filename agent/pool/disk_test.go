@@ -133,8 +133,12 @@ func TestAnEngineIsGivenNoDiskOfAnotherModel(t *testing.T) {
 	cancel()
 	<-done
 	before := e.calls.Load()
-	g.config.CacheQueueBytes = 0
-	lc.leaseDisk(t.Context(), entry, g)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	lc.CacheDir = "/cache" // and it may not write there
+	lc.leaseDisk(ctx, entry, g)
+	lc.CacheDir, g.config.CacheQueueBytes = "", 0
+	lc.leaseDisk(ctx, entry, g)
 	if e.calls.Load() != before {
 		t.Error("an engine without a cache was asked for it")
 	}

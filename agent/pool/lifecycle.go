@@ -74,4 +74,6 @@ type lifecycle struct {
 	indeterminate int64
 	backend       string    // of the engines, as the last one reported it
 	swept         time.Time // when old logs were looked for
+	// cacheless has until when engines are started without these folders of the disk cache.
+	cacheless map[string]time.Time
 }

@@ -110,7 +110,7 @@ func connect(c Config, f files) *Pool {
 	mt := &meter{registry: reg, log: c.Log, timing: c.Timing, probe: c.Probe}
 	sg := &startGate{meter: mt, recorder: rec}
 	bk := &bookkeeper{registry: reg, recorder: rec, gate: sg}
-	lc := &lifecycle{registry: reg, Config: c, recorder: rec, files: f, mac: mt, gate: sg}
+	lc := &lifecycle{registry: reg, Config: c, recorder: rec, files: f, mac: mt, gate: sg, cacheless: map[string]time.Time{}}
 	pr := &pressure{registry: reg, log: c.Log, timing: c.Timing, meter: mt, gate: sg, books: bk, recorder: rec, engines: lc, enforcer: memory.NewEnforcer()}
 	rs := &replicas{registry: reg, log: c.Log, timing: c.Timing, weights: c.Weights, recorder: rec, engines: lc, room: pr, gate: sg}
 	rq := &requests{registry: reg, timing: c.Timing, gate: sg}

@@ -45,7 +45,9 @@ func (lc *lifecycle) newEngine(e *entry) *engine {
 	config := e.config(e.download.path)
 	config.Sandbox = lc.Sandbox
 	if config.CacheQueueBytes > 0 && lc.CacheDir != "" {
-		config.CacheDir = cold.ModelFolder(lc.CacheDir, config.CacheModel())
+		if dir := cold.ModelFolder(lc.CacheDir, config.CacheModel()); !time.Now().Before(lc.cacheless[dir]) {
+			config.CacheDir = dir
+		}
 	}
 	f := lc.files.engine(e.key, e.loads)
 	return &engine{

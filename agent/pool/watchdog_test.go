@@ -126,6 +126,37 @@ func TestEnginesThatFillTheCacheFolderAreEnded(t *testing.T) {
 	})
 }
 
+// TestAFolderThatEndedEnginesIsNotUsedForAnHour: engines of other namespaces share it, and one that was
+// taken over fills it or removes blocks again and again.
+func TestAFolderThatEndedEnginesIsNotUsedForAnHour(t *testing.T) {
+	play(t, func(s *stage) {
+		s.lifecycle.CacheDir = "/cache"
+		cached := func(a *v1alpha1.Assignment) {
+			a.PrefixCache = v1alpha1.PrefixCacheLimits{DiskBytes: gib, QueueBytes: 1 << 20}
+		}
+		bad := s.model("bad", enginetest.Script{HoldBytes: gib}, cached)
+		s.follow(bad, s.model("honest", enginetest.Script{HoldBytes: gib}, of("other"), cached))
+		folder := cold.ModelFolder("/cache", bad.Model.Digest)
+		s.after(time.Minute)
+		for range 2 * (maxCrashes + 1) {
+			s.EndOverfull([]string{folder})
+			s.after(cachelessFor / 100)
+		}
+		s.want("honest", "Serving True/Serving")
+		if n := len(s.Snapshot().Reclaims); n != 2 {
+			t.Errorf("%d engines were ended, want 2", n)
+		}
+		s.after(cachelessFor)
+		s.lifecycle.read(func() {
+			for k, e := range s.lifecycle.entries {
+				if now, next := e.engine.config.CacheDir, s.lifecycle.newEngine(e).config.CacheDir; now != "" || next != folder {
+					t.Errorf("the engine of %s may write %q, and the next one an hour later %q", k.UID, now, next)
+				}
+			}
+		})
+	})
+}
+
 // withAdapter adds an adapter to the model of an order.
 func withAdapter(a v1alpha1.Assignment) v1alpha1.Assignment {
 	files := []model.File{{Path: "adapter_model.safetensors", Bytes: 1, SHA256: strings.Repeat("a", 64)}}
