@@ -64,6 +64,18 @@ func TestEveryWriteHasADeadlineThatEndsNoIdleStream(t *testing.T) {
 	}
 }
 
+// TestAResponseWithoutABodyHasADeadline: the server sends its head in the last flush, to a client that
+// may read nothing. In HTTP/2 a response may begin long before its first write.
+func TestAResponseWithoutABodyHasADeadline(t *testing.T) {
+	for major, want := range map[int][]bool{1: {true}, 2: nil} {
+		c := newConnection()
+		front.NewWriter(c, major, time.Second).WriteHeader(http.StatusNoContent)
+		if !slices.Equal(c.write, want) || c.Code != http.StatusNoContent {
+			t.Errorf("HTTP/%d: bounds %v with %d, want %v", major, c.write, c.Code, want)
+		}
+	}
+}
+
 func TestAWriterKnowsWhatWasSent(t *testing.T) {
 	w := front.NewWriter(newConnection(), 1, time.Second)
 	if w.Status() != 0 || !w.FirstWrite().IsZero() || w.IdleSince() != w.Began() {

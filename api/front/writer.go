@@ -80,6 +80,9 @@ func (w *Writer) IdleSince() time.Time {
 
 // WriteHeader implements http.ResponseWriter.
 func (w *Writer) WriteHeader(status int) {
+	if !w.lift {
+		_, _ = w.bound(0) // for the server's last flush, if no write follows; a write returns the error
+	}
 	w.status = status
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -20,6 +20,9 @@ const (
 	preflightAge = "7200"
 	// corsMethods are the methods of all routes.
 	corsMethods = "GET, HEAD, POST, DELETE, OPTIONS"
+	// maxRequestHeaders is how many bytes of header names the answer to a preflight repeats: its
+	// client has no key, and may read nothing.
+	maxRequestHeaders = 4 << 10
 	// exposedHeaders lets pages read all headers. Browsers honour the asterisk only without
 	// credentials, which the gateway never allows.
 	exposedHeaders = "*"
@@ -90,7 +93,7 @@ func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// preflight allows any header: the request itself is checked when it arrives.
+// preflight allows any headers whose names are not too long: the request itself is checked when it arrives.
 func (c *cors) preflight(_ context.Context, _ caller, w *reply, r *http.Request) error {
 	if c.allowed(r) == "" {
 		return &openai.Error{Status: http.StatusForbidden, Type: openai.TypePermission, Code: "origin_not_allowed",
@@ -98,8 +101,8 @@ func (c *cors) preflight(_ context.Context, _ caller, w *reply, r *http.Request)
 	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Methods", corsMethods)
-	if headers := r.Header.Values("Access-Control-Request-Headers"); len(headers) > 0 {
-		h.Set("Access-Control-Allow-Headers", strings.Join(headers, ", "))
+	if headers := strings.Join(r.Header.Values("Access-Control-Request-Headers"), ", "); headers != "" && len(headers) <= maxRequestHeaders {
+		h.Set("Access-Control-Allow-Headers", headers)
 	}
 	h.Set("Access-Control-Max-Age", preflightAge)
 	h.Add("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers")

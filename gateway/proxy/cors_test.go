@@ -42,6 +42,17 @@ func TestPreflightIsAnsweredBeforeAuthentication(t *testing.T) {
 	}
 }
 
+// TestAPreflightIsNotRepeatedAtLength: its client has no key, and may read nothing.
+func TestAPreflightIsNotRepeatedAtLength(t *testing.T) {
+	w := newWorld(t, origins(page))
+	for n, allowed := range map[int]int{4 << 10: 4 << 10, 4<<10 + 1: 0, 60 << 10: 0} {
+		resp := w.do("OPTIONS", chatPath, "", "Origin", page, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", strings.Repeat("x", n))
+		if got := len(resp.Header.Get("Access-Control-Allow-Headers")); resp.StatusCode != http.StatusNoContent || got != allowed {
+			t.Errorf("%d bytes of names: %d with %d bytes, want %d", n, resp.StatusCode, got, allowed)
+		}
+	}
+}
+
 // A page must be able to read the error of a refused request, and our headers.
 func TestResponsesAndErrorsCanBeReadByAllowedPages(t *testing.T) {
 	l := newLocked(t, origins(page))
