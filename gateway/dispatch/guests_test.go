@@ -70,29 +70,70 @@ func TestATenantIsAGuestOfEachReplica(t *testing.T) {
 				t.Fatalf("request %d waits at replicas that are idle", n)
 			}
 		}
-		served := map[string]*Lease{} // by Mac
-		for n := range 4 {
+		served := map[string][]*Lease{} // by Mac
+		for n := range 4 * slotsPerSequence {
 			lease, _ := arrive(t, d, model, Request{Owner: "short"})
-			if lease == nil || served[lease.Mac] != nil {
-				t.Fatalf("request %d of another tenant waits, or is the second at a replica", n)
+			if lease == nil || len(served[lease.Mac]) == slotsPerSequence {
+				t.Fatalf("request %d of another tenant waits, or has more than half of a replica", n)
 			}
-			served[lease.Mac] = lease
+			served[lease.Mac] = append(served[lease.Mac], lease)
 		}
 		var waiting []*waiter
 		for _, r := range []Request{{Owner: "short"}, {Owner: "short", OnlyMac: "b"}, {Owner: "long"}} {
 			_, w := arrive(t, d, model, r)
 			if waiting = append(waiting, w); w == nil {
-				t.Fatalf("a second request of %+v is sent to a replica without a slot", r)
+				t.Fatalf("a request of %+v beyond its part is sent to a replica without a slot", r)
 			}
 		}
 		for n, mac := range []string{"c", "b"} {
-			if served[mac].Release(); len(waiting[n].granted) != 1 || (<-waiting[n].granted).Mac != mac {
+			if served[mac][0].Release(); len(waiting[n].granted) != 1 || (<-waiting[n].granted).Mac != mac {
 				t.Errorf("request %d that waits has not the place of the one that ended at %s", n, mac)
 			}
 		}
 		if len(waiting[2].granted) != 0 {
 			t.Error("the place of a guest was given to the tenant with all slots")
 		}
+	})
+}
+
+// TestTenantsHaveTheirPartOfAReplicaAmongLongAnswers: those with fewer requests leave half of the places
+// of guests to tenants without one, and those come first.
+func TestTenantsHaveTheirPartOfAReplicaAmongLongAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model, d := busyModelOf(16, "r")
+		const slots = slotsPerSequence * 16
+		send := func(tenant string, n int) {
+			t.Helper()
+			for range n {
+				arrive(t, d, model, Request{Owner: tenant})
+			}
+		}
+		want := func(counts map[string]int, tenants, guests int) {
+			t.Helper()
+			d.queue.mu.Lock()
+			defer d.queue.mu.Unlock()
+			l := d.queue.slots.replicas["r"]
+			for tenant, n := range counts {
+				if l.tenants[tenant] != n {
+					t.Errorf("%s has %d requests at the replica, want %d", tenant, l.tenants[tenant], n)
+				}
+			}
+			if len(l.tenants) != tenants || l.guests != guests {
+				t.Errorf("%d tenants and %d guests, want %d and %d", len(l.tenants), l.guests, tenants, guests)
+			}
+		}
+		send("long", slots)
+		send("second", slots)
+		want(map[string]int{"long": slots, "second": slots / 2}, 2, mostGuests/2)
+		send("third", slots)
+		for n := range mostGuests {
+			send(fmt.Sprint("newcomer ", n), 2)
+		}
+		parts := map[string]int{"long": slots, "second": slots / 2, "third": 1, "newcomer 0": 1}
+		want(parts, 3+mostGuests/2-1, mostGuests)
+		time.Sleep(guestTime + time.Second)
+		synctest.Wait()
+		want(parts, 3+mostGuests, mostGuests/2+1)
 	})
 }
 

@@ -22,7 +22,7 @@ type openings struct {
 type opening struct {
 	at   *route.Endpoint
 	load *replicaLoad
-	// guestsOnly: it has room only for tenants without a slot there.
+	// guestsOnly: it has room only for tenants with less than their part of it.
 	guestsOnly bool
 }
 
@@ -61,6 +61,6 @@ func (o *openings) fit(r *Request, guest bool) bool {
 		list = o.byMac[r.OnlyMac]
 	}
 	return slices.ContainsFunc(list, func(one opening) bool {
-		return (!one.guestsOnly || guest && one.load.without(r.Owner)) && !r.excluded(*one.at)
+		return (!one.guestsOnly || guest && one.load.mayBeGuest(r.Owner, *one.at)) && !r.excluded(*one.at)
 	})
 }

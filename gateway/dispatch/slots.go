@@ -18,9 +18,10 @@ const (
 	// sequence, so that the next request is there when one ends. The rest wait here, where
 	// the queue is fair.
 	slotsPerSequence = 2
-	// mostGuests is how many sequences of tenants without a request at a replica may exceed that there,
-	// or one per sequence if that is more: an engine shares its sequences between the tenants that
+	// mostGuests is how many sequences of tenants with less than their part of a replica may exceed that
+	// there, or one per sequence if that is more: an engine shares its sequences between the tenants that
 	// wait there, and here they would wait until an answer ends. It is half of what waits there.
+	// Tenants with a request there leave half of it to those without.
 	mostGuests = 32
 	// guestTime is how long such a request counts as that at most: by then the engine has given it a
 	// turn, and answers without an end would keep other tenants away. The engine's queue bounds them then.
@@ -138,7 +139,7 @@ func (s *slots) choose(r *Request, now time.Time) (c choice, ok bool) {
 	for i, e := range endpoints {
 		rejected := loads[i].more(usual)
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Brief: loads[i].brief, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
-			Max: s.limit(e, loads[i], rejected, mayBeGuest && loads[i].without(r.Owner)), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until) || r.avoids(e), Cold: e.Cold, Retiring: e.Retiring}
+			Max: s.limit(e, loads[i], rejected, mayBeGuest && loads[i].mayBeGuest(r.Owner, e)), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until) || r.avoids(e), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	s.suspectOutliers(r, endpoints, candidates, now)
 	prefix := r.Prefix
@@ -191,7 +192,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle
 // than usual.
 func (s *slots) limit(e route.Endpoint, l *replicaLoad, rejected int, guest bool) int {
 	limit := s.perSequence * int(e.Sequences)
-	if guest && limit > 0 && l.guests < max(mostGuests, int(e.Sequences)) {
+	if guest && limit > 0 && l.guests < guestsAt(e) {
 		return max(limit, l.inFlight+rejected+1)
 	}
 	return limit
@@ -213,15 +214,22 @@ func (s *slots) size(endpoints []route.Endpoint) (n int) {
 	return n
 }
 
-// mayBeGuest reports whether a request is sent at once to a replica where its tenant has no slot: while
-// the tenant has less than its part of the model's slots, which others may hold for long.
+// mayBeGuest reports whether a request is sent at once to a replica where its tenant has less than its part:
+// while it has less of the model's slots too, which others may hold for long.
 func (s *slots) mayBeGuest(r *Request, size int) bool {
 	l := s.models[r.model.Key]
 	return r.Owner != "" && (l == nil || l.tenants[r.Owner]*len(l.tenants) < size)
 }
 
-// without reports whether a tenant has no slot of a replica.
-func (l *replicaLoad) without(tenant string) bool { return l.tenants[tenant] == 0 }
+// mayBeGuest reports whether a tenant has less than its part of a replica, and leaves enough places to
+// tenants without a slot there.
+func (l *replicaLoad) mayBeGuest(tenant string, e route.Endpoint) bool {
+	runs := l.tenants[tenant]
+	return runs == 0 || runs*len(l.tenants) < slotsPerSequence*int(e.Sequences) && l.guests < guestsAt(e)/2
+}
+
+// guestsAt returns how many guests a replica may have, see mostGuests.
+func guestsAt(e route.Endpoint) int { return max(mostGuests, int(e.Sequences)) }
 
 // suspectOutliers marks the replicas whose requests fail, and those that reject far more
 // requests of a client than others do.
