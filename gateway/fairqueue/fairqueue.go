@@ -92,7 +92,7 @@ type flow struct {
 type modelQueue struct {
 	model string
 	flows map[string]*flow
-	// clock is the tag of the request that was served last.
+	// clock is the largest tag of a request that was served.
 	clock uint64
 	pace  pace
 	count int
@@ -257,8 +257,8 @@ func (q *Queue) Next(model string, now time.Time, runs func(*Entry) int, can fun
 			if now.Before(e.NotBefore) || !can(e) {
 				continue
 			}
-			m.clock = f.tag
-			f.tag++
+			m.clock = max(m.clock, f.tag) // it is past the tag of a flow that could not be served
+			f.tag = m.clock + 1
 			q.shares.served(e)
 			m.pace.served(now)
 			q.Leave(e)

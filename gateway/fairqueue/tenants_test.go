@@ -64,3 +64,34 @@ func TestTheKeysOfATenantTakeTurns(t *testing.T) {
 		t.Errorf("served %v, want 5 of each", served)
 	}
 }
+
+// TestATenantThatCouldNotBeServedTakesNoTurnBack: it waited for one Mac; a newcomer has its turn after those
+// that were there, and they alternate.
+func TestATenantThatCouldNotBeServedTakesNoTurnBack(t *testing.T) {
+	q := newQueue(100, 100)
+	enterOf := func(tenant string, n int) {
+		t.Helper()
+		for range n {
+			if _, err := q.Enter(&fairqueue.Entry{Model: "m", Tenant: tenant, Bytes: 1}, begin); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	enterOf("bound", 10)
+	enterOf("other", 20)
+	for range 10 {
+		q.Next("m", begin, none, func(w *fairqueue.Entry) bool { return w.Tenant != "bound" })
+	}
+	var served []string
+	serve := func(n int) {
+		for range n {
+			served = append(served, q.Next("m", begin, none, anyEntry).Tenant)
+		}
+	}
+	serve(1)
+	enterOf("new", 10)
+	serve(6)
+	if got, want := fmt.Sprint(served), "[bound bound other new bound other new]"; got != want {
+		t.Errorf("%s are served, want %s", got, want)
+	}
+}
