@@ -51,6 +51,10 @@ const (
 	// address: a load balancer may hide the addresses of all clients. 500 new ones a second
 	// then leave each Mac a second for the round trip in which it authenticates.
 	maxStrangers = 1024
+	// logPeriod is the period in which the lines about the tunnels of a Mac are counted, and logEach how
+	// many are logged: a Mac that opens tunnels again and again does not displace the log.
+	logPeriod = time.Minute
+	logEach   = 10
 )
 
 // ErrNone means that a Mac has no tunnel to this gateway.
@@ -88,6 +92,9 @@ type Hub struct {
 	proving map[string]*macConn // authenticated, but not known to answer yet
 	old     map[*macConn]bool   // replaced, but not closed yet
 	closed  bool
+	lines   map[string]int // logged in the period, by Mac
+	since   time.Time      // start of the period
+	dropped int            // lines of all Macs since the last one that was logged
 }
 
 // macConn is one tunnel connection of a Mac.
@@ -275,7 +282,7 @@ func (h *Hub) admit(ctx context.Context, c *intake.Stranger) {
 		_ = c.Close()
 		return
 	}
-	h.Log.Info("Tunnel of a Mac is open", "MacNode", l.mac, "client", from)
+	h.log("Tunnel of a Mac is open", l.mac, "client", from)
 	h.Changed(l.mac)
 	if l.Err() != nil { // it was closed before it was registered
 		h.gone(l)
@@ -430,9 +437,32 @@ func (h *Hub) gone(l *macConn) {
 	delete(h.old, l)
 	h.mu.Unlock()
 	if used {
-		h.Log.Info("Tunnel of a Mac is closed", "MacNode", l.mac)
+		h.log("Tunnel of a Mac is closed", l.mac)
 		h.Changed(l.mac)
 	}
+}
+
+// log logs a line about the tunnels of a Mac that has authenticated, unless it had many.
+func (h *Hub) log(text, mac string, values ...any) {
+	h.mu.Lock()
+	if now := time.Now(); h.lines == nil || now.Sub(h.since) >= logPeriod {
+		h.lines, h.since = map[string]int{}, now
+	}
+	full, dropped := h.lines[mac] == logEach, h.dropped
+	if full {
+		h.dropped++
+	} else {
+		h.lines[mac]++
+		h.dropped = 0
+	}
+	h.mu.Unlock()
+	if full {
+		return
+	}
+	if dropped > 0 {
+		values = append(values, "dropped", dropped)
+	}
+	h.Log.Info(text, append([]any{"MacNode", mac}, values...)...)
 }
 
 // notifyingConn calls a function once when it is closed, and another one with what is read.
