@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"context"
 	"log"
 	"net"
 	"net/http"
@@ -44,18 +45,24 @@ func PortServer(h http.Handler, failures *log.Logger) *http.Server {
 		ReadTimeout: portTimeout, WriteTimeout: portWrite, IdleTimeout: portIdle, MaxHeaderBytes: portHeaderBytes}
 }
 
-// paced waits until portPause after the last request of the connection, and returns false if that ends
-// meanwhile: it gives way to others. A connection that always has a next request would keep a processor
-// for a slice of the scheduler's time at each turn. The first request, such as that of a probe, waits for
-// nothing.
-func paced(r *http.Request) bool {
-	c, ok := r.Context().Value(connKey{}).(*Conn)
+// Turn counts a request, and returns how long it waits until portPause after the last one of its connection.
+// A connection that always has a next request would keep a processor for a slice of the scheduler's time
+// at each turn. The first request, such as that of a probe, waits for nothing.
+func Turn(ctx context.Context) time.Duration {
+	c, ok := ctx.Value(connKey{}).(*Conn)
 	if !ok {
-		return true
+		return 0
 	}
-	wait := time.Until(c.next)
-	c.next = time.Now().Add(max(wait, 0) + portPause)
-	if wait <= 0 {
+	wait := max(0, time.Until(c.next))
+	c.next = time.Now().Add(wait + portPause)
+	return wait
+}
+
+// paced waits for the turn of a request, and returns false if its connection ends meanwhile: it gives way
+// to others.
+func paced(r *http.Request) bool {
+	wait := Turn(r.Context())
+	if wait == 0 {
 		return true
 	}
 	Pause(r.Context())

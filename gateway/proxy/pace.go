@@ -24,6 +24,8 @@ const (
 	// load balancer have, whose address all of its clients may share. Those of 2,000 connections wait
 	// less; those of clients that have left would wait longer, which nothing detects before a body is read.
 	paceLongest = 1500 * time.Millisecond
+	// paceRare is how many requests a second of one stranger do not wait for those of others.
+	paceRare = 10
 )
 
 // pace keeps the requests of one client from taking all processors. Each connection with data
@@ -32,6 +34,9 @@ const (
 type pace struct {
 	mu    sync.Mutex   // guards the fields after it
 	debts health.Debts // requests, by client
+	// strangers are the requests of all of them: of many addresses each may be below its pace. rare are
+	// those of each.
+	strangers, rare health.Debts
 	// last is the client of the last request, and changed when that was another one.
 	last    string
 	changed time.Time
@@ -39,7 +44,7 @@ type pace struct {
 
 func newPace() *pace {
 	most := float64(paceEach * runtime.GOMAXPROCS(0))
-	return &pace{debts: health.Debts{Most: most, PerSecond: most}}
+	return &pace{debts: health.Debts{Most: most, PerSecond: most}, strangers: health.Debts{Most: most, PerSecond: most}, rare: health.Debts{Most: paceRare, PerSecond: paceRare}}
 }
 
 // begin counts a request of a client, and returns how long it has to wait. probes are requests
@@ -58,6 +63,13 @@ func (p *pace) begin(client string, probe, stranger bool, now time.Time) time.Du
 	}
 	wait := p.debts.Wait(client, 1, now)
 	p.debts.Add(client, 1, now)
+	if stranger {
+		if p.rare.Wait(client, 1, now) > 0 {
+			wait = max(wait, p.strangers.Wait("", 1, now))
+		}
+		p.rare.Add(client, 1, now)
+		p.strangers.Add("", 1, now)
+	}
 	return min(wait, paceLongest)
 }
 
@@ -71,7 +83,11 @@ func (p *pace) left(client string, now time.Time) {
 
 // await waits until a request may begin. Meanwhile its connection gives way to others.
 func (p *pace) await(ctx context.Context, client string, probe, stranger bool, r *http.Request) error {
-	wait := p.begin(client, probe, stranger, time.Now())
+	counted := p.begin(client, probe, stranger, time.Now())
+	wait := counted
+	if stranger {
+		wait = max(wait, intake.Turn(r.Context()))
+	}
 	if wait == 0 {
 		return nil
 	}
@@ -81,7 +97,9 @@ func (p *pace) await(ctx context.Context, client string, probe, stranger bool, r
 	select {
 	case <-enough.C:
 	case <-ctx.Done():
-		p.left(client, time.Now())
+		if counted > 0 {
+			p.left(client, time.Now())
+		}
 		return dispatch.Ended(ctx)
 	}
 	if r.Body == http.NoBody {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -192,4 +193,22 @@ func TestNoClientWaitsLongToBegin(t *testing.T) {
 			t.Errorf("a request waits for %s", late)
 		}
 	})
+}
+
+// TestStrangersOfManyAddressesHaveOnePace: each may be below its own, and all together would keep the
+// processors. One that asks rarely, as a probe does, waits for no others.
+func TestStrangersOfManyAddressesHaveOnePace(t *testing.T) {
+	p, now := newPace(), time.Now()
+	most, at := int(p.strangers.Most), 0
+	for n := range 10 * most { // in a second, of 100 addresses
+		if p.begin(fmt.Sprintf("192.0.2.%d", n%100), false, true, now.Add(time.Duration(n)*time.Second/time.Duration(10*most))) == 0 {
+			at++
+		}
+	}
+	if least := most / 2; at < least || at > 2*most+100*2*paceRare {
+		t.Errorf("%d of %d requests of strangers begin in a second, want about %d", at, 10*most, 2*most)
+	}
+	if wait := p.begin("192.0.2.200", true, true, now.Add(time.Second)); wait > 0 {
+		t.Errorf("a probe waits for %s", wait)
+	}
 }
