@@ -321,65 +321,50 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	d := w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	replica := w.replicas("small")[0]
-	all := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{GenerateName: "too-much-"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: "mac-mac-a"}}}
-	w.must(w.c.Create(w.ctx, all))
-	t.Cleanup(func() { w.must(w.c.Delete(w.ctx, all)) })
-	a := w.asAgent("mac-a")
-	mac := func(name string) *v1alpha1.MacNode {
-		return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	}
-	merge := func(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }
-	condition := func(kind string) []metav1.Condition {
-		return []metav1.Condition{{Type: kind, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.Now()}}
-	}
+	a := w.mayDoAnything("mac-a")
 	forged := func(kind string) error {
-		return applied(w.ctx, a, "mac-a", v1alpha1.MacNodeStatus{Conditions: condition(kind)}, v1alpha1.ManagerAgent, client.DryRunAll)
+		return applied(w.ctx, a, "mac-a", v1alpha1.MacNodeStatus{Conditions: forgedCondition(kind)}, v1alpha1.ManagerAgent, client.DryRunAll)
 	}
-	figure := merge(`{"status":{"agentVersion":"x"}}`)
-	w.eventually("it may do anything in the cluster", func() error { return a.List(w.ctx, &corev1.SecretList{}) })
+	figure := mergeOf(`{"status":{"agentVersion":"x"}}`)
 	w.must(applied(w.ctx, a, "mac-a", v1alpha1.MacNodeStatus{AgentVersion: "x"}, v1alpha1.ManagerAgent, client.DryRunAll))
 
 	own := v1alpha1.AgentObjectName("mac-a")
-	account := func(name string) *corev1.ServiceAccount {
-		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
+	w.accountsAreThere(own, "mac-mac-ab", "join-mac-ab", "metalfleet-operator")
+	token := func(account string, seconds int64) func() error {
+		return func() error {
+			return a.SubResource("token").Create(w.ctx, serviceAccount(account), accountToken(seconds))
+		}
 	}
-	for _, name := range []string{own, "mac-mac-ab", "join-mac-ab", "metalfleet-operator"} { // a token request for a missing account is not forbidden, but not found
-		w.eventually(name+" is there", func() error { return w.c.Get(w.ctx, client.ObjectKeyFromObject(account(name)), account(name)) })
+	edit := func(o client.Object, text string) func() error {
+		return func() error { return a.Patch(w.ctx, o, mergeOf(text)) }
 	}
 	for what, do := range map[string]func() error{
 		"write another Mac's status": func() error {
-			return a.Status().Patch(w.ctx, mac("mac-ab"), figure, client.FieldOwner(v1alpha1.ManagerAgent))
+			return a.Status().Patch(w.ctx, namedMac("mac-ab"), figure, client.FieldOwner(v1alpha1.ManagerAgent))
 		},
-		"write its own spec":      func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"unschedulable":true}}`)) },
-		"clear its own caches":    func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"clearCache":{"request":"r"}}}`)) },
-		"change its own settings": func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"settings":{"logLevel":"Debug"}}}`)) },
-		"label its MacNode":       func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
-		"make a MacNode":          func() error { return a.Create(w.ctx, mac("mac-z")) },
-		"delete its MacNode":      func() error { return a.Delete(w.ctx, mac("mac-a")) },
-		"write its replica":       func() error { return a.Patch(w.ctx, replica.DeepCopy(), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
+		"write its own spec":      edit(namedMac("mac-a"), `{"spec":{"unschedulable":true}}`),
+		"clear its own caches":    edit(namedMac("mac-a"), `{"spec":{"clearCache":{"request":"r"}}}`),
+		"change its own settings": edit(namedMac("mac-a"), `{"spec":{"settings":{"logLevel":"Debug"}}}`),
+		"label its MacNode":       edit(namedMac("mac-a"), `{"metadata":{"labels":{"x":"y"}}}`),
+		"make a MacNode":          func() error { return a.Create(w.ctx, namedMac("mac-z")) },
+		"delete its MacNode":      func() error { return a.Delete(w.ctx, namedMac("mac-a")) },
+		"write its replica":       edit(replica.DeepCopy(), `{"metadata":{"labels":{"x":"y"}}}`),
 		"write its replica's status": func() error {
-			return a.Status().Patch(w.ctx, replica.DeepCopy(), merge(`{"status":{"conditions":[]}}`))
+			return a.Status().Patch(w.ctx, replica.DeepCopy(), mergeOf(`{"status":{"conditions":[]}}`))
 		},
 		"delete a deployment": func() error { return a.Delete(w.ctx, d.DeepCopy()) },
-		"set its own Ready": func() error {
-			return forged(v1alpha1.ConditionReady)
-		},
+		"set its own Ready":   func() error { return forged(v1alpha1.ConditionReady) },
 		"drop all conditions": func() error {
-			return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`), client.FieldOwner(v1alpha1.ManagerAgent))
+			return a.Status().Patch(w.ctx, namedMac("mac-a"), mergeOf(`{"status":{"conditions":null}}`), client.FieldOwner(v1alpha1.ManagerAgent))
 		},
-		"make up a condition": func() error {
-			return forged("Blessed")
-		},
+		"make up a condition": func() error { return forged("Blessed") },
 		"make up an assignment's": func() error {
-			return applied(w.ctx, a, "mac-a", v1alpha1.MacNodeStatus{Assignments: []v1alpha1.AssignmentStatus{{ReplicaUID: "u", Epoch: 1, Conditions: condition("Ready")}}}, v1alpha1.ManagerAgent, client.DryRunAll)
+			return applied(w.ctx, a, "mac-a", v1alpha1.MacNodeStatus{Assignments: []v1alpha1.AssignmentStatus{{ReplicaUID: "u", Epoch: 1, Conditions: forgedCondition("Ready")}}}, v1alpha1.ManagerAgent, client.DryRunAll)
 		},
-		"make a token of another Mac": func() error { return a.SubResource("token").Create(w.ctx, account("mac-mac-ab"), accountToken(3600)) },
-		"make a token of the operator": func() error {
-			return a.SubResource("token").Create(w.ctx, account("metalfleet-operator"), accountToken(3600))
-		},
-		"make a token that hardly ends":  func() error { return a.SubResource("token").Create(w.ctx, account(own), accountToken(8*24*3600)) },
-		"make a token of another's join": func() error { return a.SubResource("token").Create(w.ctx, account("join-mac-ab"), accountToken(3600)) },
+		"make a token of another Mac":    token("mac-mac-ab", 3600),
+		"make a token of the operator":   token("metalfleet-operator", 3600),
+		"make a token that hardly ends":  token(own, 8*24*3600),
+		"make a token of another's join": token("join-mac-ab", 3600),
 	} {
 		err := do()
 		if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) || !says(err, "ValidatingAdmissionPolicy") {
@@ -387,6 +372,42 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 		}
 	}
 	w.must(forged(v1alpha1.ConditionGuardInactive))
+}
+
+// mayDoAnything is an agent whose account is bound to a role with all rights.
+func (w joins) mayDoAnything(mac string) client.Client {
+	w.t.Helper()
+	all := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{GenerateName: "too-much-"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: v1alpha1.AgentObjectName(mac)}}}
+	w.must(w.c.Create(w.ctx, all))
+	w.t.Cleanup(func() { w.must(w.c.Delete(w.ctx, all)) })
+	a := w.asAgent(mac)
+	w.eventually("it may do anything in the cluster", func() error { return a.List(w.ctx, &corev1.SecretList{}) })
+	return a
+}
+
+// accountsAreThere waits for accounts: a token of a missing one is not forbidden, but not found.
+func (w joins) accountsAreThere(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		w.eventually(name+" is there", func() error {
+			return w.c.Get(w.ctx, client.ObjectKeyFromObject(serviceAccount(name)), serviceAccount(name))
+		})
+	}
+}
+
+func forgedCondition(kind string) []metav1.Condition {
+	return []metav1.Condition{{Type: kind, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.Now()}}
+}
+
+func namedMac(name string) *v1alpha1.MacNode {
+	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func mergeOf(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }
+
+func serviceAccount(name string) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
 }
 
 func accountToken(seconds int64) *authenticationv1.TokenRequest {

@@ -24,43 +24,28 @@ func yearRule(field string) string {
 // hours, any text after a second t, and lists. Go parses none of these, and one such object ends
 // the list of its kind in every operator and gateway.
 func TestAttackATimeThatNoProgramReads(t *testing.T) {
-	files, err := filepath.Glob("../../config/crd/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
 	kinds := map[string]func() any{
 		"MacAssignment": func() any { return new(MacAssignment) }, "MacClass": func() any { return new(MacClass) }, "MacNode": func() any { return new(MacNode) },
 		"ModelDeployment": func() any { return new(ModelDeployment) }, "ModelProfile": func() any { return new(ModelProfile) },
 		"ModelReplica": func() any { return new(ModelReplica) }, "NamespaceRules": func() any { return new(NamespaceRules) },
 	}
 	found := 0
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.UnmarshalStrict(text, &crd); err != nil {
-			t.Fatal(err)
-		}
-		kind := crd.Spec.Names.Kind
-		for _, v := range crd.Spec.Versions {
-			eachTime(nil, nil, v.Schema.OpenAPIV3Schema, func(path []string, parent, s *apiextensionsv1.JSONSchemaProps) {
-				found++
-				if !hasRule(s, yearRule("self")) && !hasRule(parent, yearRule("self."+path[len(path)-1])) {
-					t.Errorf("%s.%s: no rule parses the time", kind, strings.Join(path, "."))
-				}
-				const whole = "2026-01-31T12:00:00Z"
-				b, err := json.Marshal(nested(path, whole))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if json.Unmarshal(b, kinds[kind]()) != nil && (s.Pattern == "" || regexp.MustCompile(s.Pattern).MatchString(whole)) {
-					t.Errorf("%s.%s: %s is accepted, and Go cannot parse it", kind, strings.Join(path, "."), whole)
-				}
-			})
-		}
-	}
+	eachSchema(t, func(kind string, schema *apiextensionsv1.JSONSchemaProps) {
+		eachTime(nil, nil, schema, func(path []string, parent, s *apiextensionsv1.JSONSchemaProps) {
+			found++
+			if !hasRule(s, yearRule("self")) && !hasRule(parent, yearRule("self."+path[len(path)-1])) {
+				t.Errorf("%s.%s: no rule parses the time", kind, strings.Join(path, "."))
+			}
+			const whole = "2026-01-31T12:00:00Z"
+			b, err := json.Marshal(nested(path, whole))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if json.Unmarshal(b, kinds[kind]()) != nil && (s.Pattern == "" || regexp.MustCompile(s.Pattern).MatchString(whole)) {
+				t.Errorf("%s.%s: %s is accepted, and Go cannot parse it", kind, strings.Join(path, "."), whole)
+			}
+		})
+	})
 	if found < 20 {
 		t.Errorf("%d times, want more", found)
 	}
@@ -104,11 +89,30 @@ func each(path []string, parent, s *apiextensionsv1.JSONSchemaProps, do func(pat
 // TestAttackANumberThatNoProgramReads: API servers before 1.36 ignore the format int32 of a CRD. Go does
 // not read a larger number, and one such object ends the list of its kind in every operator and gateway.
 func TestAttackANumberThatNoProgramReads(t *testing.T) {
+	found := 0
+	eachSchema(t, func(kind string, schema *apiextensionsv1.JSONSchemaProps) {
+		each(nil, nil, schema, func(path []string, _, s *apiextensionsv1.JSONSchemaProps) {
+			if s.Type != "integer" || s.Format == "int64" {
+				return
+			}
+			found++
+			if s.Minimum == nil || *s.Minimum < math.MinInt32 || s.Maximum == nil || *s.Maximum > math.MaxInt32 {
+				t.Errorf("%s.%s: the schema accepts numbers that an int32 does not hold", kind, strings.Join(path, "."))
+			}
+		})
+	})
+	if found < 20 {
+		t.Errorf("%d numbers, want more", found)
+	}
+}
+
+// eachSchema calls a function for each version of each CRD.
+func eachSchema(t *testing.T, do func(kind string, schema *apiextensionsv1.JSONSchemaProps)) {
+	t.Helper()
 	files, err := filepath.Glob("../../config/crd/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
-	found := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -119,19 +123,8 @@ func TestAttackANumberThatNoProgramReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, v := range crd.Spec.Versions {
-			each(nil, nil, v.Schema.OpenAPIV3Schema, func(path []string, _, s *apiextensionsv1.JSONSchemaProps) {
-				if s.Type != "integer" || s.Format == "int64" {
-					return
-				}
-				found++
-				if s.Minimum == nil || *s.Minimum < math.MinInt32 || s.Maximum == nil || *s.Maximum > math.MaxInt32 {
-					t.Errorf("%s.%s: the schema accepts numbers that an int32 does not hold", crd.Spec.Names.Kind, strings.Join(path, "."))
-				}
-			})
+			do(crd.Spec.Names.Kind, v.Schema.OpenAPIV3Schema)
 		}
-	}
-	if found < 20 {
-		t.Errorf("%d numbers, want more", found)
 	}
 }
 

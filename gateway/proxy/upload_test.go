@@ -32,7 +32,7 @@ func TestAnswersInTheBackgroundTakeTurns(t *testing.T) {
 		clients[i] = (<-m.seen).Header.Get(agentapi.HeaderClient)
 	}
 	if clients[0] == "" || clients[1] == "" || clients[0] == clients[1] || clients[0] != clients[2] {
-		t.Errorf("an agent tells these clients apart: %q", clients)
+		t.Errorf("the clients of the three requests are %q", clients)
 	}
 }
 
