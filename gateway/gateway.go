@@ -170,13 +170,17 @@ func figuresOf(own prometheus.Gatherer, front *proxy.Proxy) http.Handler {
 const maxHeaderBytes, maxHeaderLines = 64 << 10, 200
 
 // maxUnread is how many clients may read too slowly at once: each response then has about
-// 170 KiB in the heap, for what its Mac sends ahead, and 128 KiB in the kernel.
-const maxUnread = 512
+// 170 KiB in the heap, for what its Mac sends ahead, and 128 KiB in the kernel. maxKernel is what the kernel
+// may use for all clients; its receive buffers alone, 32 KiB each, take half of that at most.
+const (
+	maxUnread = 512
+	maxKernel = 256 << 20
+)
 
 // bounded wraps the clients' listener with its connection limits. Headers count against the
 // memory of bodies.
 func (o Options) bounded(metrics prometheus.Registerer, bodies *intake.Bodies) net.Listener {
-	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress, HeadLines: maxHeaderLines, HeadBytes: maxHeaderBytes, Unread: maxUnread, Bodies: bodies}
+	l := &intake.Listener{Listener: o.Front, Total: o.Connections, PerAddress: o.ConnectionsPerAddress, HeadLines: maxHeaderLines, HeadBytes: maxHeaderBytes, Unread: maxUnread, Kernel: maxKernel, Bodies: bodies}
 	metrics.MustRegister(l)
 	return l
 }

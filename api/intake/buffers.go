@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"syscall"
-	"time"
 )
 
 const (
@@ -70,31 +69,10 @@ func Arriving(ctx context.Context, length int64) {
 	}
 }
 
-// lower ends what Arriving began. What the kernel still holds counts on, see keeps.
-func (c *Conn) lower(pause time.Duration) {
+// lower ends what Arriving began.
+func (c *Conn) lower() {
 	if c.raised.Swap(false) {
 		receives(c.Conn, receiveBytes)
-		c.keeps(c.lowered.Add(1), pause)
-	}
-}
-
-// keeps counts BodyBuffer while the kernel holds more than a small buffer does: what follows a gap stays until
-// the connection ends. Without memory that ends. A client whose body was refused may still send it, and has
-// to read why: it has time until pause has grown to stallTime.
-func (c *Conn) keeps(lowered int64, pause time.Duration) {
-	if c.raised.Load() || c.lowered.Load() != lowered {
-		return // lower comes again, or did
-	}
-	much := received(c.Conn) > 2*receiveBytes
-	counted := much && c.kernel.grow(c.address.name, BodyBuffer, c.interrupt)
-	if !counted {
-		c.kernel.release(false)
-	}
-	switch {
-	case much && !counted && pause >= stallTime:
-		c.abort()
-	case much:
-		time.AfterFunc(pause, func() { c.keeps(lowered, min(2*pause, stallTime)) })
 	}
 }
 

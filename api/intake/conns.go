@@ -29,6 +29,8 @@ type Listener struct {
 	// Unread is how many connections may be open whose clients do not read their responses, each
 	// of which holds some in memory; 0 is no limit.
 	Unread int
+	// Kernel is how many bytes of memory the kernel may use for all connections; 0 is no limit.
+	Kernel int64
 	// Bodies counts the memory of heads, against the address or what Own names; nil counts
 	// none. It is for connections without TLS.
 	Bodies *Bodies
@@ -56,6 +58,7 @@ type Listener struct {
 
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
+	weighing atomic.Bool
 }
 
 // keptShare is the part of Total by which addresses may exceed it that have less than few connections
@@ -70,6 +73,7 @@ const (
 	unread    reason = "unread"   // closed: its client did not read, and there were too many of these
 	noTotal   reason = "total"    // refused: all others are in use
 	noAddress reason = "address"  // refused: all others of its address are in use
+	heavy     reason = "memory"   // closed: the kernel used too much memory for all connections, and much for this one
 	longHead  reason = "head"     // closed: a request had too many header lines, or bytes of them
 )
 
@@ -80,6 +84,7 @@ var refusals = map[reason]struct {
 }{
 	replaced:  {},
 	unread:    {},
+	heavy:     {},
 	longHead:  {},
 	noTotal:   {http.StatusServiceUnavailable, "The gateway has no room for another connection."},
 	noAddress: {http.StatusTooManyRequests, "All connections that this address may have are in use."},
@@ -131,13 +136,11 @@ type Conn struct {
 	listener *Listener
 	heads    heads
 	room     headRoom
-	kernel   headRoom  // what it holds beyond receiveBytes, see lower
 	once     sync.Once // of closing
 	headOnce sync.Once // of counting a head that is refused
 	endOnce  sync.Once // of giving its place back
 	aborted  atomic.Bool
-	raised   atomic.Bool  // its receive buffer
-	lowered  atomic.Int64 // how often
+	raised   atomic.Bool // its receive buffer
 	reads    reading
 	next     time.Time                          // when a request may begin, see paced; for its server's goroutine
 	stop     atomic.Pointer[context.CancelFunc] // of the context of its requests
@@ -162,7 +165,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, ofAccept(err)
 		}
-		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}, kernel: headRoom{bodies: l.Bodies}}
+		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
 		if old != nil {
 			old.abort() // its client is gone or will notice
@@ -223,6 +226,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 	a.count++
 	l.count++
 	c.move(&a.fresh)
+	l.weigh()
 	return old, why
 }
 
@@ -343,7 +347,6 @@ func (c *Conn) end() (err error) {
 		l.mu.Lock()
 		l.leave(c)
 		l.mu.Unlock()
-		c.kernel.release(true)
 		err = c.Conn.Close()
 	})
 	return err
@@ -388,7 +391,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 // connection is not closed in favour of another one while its client reads.
 func Arrived(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
-		c.lower(stallTime)
+		c.lower()
 		c.room.arrived()
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
@@ -410,7 +413,7 @@ func Pause(ctx context.Context) {
 
 // ended returns the connection to those that wait for a request.
 func (c *Conn) ended() {
-	c.lower(lingerCheck)
+	c.lower()
 	c.room.release(false)
 	c.reads.end()
 	c.leaves()

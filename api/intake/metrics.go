@@ -7,7 +7,7 @@ const prefix = "metalfleet_gateway_"
 var (
 	connectionsDesc = prometheus.NewDesc(prefix+"connections", "Connections of clients.", nil, nil)
 	endedDesc       = prometheus.NewDesc(prefix+"connections_ended_total",
-		"Connections that were closed to stay within the limits, by reason: replaced (incomplete request or unread response, for a newer one), unread (the clients of too many read too slowly), total or address (refused, because the others are in use), head (a request had too many or too long headers).", []string{"reason"}, nil)
+		"Connections that were closed to stay within the limits, by reason: replaced (incomplete request or unread response, for a newer one), unread (the clients of too many read too slowly), memory (the kernel used too much for all), total or address (refused, because the others are in use), head (a request had too many or too long headers).", []string{"reason"}, nil)
 	bytesDesc   = prometheus.NewDesc(prefix+"body_bytes", "Memory of the buffers of request bodies and of long headers.", nil, nil)
 	crowdedDesc = prometheus.NewDesc(prefix+"bodies_crowded_total", "Requests that were refused for want of memory for their bodies or headers.", nil, nil)
 )

@@ -27,9 +27,19 @@ func unsent(c net.Conn) (n int) {
 	return n
 }
 
-// received returns how much memory the kernel uses for what the other end has sent.
-func received(c net.Conn) (n int) {
-	control(c, func(fd int) { n, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MEMINFO) }) // the first of several
+// memory returns how many bytes the kernel uses for what the other end has sent or has to acknowledge, and
+// has reserved for that. It is several times the length of many short segments.
+func memory(c net.Conn) (n int64) {
+	control(c, func(fd int) {
+		// SO_MEMINFO yields 32-bit numbers, of which unix.ICMPv6Filter has eight.
+		info, err := unix.GetsockoptICMPv6Filter(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
+		if err != nil {
+			return
+		}
+		for _, i := range []int{unix.SK_MEMINFO_RMEM_ALLOC, unix.SK_MEMINFO_WMEM_QUEUED, unix.SK_MEMINFO_FWD_ALLOC, unix.SK_MEMINFO_BACKLOG} {
+			n += int64(int32(info.Data[i])) // what is reserved may be negative for a moment
+		}
+	})
 	return n
 }
 

@@ -44,8 +44,7 @@ const (
 	traceTime = 5 * time.Second
 	// heapShare is the share of a container's memory limit for the heap. Of the chart's 1 GiB,
 	// requests and connections take 320 MiB and responses 128 MiB at most, and 88 MiB more where
-	// clients do not read them; the kernel's buffers of connections that stall take 375 MiB at
-	// 100 Mbit/s.
+	// clients do not read them; the kernel takes 256 MiB at most for connections of clients.
 	heapShare = 0.6
 )
 
