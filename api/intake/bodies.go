@@ -252,6 +252,24 @@ func (b *body) arrived() {
 	b.stay()
 }
 
+// paused takes back arrived.
+func (b *body) paused() {
+	b.room.mu.Lock()
+	defer b.room.mu.Unlock()
+	if b.owner != nil && b.at == nil && !b.crowded {
+		b.arrive()
+	}
+}
+
+// know marks the body as that of a client with a key.
+func (b *body) know() {
+	b.room.mu.Lock()
+	defer b.room.mu.Unlock()
+	if b.stranger = false; b.owner != nil {
+		b.room.rank(b.owner)
+	}
+}
+
 // move counts the body against another owner. It returns false if that has no memory left.
 func (b *body) move(to string) bool {
 	r := b.room

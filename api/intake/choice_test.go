@@ -142,7 +142,7 @@ func lookAtAll(l *Listener) (idle, kept, silent map[*Conn]bool, young []*Conn) {
 	for _, a := range l.addresses {
 		for _, in := range []*list.List{&a.closing, &a.used, &a.known} {
 			for _, c := range connsOf(in) {
-				if l.Bodies.Keyed && !c.known {
+				if l.Bodies.Keyed && !c.known.Load() {
 					idle[c] = true
 				} else {
 					kept[c] = true

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,8 @@ type Listener struct {
 	Unread int
 	// Kernel is how many bytes of memory the kernel may use for all connections; 0 is no limit.
 	Kernel int64
+	// Turns is how many turns clients without a key take in each second, for each processor; 0 is no limit.
+	Turns int
 	// Bodies counts the memory of heads, against the address or what Own names; nil counts
 	// none. It is for connections without TLS.
 	Bodies *Bodies
@@ -55,6 +58,7 @@ type Listener struct {
 	looked                           time.Time // for connections that stall
 
 	refused shared // connections whose clients have not read that
+	turns   turns  // of clients without a key
 
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
@@ -142,13 +146,15 @@ type Conn struct {
 	aborted  atomic.Bool
 	raised   atomic.Bool // its receive buffer
 	reads    reading
-	next     time.Time                          // when a request may begin, see paced; for its server's goroutine
 	stop     atomic.Pointer[context.CancelFunc] // of the context of its requests
+	over     chan struct{}                      // closed with it
+	overOnce sync.Once                          // of closing that
+	turned   atomic.Bool                        // what was read last had its turn
+	known    atomic.Bool                        // a request of it had a key; set with the listener's mu
 
 	// Guarded by the listener's mu.
 	address   *address
 	owner     string    // of its request; empty if unknown
-	known     bool      // a request of it had a key
 	entered   time.Time // or when it began to wait for its client again
 	place               // in none if it is closed
 	turn      place     // to give way, see queue
@@ -161,6 +167,7 @@ type Conn struct {
 // with 429 or 503.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
+		runtime.Gosched() // any number of clients may connect, and others need this processor too
 		c, err := l.Listener.Accept()
 		if err != nil {
 			return nil, ofAccept(err)
@@ -222,7 +229,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 		return nil, why
 	}
 	l.addresses[name] = a
-	c.address, c.entered = a, now
+	c.address, c.entered, c.over = a, now, make(chan struct{})
 	a.count++
 	l.count++
 	c.move(&a.fresh)
@@ -301,6 +308,12 @@ func (c *Conn) Read(p []byte) (int, error) {
 		return 0, errHeadLines
 	}
 	n, err := c.Conn.Read(p)
+	if len(p) > 1 && n > 0 {
+		if !c.awaitTurn() {
+			return 0, net.ErrClosed
+		}
+		c.turned.Store(true)
+	}
 	c.heads.see(p[:n])
 	if m := c.heads.memory(); m > freeHead && !c.room.grow(c.address.name, m, c.interrupt) {
 		refuseHead(c.Conn, openai.Overloaded(retry))
@@ -360,8 +373,9 @@ func (c *Conn) interrupt() {
 	_ = c.Conn.Close()
 }
 
-// cancel ends the context of the connection's requests.
+// cancel ends the context of the connection's requests, and its wait for a turn.
 func (c *Conn) cancel() {
+	c.overOnce.Do(func() { close(c.over) })
 	if stop := c.stop.Load(); stop != nil {
 		(*stop)()
 	}
@@ -399,15 +413,23 @@ func Arrived(ctx context.Context) {
 	}
 }
 
-// Pause takes back Arrived: until that is called again, the connection of a context gives way to
+// Pause takes back Arrived: until Resume is called, the connection of a context gives way to
 // others as if its request had not arrived.
 func Pause(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
+		c.room.paused()
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
 		if c.in == &c.address.serving {
 			c.wait()
 		}
+	}
+}
+
+// Resume ends Pause.
+func Resume(r *http.Request) {
+	if r.Body == http.NoBody {
+		Arrived(r.Context())
 	}
 }
 
@@ -427,7 +449,7 @@ func (c *Conn) ended() {
 // wait moves the connection to those that wait for their client; the lock is held.
 func (c *Conn) wait() {
 	c.entered = time.Now()
-	if c.known {
+	if c.known.Load() {
 		c.move(&c.address.known)
 	} else {
 		c.move(&c.address.used)

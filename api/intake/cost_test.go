@@ -43,7 +43,7 @@ func TestAConnectionCostsTheSameNextToMany(t *testing.T) {
 		"new, with keys":        {keyed: true, addresses: 16, then: func(*Conn) {}},
 		"silent, with keys":     {keyed: true, addresses: 16, then: func(c *Conn) { c.entered = c.entered.Add(-strangerTime) }},
 		"idle, with keys":       {keyed: true, addresses: 16, then: func(c *Conn) { c.move(&c.address.used) }},
-		"known, with keys":      {keyed: true, addresses: 16, then: func(c *Conn) { c.known = true; c.move(&c.address.known) }},
+		"known, with keys":      {keyed: true, addresses: 16, then: func(c *Conn) { c.known.Store(true); c.move(&c.address.known) }},
 		"serving":               {addresses: 16, then: func(c *Conn) { c.move(&c.address.serving) }},
 		"serving, of an office": {then: func(c *Conn) { c.move(&c.address.serving) }},
 		"closing":               {addresses: 16, then: func(c *Conn) { c.move(&c.address.closing) }},

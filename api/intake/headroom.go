@@ -54,6 +54,24 @@ func (h *headRoom) arrived() {
 	}
 }
 
+// paused takes back arrived.
+func (h *headRoom) paused() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held != nil {
+		h.held.paused()
+	}
+}
+
+// know marks the head as that of a client with a key.
+func (h *headRoom) know() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held != nil {
+		h.held.know()
+	}
+}
+
 // own counts the head against another owner, its tenant.
 func (h *headRoom) own(owner string) error {
 	h.mu.Lock()

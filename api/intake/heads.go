@@ -204,6 +204,9 @@ func Guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+		if !c.turned.Swap(false) && !c.awaitTurn() { // it was read together with another one
+			panic(http.ErrAbortHandler)
+		}
 		defer c.ended()
 		encoded, why := c.heads.begin()
 		if encoded || why != nil {

@@ -274,3 +274,26 @@ func TestAnUploadWithAKeyOutlivesRequestsWithoutOne(t *testing.T) {
 		t.Error("a request with a key that is being sent is closed, and those without one stay")
 	}
 }
+
+// TestHeadsOfRequestsThatWaitGiveWay: also complete ones, as long as the requests may not begin.
+func TestHeadsOfRequestsThatWaitGiveWay(t *testing.T) {
+	const each = 16 << 10
+	b := &Bodies{Max: 8 * each}
+	l := &Listener{Bodies: b}
+	cut := 0
+	for i := range 8 {
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		c := &Conn{Conn: server, listener: l, room: headRoom{bodies: b}}
+		_, _ = l.enter(c, fmt.Sprint("10.0.0.", i))
+		c.room.grow(c.address.name, each, func() { cut++ })
+		ctx := Context(context.Background(), c)
+		Arrived(ctx)
+		Pause(ctx)
+	}
+	if kept, err := b.Hold("tenant", each/2); err != nil || cut == 0 {
+		t.Errorf("a tenant gets %v while requests wait, and %d heads gave way", err, cut)
+	} else {
+		kept.Release()
+	}
+}

@@ -64,6 +64,7 @@ const strangerTime, strangerShare, crowdShare = time.Second, 8, 256
 // Know marks the connection of a context: its client has a key.
 func Know(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
+		c.room.know()
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
 		c.know()
@@ -72,7 +73,7 @@ func Know(ctx context.Context) {
 
 // know marks the connection, which gives way after those of its address without a key; the lock is held.
 func (c *Conn) know() {
-	c.known = true
+	c.known.Store(true)
 	if c.in == &c.address.fresh || c.in == &c.address.used {
 		c.move(&c.address.sending)
 	} else {
@@ -108,7 +109,7 @@ func (c *Conn) queue() {
 		to = &l.kept
 	}
 	if to != c.turn.in {
-		c.takeTurn(to)
+		c.giveTurn(to)
 	}
 	l.rank(a)
 }
@@ -116,11 +117,11 @@ func (c *Conn) queue() {
 // stranger reports whether the connection has shown no key, where clients need one. The lock is held.
 func (c *Conn) stranger() bool {
 	b := c.listener.Bodies
-	return b != nil && b.Keyed && !c.known
+	return b != nil && b.Keyed && !c.known.Load()
 }
 
-// takeTurn appends the connection to a list of turns, or to none; the lock is held.
-func (c *Conn) takeTurn(to *list.List) {
+// giveTurn appends the connection to a list of turns, or to none; the lock is held.
+func (c *Conn) giveTurn(to *list.List) {
 	c.turn.move(c, to)
 	if to == &c.listener.young {
 		c.atAddress.move(c, &c.address.young)
@@ -173,7 +174,7 @@ func (l *Listener) stranger(now time.Time) *Conn {
 		if now.Sub(c.entered) < strangerTime {
 			break
 		}
-		c.takeTurn(&c.address.silent)
+		c.giveTurn(&c.address.silent)
 		l.rank(c.address)
 	}
 	if a := l.silent.first(); a != nil {

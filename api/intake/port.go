@@ -1,7 +1,6 @@
 package intake
 
 import (
-	"context"
 	"log"
 	"net"
 	"net/http"
@@ -19,22 +18,20 @@ const (
 	// after its request has ended, so that a client that does not read it gives way.
 	portTarget = 512
 	portWrite  = 30 * time.Second
-	// portPause is the least time between the beginnings of two requests of a connection.
-	portPause = 20 * time.Millisecond
+	// portTurns in each second, for each processor, suffice for probes and scrapes: each is a read of 4 KiB at
+	// most, which is parsed for up to a millisecond.
+	portTurns = 200
 )
 
 // Port bounds the connections of a port for probes or metrics.
 func Port(l net.Listener) net.Listener {
-	return &Listener{Listener: l, Total: portConnections, PerAddress: portConnectionsPerAddress, Silent: true}
+	return &Listener{Listener: l, Total: portConnections, PerAddress: portConnectionsPerAddress, Turns: portTurns, Silent: true}
 }
 
 // PortServer returns the server of a port for probes or metrics. Anyone may connect there,
 // so a connection uses little memory. Serve it on a Port, which TLS may wrap.
 func PortServer(h http.Handler, failures *log.Logger) *http.Server {
 	short := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !paced(r) {
-			return // it gave way
-		}
 		if len(r.RequestURI) > portTarget {
 			w.WriteHeader(http.StatusRequestURITooLong)
 			return
@@ -43,38 +40,4 @@ func PortServer(h http.Handler, failures *log.Logger) *http.Server {
 	})
 	return &http.Server{Handler: Guard(short), ConnContext: Context, DisableGeneralOptionsHandler: true, ErrorLog: failures,
 		ReadTimeout: portTimeout, WriteTimeout: portWrite, IdleTimeout: portIdle, MaxHeaderBytes: portHeaderBytes}
-}
-
-// Turn counts a request, and returns how long it waits until portPause after the last one of its connection.
-// A connection that always has a next request would keep a processor for a slice of the scheduler's time
-// at each turn. The first request, such as that of a probe, waits for nothing.
-func Turn(ctx context.Context) time.Duration {
-	c, ok := ctx.Value(connKey{}).(*Conn)
-	if !ok {
-		return 0
-	}
-	wait := max(0, time.Until(c.next))
-	c.next = time.Now().Add(wait + portPause)
-	return wait
-}
-
-// paced waits for the turn of a request, and returns false if its connection ends meanwhile: it gives way
-// to others.
-func paced(r *http.Request) bool {
-	wait := Turn(r.Context())
-	if wait == 0 {
-		return true
-	}
-	Pause(r.Context())
-	enough := time.NewTimer(wait)
-	defer enough.Stop()
-	select {
-	case <-enough.C:
-	case <-r.Context().Done():
-		return false
-	}
-	if r.Body == http.NoBody {
-		Arrived(r.Context())
-	}
-	return true
 }

@@ -133,7 +133,7 @@ func TestStrangersThatDoNotReadEndBeforeTenants(t *testing.T) {
 		}
 		tenants := 0
 		for _, c := range l.tooMany(now) {
-			if c.known {
+			if c.known.Load() {
 				tenants++
 			}
 		}

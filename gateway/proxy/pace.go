@@ -17,26 +17,21 @@ const (
 	// there are other clients. They take a quarter of its time: a request without work for the
 	// gateway takes 0.05 to 0.3 ms. As many may begin at once.
 	paceEach = 1000
-	// paceAlone is how long a client has to be the only one to be free of that limit. With API keys,
-	// one without a key is never free: the probes of this gateway are no clients, and need processors.
+	// paceAlone is how long a client has to be the only one to be free of that limit.
 	paceAlone = 10 * time.Minute
 	// paceLongest is how long a request waits at most: less than unreadTime, and than the probes of a
 	// load balancer have, whose address all of its clients may share. Those of 2,000 connections wait
 	// less; those of clients that have left would wait longer, which nothing detects before a body is read.
 	paceLongest = 1500 * time.Millisecond
-	// paceRare is how many requests a second of one stranger do not wait for those of others.
-	paceRare = 10
 )
 
 // pace keeps the requests of one client from taking all processors. Each connection with data
 // waits in the same queue for a processor, and a client with a thousand would have all others
-// wait a thousand times as long. Requests beyond the pace wait without a processor.
+// wait a thousand times as long. Requests beyond the pace wait without a processor. Those of clients without
+// a key, where one is required, take turns before they are parsed.
 type pace struct {
 	mu    sync.Mutex   // guards the fields after it
 	debts health.Debts // requests, by client
-	// strangers are the requests of all of them: of many addresses each may be below its pace. rare are
-	// those of each.
-	strangers, rare health.Debts
 	// last is the client of the last request, and changed when that was another one.
 	last    string
 	changed time.Time
@@ -44,12 +39,12 @@ type pace struct {
 
 func newPace() *pace {
 	most := float64(paceEach * runtime.GOMAXPROCS(0))
-	return &pace{debts: health.Debts{Most: most, PerSecond: most}, strangers: health.Debts{Most: most, PerSecond: most}, rare: health.Debts{Most: paceRare, PerSecond: paceRare}}
+	return &pace{debts: health.Debts{Most: most, PerSecond: most}}
 }
 
 // begin counts a request of a client, and returns how long it has to wait. probes are requests
-// that any monitor sends; they show no other client. A stranger has no key where one is required.
-func (p *pace) begin(client string, probe, stranger bool, now time.Time) time.Duration {
+// that any monitor sends; they show no other client.
+func (p *pace) begin(client string, probe bool, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !probe && client != p.last {
@@ -58,18 +53,11 @@ func (p *pace) begin(client string, probe, stranger bool, now time.Time) time.Du
 		}
 		p.last = client
 	}
-	if !stranger && (p.changed.IsZero() || now.Sub(p.changed) >= paceAlone) {
+	if p.changed.IsZero() || now.Sub(p.changed) >= paceAlone {
 		return 0
 	}
 	wait := p.debts.Wait(client, 1, now)
 	p.debts.Add(client, 1, now)
-	if stranger {
-		if p.rare.Wait(client, 1, now) > 0 {
-			wait = max(wait, p.strangers.Wait("", 1, now))
-		}
-		p.rare.Add(client, 1, now)
-		p.strangers.Add("", 1, now)
-	}
 	return min(wait, paceLongest)
 }
 
@@ -82,12 +70,8 @@ func (p *pace) left(client string, now time.Time) {
 }
 
 // await waits until a request may begin. Meanwhile its connection gives way to others.
-func (p *pace) await(ctx context.Context, client string, probe, stranger bool, r *http.Request) error {
-	counted := p.begin(client, probe, stranger, time.Now())
-	wait := counted
-	if stranger {
-		wait = max(wait, intake.Turn(r.Context()))
-	}
+func (p *pace) await(ctx context.Context, client string, probe bool, r *http.Request) error {
+	wait := p.begin(client, probe, time.Now())
 	if wait == 0 {
 		return nil
 	}
@@ -97,13 +81,9 @@ func (p *pace) await(ctx context.Context, client string, probe, stranger bool, r
 	select {
 	case <-enough.C:
 	case <-ctx.Done():
-		if counted > 0 {
-			p.left(client, time.Now())
-		}
+		p.left(client, time.Now())
 		return dispatch.Ended(ctx)
 	}
-	if r.Body == http.NoBody {
-		intake.Arrived(r.Context())
-	}
+	intake.Resume(r)
 	return nil
 }

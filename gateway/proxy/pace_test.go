@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -81,19 +80,19 @@ func TestRequestsThatLeaveHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPace()
 		p.debts = health.Debts{Most: 10, PerSecond: 10}
-		p.begin("192.0.2.1", false, false, time.Now())
-		p.begin("192.0.2.2", false, false, time.Now())
+		p.begin("192.0.2.1", false, time.Now())
+		p.begin("192.0.2.2", false, time.Now())
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/models", nil)
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for range 1000 {
-			all.Go(func() { _ = p.await(ctx, "192.0.2.1", false, false, r) })
+			all.Go(func() { _ = p.await(ctx, "192.0.2.1", false, r) })
 		}
 		synctest.Wait()
 		leave()
 		all.Wait()
 		began := time.Now() // of the bubble: it passes only while all wait
-		if err := p.await(t.Context(), "192.0.2.1", false, false, r); err != nil {
+		if err := p.await(t.Context(), "192.0.2.1", false, r); err != nil {
 			t.Fatal(err)
 		}
 		if waited := time.Since(began); waited > time.Second/10 {
@@ -129,23 +128,6 @@ func floodOf(t *testing.T, store *keys.Store) (ask func(address, token string, n
 		all.Wait()
 		return slices.Max(took)
 	}
-}
-
-// TestOnlyAClientWithAKeyMayBeTheOnlyOne: probes of the gateway itself, which show no other client, need
-// processors while a stranger floods it.
-func TestOnlyAClientWithAKeyMayBeTheOnlyOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, add := keysOf(t)
-		good := add("good", time.Time{})
-		ask := floodOf(t, store)
-		if late := ask("192.0.2.1:1", good, 20, false); late > 0 {
-			t.Errorf("the only client, which has a key, waits for %s", late)
-		}
-		ask = floodOf(t, store)
-		if late, want := ask("192.0.2.2:1", "", 20, false).Round(time.Millisecond), time.Second; late != want {
-			t.Errorf("the only client, which has no key, waits for %s, want %s", late, want)
-		}
-	})
 }
 
 // keysOf returns a store and a function that adds a key of a tenant to it.
@@ -193,22 +175,4 @@ func TestNoClientWaitsLongToBegin(t *testing.T) {
 			t.Errorf("a request waits for %s", late)
 		}
 	})
-}
-
-// TestStrangersOfManyAddressesHaveOnePace: each may be below its own, and all together would keep the
-// processors. One that asks rarely, as a probe does, waits for no others.
-func TestStrangersOfManyAddressesHaveOnePace(t *testing.T) {
-	p, now := newPace(), time.Now()
-	most, at := int(p.strangers.Most), 0
-	for n := range 10 * most { // in a second, of 100 addresses
-		if p.begin(fmt.Sprintf("192.0.2.%d", n%100), false, true, now.Add(time.Duration(n)*time.Second/time.Duration(10*most))) == 0 {
-			at++
-		}
-	}
-	if least := most / 2; at < least || at > 2*most+100*2*paceRare {
-		t.Errorf("%d of %d requests of strangers begin in a second, want about %d", at, 10*most, 2*most)
-	}
-	if wait := p.begin("192.0.2.200", true, true, now.Add(time.Second)); wait > 0 {
-		t.Errorf("a probe waits for %s", wait)
-	}
 }

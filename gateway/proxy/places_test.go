@@ -45,7 +45,7 @@ func TestNoMoreRequestsWaitThanConnectionsHaveAPlace(t *testing.T) {
 				p := New(Config{Table: route.NewTable(), Identity: func() *identity.Identity { return nil }, Registry: prometheus.NewRegistry(), Log: logr.Discard()})
 				defer p.Close()
 				p.pace.debts = health.Debts{Most: 1, PerSecond: 1}
-				p.pace.begin("192.0.2.1", false, false, time.Now())
+				p.pace.begin("192.0.2.1", false, time.Now())
 				var running atomic.Int64
 				counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					running.Add(1)

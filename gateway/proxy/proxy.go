@@ -243,6 +243,21 @@ func (p *Proxy) logAccess(about *scope, w *reply, address string) {
 	}
 }
 
+// await waits until a request may begin: those with a key for their tenant's pace, others where one is required
+// for their turn.
+func (p *Proxy) await(ctx context.Context, c caller, admitted, open bool, r *http.Request) error {
+	if p.gate.keys != nil && c.tenant() == "" {
+		if !intake.Turn(r) {
+			return dispatch.Ended(r.Context())
+		}
+		return nil
+	}
+	if admitted && c.tenant() != "" {
+		intake.Know(r.Context())
+	}
+	return p.pace.await(ctx, c.share(), open, r)
+}
+
 // serve admits a request, and runs the handler of its route.
 func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request) error {
 	if err := p.limits.boundUnread(w, r); err != nil {
@@ -254,10 +269,7 @@ func (p *Proxy) serve(ctx context.Context, to target, w *reply, r *http.Request)
 			defer p.begin()()
 		}
 	}
-	if refused == nil && c.tenant() != "" {
-		intake.Know(r.Context())
-	}
-	if err := p.pace.await(ctx, c.share(), to.open, p.gate.keys != nil && c.tenant() == "", r); err != nil {
+	if err := p.await(ctx, c, refused == nil, to.open, r); err != nil {
 		return err
 	}
 	switch {

@@ -1,0 +1,174 @@
+package intake
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// turnsOf serves with so many turns for each processor, and calls asks in a bubble. Requests to /key have a key.
+func turnsOf(t *testing.T, each int, asks func(p *pipes, l *Listener, served *atomic.Int64)) {
+	synctest.Test(t, func(t *testing.T) {
+		p, served := newPipes(), new(atomic.Int64)
+		l := &Listener{Listener: p, Turns: each, Bodies: &Bodies{Max: 1 << 20, Keyed: true}}
+		s := &http.Server{ConnContext: Context, ErrorLog: log.New(io.Discard, "", 0), Handler: Guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/key" {
+				Know(r.Context())
+				return
+			}
+			if Turn(r) {
+				served.Add(1)
+			}
+		}))}
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(l) }()
+		asks(p, l, served)
+		_ = s.Close()
+		<-ended
+	})
+}
+
+// get returns how long a request takes on a connection.
+func get(t *testing.T, c net.Conn, path string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	go func() { _, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n") }()
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %v, %v", path, resp, err)
+	}
+	return time.Since(began)
+}
+
+// TestClientsWithoutAKeyTakeTurns: of many addresses each may send little, and all together would keep the
+// processors. Neither one with a key nor one that asks now and then waits for them.
+func TestClientsWithoutAKeyTakeTurns(t *testing.T) {
+	const each, addresses = 100, 50
+	turnsOf(t, each, func(p *pipes, _ *Listener, served *atomic.Int64) {
+		known, rare := p.dial("10.0.0.1"), p.dial("10.0.0.2")
+		get(t, known, "/key")
+		for i := range addresses {
+			c := p.dial(fmt.Sprint("10.0.1.", i))
+			defer func() { _ = c.Close() }()
+			go func() { _, _ = io.WriteString(c, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 100)) }()
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+		}
+		time.Sleep(time.Second)
+		most := int64(each * runtime.GOMAXPROCS(0))
+		if n := served.Load(); n < most/2 || n > most+1 {
+			t.Errorf("%d requests without a key are served in a second, want %d", n, most)
+		}
+		if took := get(t, known, "/key"); took > 0 {
+			t.Errorf("a client with a key waits for %s", took)
+		}
+		if took, turn := get(t, rare, "/"), time.Second/time.Duration(most); took > turn+turnPause {
+			t.Errorf("a client that asks now and then waits for %s, want %s", took, turn)
+		}
+		if took, turn := get(t, known, "/"), time.Second/time.Duration(most); took == 0 || took > turn+turnPause {
+			t.Errorf("a request without a key on a connection that had one waits for %s, want %s", took, turn)
+		}
+	})
+}
+
+// TestEachPieceOfARequestTakesATurn: to read a byte takes as long as to answer a short request.
+func TestEachPieceOfARequestTakesATurn(t *testing.T) {
+	const each = 100
+	turnsOf(t, each, func(p *pipes, _ *Listener, _ *atomic.Int64) {
+		c := p.dial("10.0.0.1")
+		const head = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+		began := time.Now()
+		for _, b := range []byte(head) {
+			if _, err := c.Write([]byte{b}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+			t.Fatal(err)
+		}
+		if took, want := time.Since(began), (len(head)-1)*int(time.Second)/each/runtime.GOMAXPROCS(0); took < time.Duration(want) {
+			t.Errorf("%d pieces take %s, want %s", len(head), took, time.Duration(want))
+		}
+	})
+}
+
+// TestAClosedConnectionWaitsForNoTurn: there may be any number of them.
+func TestAClosedConnectionWaitsForNoTurn(t *testing.T) {
+	const clients, places = 100, 10
+	turnsOf(t, 1, func(p *pipes, l *Listener, _ *atomic.Int64) {
+		l.Total = places
+		for i := range clients {
+			c := p.dial(fmt.Sprint("10.0.0.", i))
+			defer func() { _ = c.Close() }()
+			go func() { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") }()
+		}
+		synctest.Wait()
+		l.turns.mu.Lock()
+		defer l.turns.mu.Unlock()
+		if l.turns.waiting > places+places/keptShare {
+			t.Errorf("%d requests wait for a turn, of %d connections", l.turns.waiting, places)
+		}
+	})
+}
+
+// TestAddressesThatWaitForNoTurnAreForgotten: a client may have any number of them.
+func TestAddressesThatWaitForNoTurnAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at turns
+		ends := make(chan struct{})
+		var all sync.WaitGroup
+		at.take(1, "waits", ends) // at once
+		for i := range 3 * turnClients {
+			if i == turnClients/2 {
+				all.Go(func() { at.take(1, "waits", ends) })
+				synctest.Wait()
+			}
+			at.mu.Lock()
+			at.of(fmt.Sprint(i))
+			if len(at.clients) > turnClients || i > turnClients/2 && at.clients["waits"] == nil {
+				t.Fatalf("%d addresses are kept", len(at.clients))
+			}
+			at.mu.Unlock()
+		}
+		close(ends)
+		all.Wait()
+	})
+}
+
+// TestProbesWaitForNoFloodOfAHealthPort: of all connections of an address, whose clients send the next requests before
+// they have read an answer.
+func TestProbesWaitForNoFloodOfAHealthPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, served := newPipes(), new(atomic.Int64)
+		s := PortServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }), log.New(io.Discard, "", 0))
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(Port(p)) }()
+		for range portConnectionsPerAddress {
+			c := p.dial("10.0.0.1")
+			go func() { _, _ = io.WriteString(c, strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200)) }()
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+		}
+		time.Sleep(time.Second)
+		most := int64(portTurns * runtime.GOMAXPROCS(0))
+		if n := served.Load(); n < most/2 || n > most+1 {
+			t.Errorf("%d requests of one address are served in a second, want %d", n, most)
+		}
+		turn := time.Second/time.Duration(most) + turnPause
+		for address, wait := range map[string]time.Duration{"10.0.0.1": portConnectionsPerAddress * turn, "10.0.0.2": turn} {
+			if took := get(t, p.dial(address), "/healthz"); took > wait {
+				t.Errorf("a probe of %s waits for %s, want %s", address, took, wait)
+			}
+		}
+		_ = s.Close()
+		<-ended
+	})
+}
