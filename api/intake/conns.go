@@ -150,6 +150,7 @@ type Conn struct {
 	over     chan struct{}                      // closed with it
 	overOnce sync.Once                          // of closing that
 	turned   atomic.Bool                        // what was read last had its turn
+	before   atomic.Pointer[time.Time]          // when its address had its last turn before its first one
 	known    atomic.Bool                        // a request of it had a key; set with the listener's mu
 
 	// Guarded by the listener's mu.

@@ -65,6 +65,9 @@ const strangerTime, strangerShare, crowdShare = time.Second, 8, 256
 func Know(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
 		c.room.know()
+		if before := c.before.Load(); before != nil && !c.known.Load() {
+			c.listener.turns.forget(c.address.name, *before)
+		}
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
 		c.know()

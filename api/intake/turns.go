@@ -38,18 +38,20 @@ type waiter struct {
 	rank rank[*waiter]
 }
 
-// take waits for a turn of an address, of so many in a second. It returns false if that ends before.
-func (t *turns) take(each float64, address string, ends <-chan struct{}) bool {
+// take waits for a turn of an address, of so many in a second. It returns when the address had its last one before,
+// and false if that ends first.
+func (t *turns) take(each float64, address string, ends <-chan struct{}) (before time.Time, ok bool) {
 	t.mu.Lock()
 	t.each = each
 	now := time.Now()
 	t.count(now)
 	w := t.of(address)
+	before = w.last
 	if t.waiting == 0 && t.credit >= 1 {
 		t.credit--
 		w.last = now
 		t.mu.Unlock()
-		return true
+		return before, true
 	}
 	begins := make(chan struct{})
 	at := w.wait.PushBack(begins)
@@ -62,20 +64,30 @@ func (t *turns) take(each float64, address string, ends <-chan struct{}) bool {
 	t.mu.Unlock()
 	select {
 	case <-begins:
-		return true
+		return before, true
 	case <-ends:
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
 	case <-begins:
-		return true
+		return before, true
 	default:
 	}
 	w.wait.Remove(at)
 	t.waiting--
 	t.rank(w)
-	return false
+	return before, false
+}
+
+// forget has the turns of an address since a time not count: they were of a client with a key.
+func (t *turns) forget(address string, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.clients[address]; w != nil && w.last.After(since) {
+		w.last = since
+		t.rank(w)
+	}
 }
 
 // give begins the turns that wait, as many as may begin.
@@ -158,5 +170,7 @@ func (c *Conn) awaitTurn() bool {
 }
 
 func (c *Conn) takeTurn() bool {
-	return c.listener.turns.take(float64(c.listener.Turns*runtime.GOMAXPROCS(0)), c.address.name, c.over)
+	before, ok := c.listener.turns.take(float64(c.listener.Turns*runtime.GOMAXPROCS(0)), c.address.name, c.over)
+	c.before.CompareAndSwap(nil, &before)
+	return ok
 }

@@ -74,6 +74,13 @@ func TestClientsWithoutAKeyTakeTurns(t *testing.T) {
 		if took, turn := get(t, rare, "/"), time.Second/time.Duration(most); took > turn+turnPause {
 			t.Errorf("a client that asks now and then waits for %s, want %s", took, turn)
 		}
+		for range 10 {
+			c := p.dial("10.0.0.3")
+			if took, turn := get(t, c, "/key"), time.Second/time.Duration(most); took > turn+turnPause {
+				t.Errorf("a new connection of a client with a key waits for %s, want %s", took, turn)
+			}
+			_ = c.Close()
+		}
 		if took, turn := get(t, known, "/"), time.Second/time.Duration(most); took == 0 || took > turn+turnPause {
 			t.Errorf("a request without a key on a connection that had one waits for %s, want %s", took, turn)
 		}
