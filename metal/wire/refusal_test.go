@@ -1,14 +1,21 @@
 package wire
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"metalfleet.dev/metalfleet/metal/excerpt"
 )
@@ -71,6 +78,52 @@ func TestAttackARefusalThatIsLongerThanAHeaderList(t *testing.T) {
 	close(engine.over)
 	if s, err := other.Recv(); err != nil || s.GetState() != State_STATE_DRAINING {
 		t.Errorf("the call of another client ended with %.200v", err)
+	}
+}
+
+// TestAListThatIsLongerThanARefusalEndsItsCall: an engine that was taken over sends one in each call, also if
+// the agent asks for shorter ones. The agent would keep its details, in many times their bytes.
+func TestAListThatIsLongerThanARefusalEndsItsCall(t *testing.T) {
+	for details, want := range map[int]codes.Code{1000: codes.InvalidArgument, 6100: codes.Internal} {
+		status := append([]byte{8, byte(codes.InvalidArgument)}, bytes.Repeat([]byte{3<<3 | 2, 0}, details/2)...) // empty details
+		conn, err := NewArriving().connect(func(context.Context) (net.Conn, error) {
+			c, engine := net.Pipe()
+			go refuses(engine, base64.RawStdEncoding.EncodeToString(status))
+			return c, nil
+		}, briefBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = NewEngineClient(conn).Embed(t.Context(), &EmbedRequest{})
+		if s := grpcstatus.Convert(err); s.Code() != want || want == codes.Internal && len(s.Proto().GetDetails()) > 0 {
+			t.Errorf("%d bytes: %v with %d details, want %v", details, s.Code(), len(s.Proto().GetDetails()), want)
+		}
+		_ = conn.Close()
+	}
+}
+
+// refuses is an engine that ends the first call with a status in this form.
+func refuses(engine net.Conn, status string) {
+	_, _ = io.ReadFull(engine, make([]byte, len(http2.ClientPreface)))
+	f := http2.NewFramer(engine, engine)
+	_ = f.WriteSettings()
+	for {
+		got, err := f.ReadFrame()
+		if err != nil {
+			return
+		}
+		h, ok := got.(*http2.HeadersFrame)
+		if !ok {
+			continue
+		}
+		var b bytes.Buffer
+		e := hpack.NewEncoder(&b)
+		for _, field := range [][2]string{{":status", "200"}, {"content-type", "application/grpc"}, {"grpc-status", "3"}, {"grpc-status-details-bin", status}} {
+			_ = e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+		}
+		go func() {
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: h.StreamID, BlockFragment: b.Bytes(), EndHeaders: true, EndStream: true})
+		}()
 	}
 }
 

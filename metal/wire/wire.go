@@ -42,9 +42,10 @@ const ProtocolVersion = 1
 // MaxMessageBytes bounds one message; a chat history is one message.
 const MaxMessageBytes = 64 << 20
 
-// maxHeaderList bounds the headers and trailers of an answer, which hold a refusal: many times the
-// longest of Refuse. The agent decodes them for each call.
-const maxHeaderList = 64 << 10
+// maxHeaderList bounds the headers and trailers of an answer, which hold a refusal: the longest of Refuse
+// has 7 KiB. gRPC decodes them for each call and keeps them until the answer is read, its details in 45 times
+// their bytes, and no budget counts that.
+const maxHeaderList = 8 << 10
 
 // window bounds what an engine may send of an answer before the agent reads it, in bytes. There are as
 // many answers as requests, and gRPC would let each grow to 16 MiB. connWindow bounds what a whole
