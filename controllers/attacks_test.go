@@ -236,23 +236,27 @@ func TestAttackOthersAskOurSigner(t *testing.T) {
 	w := joins{newWorld(t)}
 	w.mac("mac-a", holding(gib))
 	_, request := w.request("mac-a")
-	mine := asked("mac-mac-a", request)
-	w.must(w.c.Create(w.ctx, mine.DeepCopy())) // as an administrator
-	csr, reason := w.outcome(mine.Name)
-	if reason != join.ReasonNotAMac {
-		t.Errorf("an administrator's request: %q", reason)
+	for _, name := range []string{"metalfleet-mac-mac-a", "mine"} {
+		mine := asked("mac-mac-a", append([]byte(strings.Repeat("x\n", 1<<18)), request...))
+		mine.Name = name
+		if err := w.c.Create(w.ctx, mine); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+			t.Errorf("an administrator's request %s: %v, want a refusal", name, err)
+		}
 	}
-	w.must(w.c.Delete(w.ctx, csr))
 
+	agent, mine := w.asAgent("mac-a"), asked("mac-mac-a", request)
+	w.create(agent, mine) // it has its rights
+	w.must(w.c.Delete(w.ctx, mine))
 	w.stop() // so that the approval comes first
+	_, request = w.request("mac-b")
 	mine = asked("mac-mac-a", request)
-	mine.Spec.Usages[1] = certificatesv1.UsageClientAuth
-	w.must(w.c.Create(w.ctx, mine))
+	w.create(agent, mine)
+	w.must(w.c.Get(w.ctx, client.ObjectKeyFromObject(mine), mine))
 	mine.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "ByHand", Message: "by hand"}}
 	w.must(w.c.SubResource("approval").Update(w.ctx, mine))
 	w.startOperator()
-	csr, reason = w.outcome(mine.Name)
-	if reason != join.ReasonNotAMac || len(csr.Status.Certificate) > 0 {
+	csr, reason := w.outcome(mine.Name)
+	if reason != join.ReasonWrongRequest || len(csr.Status.Certificate) > 0 {
 		t.Errorf("a request that was approved by hand: %q", reason)
 	}
 	w.must(w.c.Delete(w.ctx, csr))

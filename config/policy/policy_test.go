@@ -577,6 +577,7 @@ func TestAttackOthersTakeTheSlotsOfAnEnrolment(t *testing.T) {
 	newWorld(t).play([]attempt{
 		{name: "of another signer", who: root, object: request("metalfleet-enrol-lab.07", "example.com/other"), refused: refused},
 		{name: "of ours", who: root, object: request("metalfleet-enrol-lab.07", "metalfleet.dev/agent"), refused: refused},
+		{name: "of ours under another name", who: root, object: request("anyone", "metalfleet.dev/agent"), refused: "only accounts of Macs"},
 		{name: "under another name", who: root, object: request("someone", "example.com/other")},
 	})
 }
