@@ -328,8 +328,8 @@ func (w *Owner) persisted(a *account, files []blocks.File) {
 	}
 }
 
-// damagedAtOnce is how many damaged blocks are removed before others have their turn: the last report
-// of an engine may have a million.
+// damagedAtOnce is how many damaged blocks are removed before others have their turn: a report has up to
+// blocks.MaxDamaged.
 const damagedAtOnce = 1 << 10
 
 // damaged removes blocks that the engine cannot read. What is left when its epoch ends is found again

@@ -30,8 +30,8 @@ func (r *removing) Remove(string) error {
 	return fs.ErrNotExist
 }
 
-// TestAReportOfManyDamagedBlocksLeavesOthersTheirTurn: an engine that was taken over reports a million
-// in its last report, which the agent looks for one by one.
+// TestAReportOfManyDamagedBlocksLeavesOthersTheirTurn: an engine that was taken over reports many
+// again and again, which the agent looks for one by one.
 func TestAReportOfManyDamagedBlocksLeavesOthersTheirTurn(t *testing.T) {
 	const damaged, most = 100_000, 50_000
 	e := newTakenOver(t)

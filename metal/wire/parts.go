@@ -18,8 +18,8 @@ const (
 	// messageBytes is what an empty message takes, and elementBytes another empty element.
 	messageBytes, elementBytes = 96, 24
 	// maxParts bounds what the parts of a message take if they are empty. The most have reports about
-	// the disk cache, with one for each new block, or for each that must be removed.
-	maxParts = 24 << 20
+	// the disk cache: 16,384 for new blocks, and 65,536 for those that must be removed.
+	maxParts = 4 << 20
 	// maxEventParts is the same of an event of an answer, of which each request has one: the most
 	// have log-probabilities, some hundred.
 	maxEventParts = 1 << 20

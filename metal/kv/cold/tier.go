@@ -17,8 +17,11 @@ const PutWait = 250 * time.Millisecond
 const (
 	// maxTouched bounds how many used keys wait to be reported: they are a hint.
 	maxTouched = 4096
-	// maxDamaged is how many damaged blocks one report has, but for the last one: the owner removes each.
+	// maxDamaged is how many damaged blocks one report has before the tier closes: the owner removes each.
 	maxDamaged = 4096
+	// MaxDamaged is how many a report of a closing tier has: the engine may end before the owner takes
+	// another.
+	MaxDamaged = 1 << 16
 )
 
 // Options configure a tier.
@@ -281,8 +284,12 @@ func (t *Tier) Report() Report {
 	defer t.mu.Unlock()
 	r := t.report
 	t.report = Report{}
-	if len(r.Damaged) > maxDamaged && !t.closing {
-		r.Damaged, t.report.Damaged = r.Damaged[:maxDamaged:maxDamaged], r.Damaged[maxDamaged:]
+	most := maxDamaged
+	if t.closing {
+		most = MaxDamaged
+	}
+	if len(r.Damaged) > most {
+		r.Damaged, t.report.Damaged = r.Damaged[:most:most], r.Damaged[most:]
 		t.tell()
 	}
 	r.Epoch, r.SpentBytes, r.Counters = t.lease.Epoch, t.spent, t.counts
@@ -295,6 +302,13 @@ func (t *Tier) Report() Report {
 		r.WantedBytes = max(0, max(t.missed, Takes(t.opt.QueueBytes))-(t.lease.GrantedBytes-t.spent-t.owed))
 	}
 	return r
+}
+
+// Unreported reports whether damaged blocks had no room in the last report. News has a value then.
+func (t *Tier) Unreported() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.report.Damaged) > 0
 }
 
 func (t *Tier) tell() {

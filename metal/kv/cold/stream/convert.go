@@ -23,19 +23,18 @@ func toReport(r cold.Report, sequence int64, last bool) *wire.CacheReport {
 	return m
 }
 
-// maxKeys bounds the keys of a report, but for the damaged ones of the last. The agent looks at a
-// file for each, while other engines wait for the cache. An engine reports a few hundred; one with more
-// gets another lease.
+// maxKeys bounds the keys of a report, but for the damaged ones, of which there are at most
+// cold.MaxDamaged. The agent looks at a file for each, while other engines wait for the cache. An engine
+// reports a few hundred; one with more gets another lease.
 const maxKeys = 1 << 14
 
 // fromReport refuses keys that are none, and takes figures as far as they are possible.
 func fromReport(m *wire.CacheReport) (cold.Report, error) {
-	n := len(m.GetPersisted()) + len(m.GetTouched())
-	if !m.GetLast() {
-		n += len(m.GetDamaged())
-	}
-	if n > maxKeys {
+	if n := len(m.GetPersisted()) + len(m.GetTouched()); n > maxKeys {
 		return cold.Report{}, fmt.Errorf("a report of %d keys, want at most %d", n, maxKeys)
+	}
+	if n := len(m.GetDamaged()); n > cold.MaxDamaged {
+		return cold.Report{}, fmt.Errorf("a report of %d damaged blocks, want at most %d", n, cold.MaxDamaged)
 	}
 	r := cold.Report{
 		Epoch: m.GetEpoch(), SpentBytes: figure(m.GetSpentBytes()), WantedBytes: figure(m.GetWantedBytes()), LeastBytes: figure(m.GetLeastBytes()),

@@ -29,8 +29,9 @@ import (
 // maxOrigin bounds the parts of an origin together, in bytes; real ones have hundreds.
 const maxOrigin = 1 << 14
 
-// maxReport bounds a report in bytes: the last one may name each block that a disk cache has.
-const maxReport = 32 << 20
+// maxReport bounds a report in bytes, of maxKeys and cold.MaxDamaged keys. No budget counts the reports that
+// wait, of each engine one, while another engine's is taken.
+const maxReport = 4 << 20
 
 // Lease is an engine's leave to write, as its owner keeps it.
 type Lease interface {
@@ -147,7 +148,7 @@ func Serve(ctx context.Context, s grpc.BidiStreamingServer[wire.CacheLease, wire
 	leases, broken := make(chan *wire.CacheLease), make(chan error, 1)
 	go func() { broken <- receive(s.Context(), s.Recv, leases) }() // it ends with the call, when Serve returned
 	var sequence, answers int64
-	for last := false; ; {
+	for ending, last := false, false; ; {
 		news := t.News()
 		if sequence > answers || last {
 			news = nil
@@ -161,7 +162,7 @@ func Serve(ctx context.Context, s grpc.BidiStreamingServer[wire.CacheLease, wire
 			continue
 		case <-news:
 		case <-over:
-			last, over = true, nil
+			ending, over = true, nil
 		case err := <-broken:
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -171,7 +172,9 @@ func Serve(ctx context.Context, s grpc.BidiStreamingServer[wire.CacheLease, wire
 			return status.FromContextError(ctx.Err()).Err()
 		}
 		sequence++
-		if err := s.Send(toReport(t.Report(), sequence, last)); err != nil {
+		report := t.Report()
+		last = ending && !t.Unreported()
+		if err := s.Send(toReport(report, sequence, last)); err != nil {
 			return err
 		}
 	}

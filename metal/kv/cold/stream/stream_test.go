@@ -474,8 +474,9 @@ func TestAReportOfManyKeysIsRefused(t *testing.T) {
 	}{
 		"persisted":                    {report: cold.Report{Persisted: make([]cold.File, 1<<15)}, refused: true},
 		"touched":                      {report: cold.Report{Touched: keys(1 << 15)}, refused: true},
-		"damaged":                      {report: cold.Report{Damaged: keys(1 << 15)}, refused: true},
-		"damaged when the engine ends": {report: cold.Report{Damaged: keys(1 << 15)}, last: true},
+		"damaged":                      {report: cold.Report{Damaged: keys(cold.MaxDamaged + 1)}, refused: true},
+		"damaged when the engine ends": {report: cold.Report{Damaged: keys(cold.MaxDamaged + 1)}, last: true, refused: true},
+		"damaged as many as may be":    {report: cold.Report{Damaged: keys(cold.MaxDamaged)}},
 		"as many as usual":             {report: cold.Report{Persisted: make([]cold.File, 1000), Touched: keys(4096), Damaged: keys(1000)}},
 	} {
 		if _, err := stream.Sent(tc.report, tc.last); (err != nil) != tc.refused {
