@@ -10,8 +10,11 @@ import (
 )
 
 const (
-	// maxInputs of one request.
-	maxInputs = 2048
+	// maxInputs of one request, if their results are one message to the agent: answerBytes are the
+	// most of one, and vectorBytes what each vector takes in it besides its numbers.
+	maxInputs   = 2048
+	answerBytes = 64<<20 - 1<<10
+	vectorBytes = 16
 	// maxInputBytes and maxInputTokens bound all texts of a request, in which a query, a prompt
 	// and an instruction count for each text that they are read with.
 	maxInputBytes  = 32 << 20
@@ -201,8 +204,8 @@ func (p *inputProcessor) checkBytes(all texts) *Refusal {
 
 // embeddingOf tokenizes texts, or refuses what is wrong with them.
 func (p *inputProcessor) embeddingOf(ctx context.Context, tenant string, all texts) (*embedding, *Refusal) {
-	if all.count == 0 || all.count > maxInputs {
-		return nil, invalid(all.param, "%d texts, want 1 to %d", all.count, maxInputs)
+	if most := p.mostInputs(); all.count == 0 || all.count > most {
+		return nil, invalid(all.param, "%d texts, want 1 to %d", all.count, most)
 	}
 	if refusal := p.checkBytes(all); refusal != nil {
 		return nil, refusal
@@ -272,6 +275,11 @@ func (p *inputProcessor) read(ctx context.Context, e *embedding, all texts, turn
 		e.inputs = append(e.inputs, in)
 	}
 	return nil
+}
+
+// mostInputs is how many texts a request of the model has at most.
+func (p *inputProcessor) mostInputs() int {
+	return max(1, min(maxInputs, int(answerBytes/(vectorBytes+p.resultBytes()))))
 }
 
 // resultBytes is what the result of one text takes until its request has ended.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,12 +11,15 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/protobuf/proto"
+
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/share"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // readerInput processes the input of a tiny embedding model or reranker.
@@ -175,6 +179,35 @@ func TestListsOfLongVectorsFitInTheirRoom(t *testing.T) {
 		}
 		if list := maxInputs * (textBytes + p.resultBytes()); list > share.NewBytes(got).Limit("a") {
 			t.Errorf("%s: the longest list takes %d bytes, more than the share of a tenant of %d", c.name, list, got)
+		}
+	}
+}
+
+// A request has no more texts than vectors fit into one message to the agent, which could not be sent after
+// all of them were computed. More are refused before any is read.
+func TestVectorsOfARequestFitInOneMessage(t *testing.T) {
+	for _, c := range []struct{ width, want int }{
+		{width: 1, want: maxInputs}, {width: 4096, want: maxInputs}, {width: 8192, want: 2046}, {width: 16384, want: 1023},
+	} {
+		p := readerInput(t, "qwen3 embed")
+		p.conventions.Width, p.texts = c.width, share.NewBytes(1<<30)
+		e, refusal := p.embeddingOf(t.Context(), "a", p.written(t, c.want, 0))
+		if refusal != nil {
+			t.Fatalf("%d texts of %d numbers each: %v", c.want, c.width, refusal)
+		}
+		vector := make([]float32, c.width)
+		answer := &wire.EmbedResponse{Usage: &wire.Usage{PromptTokens: math.MaxInt64}}
+		for range e.inputs {
+			answer.Vectors = append(answer.Vectors, &wire.Vector{Values: vector})
+		}
+		if n := proto.Size(answer); n > wire.MaxMessageBytes {
+			t.Errorf("%d vectors of %d numbers take %d bytes, more than a message", c.want, c.width, n)
+		}
+		e.end(nil)
+		all, read := p.written(t, c.want+1, 0), 0
+		all.input = func(context.Context, int) (in embed.Tokenized, err error) { read++; return in, nil }
+		if _, refusal := p.embeddingOf(t.Context(), "a", all); refusal == nil || refusal.Kind != Invalid || read > 0 {
+			t.Errorf("%d texts of %d numbers each: %v, after %d were read", all.count, c.width, refusal, read)
 		}
 	}
 }
