@@ -69,6 +69,9 @@ func (b *blocks) leave(s *sequence) {
 	b.later = slices.DeleteFunc(b.later, func(id batch.ID) bool { return id == s.id })
 	b.roomless = slices.DeleteFunc(b.roomless, func(w wantedImage) bool { return w.sequence == s })
 	b.unfit = slices.DeleteFunc(b.unfit, func(u *sequence) bool { return u == s })
+	if s.prefix.chain != nil {
+		s.prefix.chain.Forget()
+	}
 	s.images.forget(s.prompt)
 	s.images.waits(s.generated() > 0)
 }
@@ -165,6 +168,7 @@ func (b *blocks) continueFrom(s *sequence, point kv.Point) {
 	s.begin(point.Tokens)
 	s.prefix.saved, s.prefix.disabled = point.Blocks, false
 	b.pinBefore(s, point)
+	s.prefix.chain.Forget()
 }
 
 // pinBefore pins the blocks before a point for a sequence, and no others.

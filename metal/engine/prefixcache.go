@@ -230,6 +230,7 @@ func (p *prefixCache) lookup(ctx context.Context, s *sequence) (cached int) {
 	if s.wantsPromptLogprobs() {
 		return 0
 	}
+	defer s.prefix.chain.Forget()
 	point := s.prefix.chain.Find(s.tokens, len(s.tokens)-1, func(k kv.Key) bool {
 		_, ok := p.ram.Size(k)
 		return ok

@@ -129,6 +129,8 @@ type Chain struct {
 	shared int
 	common Key
 	images []Image
+	// states are the keys that Find computed, by the tokens before them, until Forget.
+	states map[int]Key
 }
 
 // Image is where a prompt has placeholders of an image, [From, To), and the digest of
@@ -189,6 +191,9 @@ func (c *Chain) seen(parent Key, first, last int) Key {
 // State is the key of the undividable state after the first n tokens. Its bytes
 // begin with the keys and values of the tokens after the last full block.
 func (c *Chain) State(tokens []int32, n int) Key {
+	if key, ok := c.states[n]; ok {
+		return key
+	}
 	block := n / c.shape.Block
 	return c.seen(c.parent(block, n), block*c.shape.Block, n).State(tokens[block*c.shape.Block : n])
 }
@@ -209,7 +214,8 @@ type Point struct {
 // most once per key.
 //
 // Points within a block are tried from the last to the first. Tiers need no
-// index of where earlier prompts ended.
+// index of where earlier prompts ended. The keys of these points, of which a
+// long prompt has thousands, are kept for the next call, until Forget.
 func (c *Chain) Find(tokens []int32, most int, has func(Key) bool) Point {
 	c.Grow(tokens)
 	most = min(most, len(tokens))
@@ -223,13 +229,21 @@ func (c *Chain) Find(tokens []int32, most int, has func(Key) bool) Point {
 	for ; blocks >= 0; blocks-- {
 		begin := blocks * c.shape.Block
 		for at := c.lastWithin(begin, most); at > 0 && at >= begin; at -= max(1, c.shape.Grid) {
-			if has(c.State(tokens, at)) {
+			key := c.State(tokens, at)
+			if c.states == nil {
+				c.states = map[int]Key{}
+			}
+			c.states[at] = key
+			if has(key) {
 				return Point{Tokens: at, Blocks: blocks, State: true}
 			}
 		}
 	}
 	return Point{}
 }
+
+// Forget frees the keys of states that Find keeps.
+func (c *Chain) Forget() { c.states = nil }
 
 // Under lists the keys to restore for a point, the state last.
 func (c *Chain) Under(tokens []int32, p Point) []Key {

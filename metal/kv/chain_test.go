@@ -194,6 +194,38 @@ func TestReplayOf90000TokensResumesFromItsLastBoundary(t *testing.T) {
 	}
 }
 
+// The points of a long prompt that waits are searched for before each step: their keys are computed once
+// until Forget, and what is cached is asked for each time.
+func TestASearchAgainComputesNoKeyAgain(t *testing.T) {
+	const most, last = 31, 30
+	for _, s := range []kv.Shape{{Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Bare: true, Grid: 2}} {
+		tokens, others := make([]int32, most+1), make([]int32, most+1)
+		for i := range tokens {
+			tokens[i], others[i] = int32(i), -1
+		}
+		root, has := kv.Root(origin, kv.Salt{}), map[kv.Key]bool{}
+		writer, c := kv.NewChain(s, root), kv.NewChain(s, root)
+		find := func(tokens []int32) int { return c.Find(tokens, most, func(k kv.Key) bool { return has[k] }).Tokens }
+		writer.Grow(tokens)
+		for _, k := range writer.Keys() {
+			has[k] = true
+		}
+		if n := find(tokens); n != 0 {
+			t.Errorf("%v: %d tokens are found without a state", s, n)
+		}
+		has[writer.State(tokens, last)] = true
+		if n := find(others); n != last {
+			t.Errorf("%v: %d tokens are found, want %d: keys were computed again, of other tokens", s, n, last)
+		}
+		if c.Forget(); find(others) != 0 {
+			t.Errorf("%v: keys are kept after Forget", s)
+		}
+		if c.Forget(); find(tokens) != last {
+			t.Errorf("%v: %d tokens are found after Forget, want %d", s, find(tokens), last)
+		}
+	}
+}
+
 // A tenant finds its own blocks and states, and of another's those of the shared
 // beginning, up to its last whole block or state.
 func TestTenantsFindOnlyWhatIsShared(t *testing.T) {
