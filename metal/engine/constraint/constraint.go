@@ -21,7 +21,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/share"
@@ -45,6 +44,8 @@ type Compiler struct {
 	shownDifferently func() []int32
 	// masks are the computations under way; they end with their requests.
 	masks sync.WaitGroup
+	// patience is how long requests wait for the masks of others.
+	patience patience
 	// panicked is called after a panic over the mask of one request; nil for none.
 	panicked func(value any, stack []byte)
 }
@@ -83,7 +84,7 @@ func (c *Compiler) Compile(ctx context.Context, tenant string, spec grammar.Spec
 	if err != nil {
 		return nil, err
 	}
-	s := &State{compiler: c, patience: MaxWait, notify: func() {}, thinking: thinking}
+	s := &State{compiler: c, tenant: tenant, notify: func() {}, thinking: thinking}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.holders.Store(1)
 	if calls := spec.Calls; calls != nil {
@@ -131,6 +132,7 @@ func (c *Compiler) findShownDifferently() (ids []int32) {
 // State allows everything.
 type State struct {
 	compiler *Compiler
+	tenant   string
 	matcher  grammar.Matcher
 	release  func()
 	// thinking is the position in the reasoning before the answer.
@@ -149,8 +151,6 @@ type State struct {
 	// last token if following it takes long: matcher is before it then.
 	mask *mask
 	late []byte
-	// patience is how long other requests may still wait for this one.
-	patience time.Duration
 	// ctx ends with the request. holders are the request and the computations for it.
 	// notify is called when a mask is ready.
 	ctx     context.Context

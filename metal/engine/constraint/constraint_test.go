@@ -247,7 +247,7 @@ func (s stalls) Err() error {
 	return s.Context.Err()
 }
 
-// A step waits for a request whose tokens take long to follow as long as for its masks, in all.
+// A step waits for a request whose tokens take long to follow as long as for its masks, together.
 func TestTokensThatTakeLongHoldUpOthersForAWhile(t *testing.T) {
 	for name, hold := range map[string]func(s *State, token int32) error{
 		"the next token of a form": func(s *State, token int32) error { _, err := s.Advance(token); return err },
@@ -276,7 +276,7 @@ func TestTokensThatTakeLongHoldUpOthersForAWhile(t *testing.T) {
 				synctest.Wait() // the account of the answer is not for two goroutines at once
 				s.mask, s.late = nil, nil
 			}
-			if waited := time.Since(began); waited > MaxWait+tokens*quickTry {
+			if waited := time.Since(began); waited > (MaxWait+tokens*quickTry)*refill/(refill-MaxWait) {
 				t.Errorf("%s: others waited for %d tokens for %v", name, tokens, waited)
 			}
 			close(end)

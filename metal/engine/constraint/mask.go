@@ -9,10 +9,6 @@ import (
 	"metalfleet.dev/metalfleet/metal/grammar"
 )
 
-// MaxWait is how long the other rows of a step wait for the masks of one request, in all.
-// If a mask takes longer, only its own row waits.
-const MaxWait = 20 * time.Millisecond
-
 // quickTry is how long following a token may take without counting as a wait of other requests:
 // usual ones take some microseconds.
 const quickTry = 100 * time.Microsecond
@@ -154,30 +150,30 @@ func (s *State) nextMask() (*mask, error) {
 }
 
 // Await waits for the mask until a deadline, and no longer than other requests may wait for
-// this one in all.
+// those of its tenant.
 func (s *State) Await(until time.Time) {
 	if s == nil || s.mask == nil {
 		return
 	}
 	began := time.Now()
-	limit := time.NewTimer(min(time.Until(until), s.patience))
+	limit := time.NewTimer(min(time.Until(until), s.compiler.patience.left(s.tenant)))
 	defer limit.Stop()
 	select {
 	case <-s.mask.done:
 	case <-limit.C:
 	}
-	s.patience = max(0, s.patience-time.Since(began))
+	s.compiler.patience.spend(s.tenant, time.Since(began))
 }
 
-// try has a matcher follow a token while other requests wait. They wait no longer for this one than
-// in Await, in all; then the error is grammar.ErrLate, and a goroutine follows the token.
+// try has a matcher follow a token while other requests wait, of which the time counts as in Await.
+// Once none is left the error is grammar.ErrLate, and a goroutine follows the token.
 func (s *State) try(m *grammar.Matcher, token int32) (bool, error) {
-	if s.patience == 0 {
+	if s.compiler.patience.left(s.tenant) == 0 {
 		return false, grammar.ErrLate
 	}
 	began := time.Now()
 	ok, err := m.Try(s.spell(token))
-	s.patience -= min(s.patience, max(0, time.Since(began)-quickTry))
+	s.compiler.patience.spend(s.tenant, time.Since(began)-quickTry)
 	return ok, err
 }
 
