@@ -152,22 +152,37 @@ const (
 
 // checkScans bounds the work of decoding a JPEG of this many pixels.
 func checkScans(data []byte, pixels int) error {
-	if n := scans(data); n > maxScans || n*pixels > maxScanned {
+	n, again := scans(data)
+	if again {
+		return fmt.Errorf("%w: a JPEG that is not progressive, with a second scan of a component", ErrCorrupt)
+	}
+	if n > maxScans || n*pixels > maxScanned {
 		return fmt.Errorf("%w: a JPEG of %d scans, want at most %d", ErrTooLarge, n, max(1, min(maxScans, maxScanned/max(1, pixels))))
 	}
 	return nil
 }
 
-// scans counts the scans of a JPEG: the segments that begin with a marker SOS.
-func scans(data []byte) (n int) {
-	const sos = 0xda
-	segments(data, func(marker byte, _ []byte) bool {
-		if marker == sos {
+// scans counts the scans of a JPEG: the segments that begin with a marker SOS. again is true if a
+// component has two in one that is not progressive: image/jpeg computes all its pixels for each.
+func scans(data []byte) (n int, again bool) {
+	const sof0, sof2, sos = 0xc0, 0xc2, 0xda
+	frame := byte(0)
+	seen := map[byte]bool{}
+	segments(data, func(marker byte, body []byte) bool {
+		switch {
+		case marker >= sof0 && marker <= sof2 && frame == 0:
+			frame = marker
+		case marker == sos:
 			n++
+			for i := 0; frame != sof2 && len(body) > 0 && i < int(body[0]) && 1+2*i < len(body); i++ {
+				component := body[1+2*i]
+				again = again || seen[component]
+				seen[component] = true
+			}
 		}
 		return true
 	})
-	return n
+	return n, again
 }
 
 // segments calls a function for each segment of a JPEG until it returns false. What is

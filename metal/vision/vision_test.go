@@ -416,6 +416,24 @@ func TestAttackAJPEGOfManyScans(t *testing.T) {
 	if _, _, err := vision.Size(large, vision.DefaultLimits()); !errors.Is(err, vision.ErrTooLarge) {
 		t.Errorf("30 scans of 16 million pixels: %v, want ErrTooLarge", err)
 	}
+	// A scan of one that is not progressive is decoded to pixels each time, and each component has one.
+	for _, name := range []string{"420.jpg", "gray.jpg", "cmyk.jpg"} {
+		data := file(t, name)
+		scan := bytes.LastIndex(data, []byte{0xff, 0xda})
+		twice := slices.Concat(data[:len(data)-2], data[scan:])
+		if _, err := vision.Decode(t.Context(), twice, vision.DefaultLimits()); !errors.Is(err, vision.ErrCorrupt) {
+			t.Errorf("%s with its scan twice: %v, want ErrCorrupt", name, err)
+		}
+		header := 2 + int(data[scan+2])<<8 + int(data[scan+3])
+		apart := bytes.Clone(data[:scan])
+		for i := range int(data[scan+4]) {
+			apart = append(append(apart, 0xff, 0xda, 0, 8, 1), data[scan+5+2*i:][:2]...)
+			apart = append(append(apart, 0, 63, 0), data[scan+header:len(data)-2]...)
+		}
+		if _, _, err := vision.Size(append(apart, 0xff, 0xd9), vision.DefaultLimits()); err != nil {
+			t.Errorf("%s with a scan for each component: %v", name, err)
+		}
+	}
 }
 
 // A decoder's memory is bounded by the header: 16 bits a channel, or coefficients, take more.
