@@ -38,7 +38,7 @@ type waiter struct {
 	rank rank[*waiter]
 }
 
-// take waits for a turn of an address, of so many in a second. It returns when the address had its last one before,
+// take waits for a turn of an address, of each in a second. It returns when the address had its last one before,
 // and false if that ends first.
 func (t *turns) take(each float64, address string, ends <-chan struct{}) (before time.Time, ok bool) {
 	t.mu.Lock()

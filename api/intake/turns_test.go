@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// turnsOf serves with so many turns for each processor, and calls asks in a bubble. Requests to /key have a key.
+// turnsOf serves with a number of turns for each processor, and calls asks in a bubble. Requests to /key have a key.
 func turnsOf(t *testing.T, each int, asks func(p *pipes, l *Listener, served *atomic.Int64)) {
 	synctest.Test(t, func(t *testing.T) {
 		p, served := newPipes(), new(atomic.Int64)
