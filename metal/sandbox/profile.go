@@ -8,6 +8,13 @@ import (
 	"strings"
 )
 
+// changes are what an engine may do to its files: make, write, rename and remove them. By flags, modes and access
+// lists the agent could not remove them, and extended attributes take space that nothing counts.
+const changes = "file-write-create file-write-data file-write-unlink"
+
+// mlock is the number of a system call of Darwin: the kernel takes no locked page of a file back.
+const mlock = "203"
+
 // profile is r in the profile language of macOS, where the last rule that
 // matches decides. It refuses by name instead of allowing by name: which
 // services Metal needs differs between chips and releases of macOS, while an
@@ -27,6 +34,12 @@ func profile(r Rules, program string) string {
 	// By these the agent and other engines would get less of the processor and of the disk.
 	line("(deny system-sched)")
 	line("(deny process-info-setcontrol (target others))")
+	// Memory of these counts at no process, or outlives it. What the system shares may be read.
+	line("(deny ipc-posix* ipc-sysv* file-lock)")
+	line("(allow ipc-posix-shm-read*)")
+	line("(deny syscall-unix (syscall-number", mlock+"))")
+	// Nor is Darwin's folder of compiled kernels written, which all engines share and nothing bounds: Metal compiles
+	// them at each start.
 	line("(deny file-write*)")
 	// By a second name in a folder that may be written, any file could be read.
 	line("(deny file-link file-clone)")
@@ -48,18 +61,13 @@ func profile(r Rules, program string) string {
 		line("(allow file-read*", "(subpath", quoted(path)+"))")
 	}
 	for _, path := range r.Write {
-		line("(allow file-read* file-write*", "(subpath", quoted(path)+"))")
-		// By these the agent could not remove the files.
-		line("(deny file-write-flags file-write-acl", "(subpath", quoted(path)+"))")
+		line("(allow file-read*", changes, "(subpath", quoted(path)+"))")
 		// The folder itself is the agent's: no other may take its place.
 		line("(deny file-write-create file-write-unlink", "(literal", quoted(path)+"))")
 	}
-	line("(allow file-read* file-write*", "(literal", quoted(r.Socket)+"))")
+	line("(allow file-read*", changes, "(literal", quoted(r.Socket)+"))")
 	// Nothing bounds a file there, or a folder that is moved there, and it would outlive the engine.
 	line("(deny file-write-create (require-all", "(literal", quoted(r.Socket)+")", "(require-any (vnode-type REGULAR-FILE) (vnode-type DIRECTORY))))")
-	line("(deny file-write-flags file-write-acl", "(literal", quoted(r.Socket)+"))")
-	// Darwin's compiler of Metal kernels keeps its output in this folder.
-	line(`(allow file-read* file-write* (regex #"^/private/var/folders/[^/]+/[^/]+/C/"))`)
 	// Others, which are not confined, could follow one.
 	line("(deny file-write-create (vnode-type SYMLINK))")
 	return b.String()
