@@ -130,6 +130,9 @@ func (rs *replicas) execute(a action) {
 	rs.mu.Lock()
 	e := rs.entries[a.key]
 	rs.mu.Unlock()
+	if e == nil { // forgotten after the plan was made
+		return
+	}
 	switch a.step {
 	case stepDownload:
 		rs.download(e)

@@ -176,6 +176,26 @@ func TestStateMachineNeedsNoEngineAndNoMemory(t *testing.T) {
 	})
 }
 
+// TestAReplicaIsForgottenBeforeItsPlanIsExecuted, which then does nothing.
+func TestAReplicaIsForgottenBeforeItsPlanIsExecuted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.assign(assignment("u", "m"))
+		views, _ := m.views(time.Now())
+		actions, _ := plan(views, time.Now())
+		m.assign()
+		m.plan()
+		for _, a := range actions {
+			m.execute(a)
+		}
+		if m.plan(); len(actions) == 0 || len(m.registry.entries) != 0 {
+			t.Errorf("%d actions, and %d entries are left", len(actions), len(m.registry.entries))
+		}
+		m.registry.finish()
+		m.registry.tasks.Wait()
+	})
+}
+
 // TestSearchForMemoryThatAChangeOvertookIsRepeated: an engine became idle while a
 // replica looked for memory. It looks again at once, and no request is refused.
 func TestSearchForMemoryThatAChangeOvertookIsRepeated(t *testing.T) {
