@@ -17,7 +17,6 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
-	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 const (
@@ -151,16 +150,12 @@ func found(s *cold.Snapshot, now time.Time) map[string]time.Time {
 	return ordered
 }
 
-// wanted returns the models whose blocks are kept, by digest, and notes when each
+// wanted returns the models whose blocks are kept (pool.CacheModel), and notes when each
 // had an assignment last. known is false while an assignment is invalid: it may
 // be of any model.
 func wanted(ordered map[string]time.Time, o *journal.Desired, now time.Time) (models map[string]bool, known bool) {
 	for i := range o.Assignments {
-		var adapters []string
-		for _, a := range o.Assignments[i].Model.Adapters {
-			adapters = append(adapters, a.Digest)
-		}
-		ordered[wire.CacheModel(o.Assignments[i].Model.Digest, adapters...)] = now
+		ordered[pool.CacheModel(o.Assignments[i])] = now
 	}
 	maps.DeleteFunc(ordered, func(_ string, last time.Time) bool { return now.Sub(last) >= keptFor })
 	models = map[string]bool{}

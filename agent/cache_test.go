@@ -299,12 +299,13 @@ func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
 	of := func(digests ...string) *journal.Desired {
 		o := &journal.Desired{}
 		for _, d := range digests {
-			o.Assignments = append(o.Assignments, v1alpha1.Assignment{Model: model.Record{Digest: d}})
+			o.Assignments = append(o.Assignments, v1alpha1.Assignment{Namespace: "team", Model: model.Record{Digest: d}})
 		}
 		return o
 	}
+	key := func(digest string) string { return wire.Config{Namespace: "team", ModelDigest: digest}.CacheModel() }
 	now := time.Now()
-	ordered := found(&cold.Snapshot{Namespaces: []cold.Namespace{{Model: "b"}, {}}}, now.Add(time.Minute-keptFor))
+	ordered := found(&cold.Snapshot{Namespaces: []cold.Namespace{{Model: key("b")}, {}}}, now.Add(time.Minute-keptFor))
 	for _, step := range []struct {
 		after  time.Duration
 		orders *journal.Desired
@@ -322,15 +323,16 @@ func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
 		models, known := wanted(ordered, step.orders, now.Add(step.after))
 		want := map[string]bool{}
 		for _, d := range step.want {
-			want[d] = true
+			want[key(d)] = true
 		}
 		if known != step.known || !reflect.DeepEqual(models, want) {
 			t.Errorf("after %s: %v, %v, want %v", step.after, models, known, want)
 		}
 	}
 	adapted := of("a")
-	adapted.Assignments[0].Model.Adapters = []model.Adapter{{Digest: "y"}, {Digest: "x"}}
-	if models, _ := wanted(map[string]time.Time{}, adapted, now); len(models) != 1 || !models[wire.CacheModel("a", "x", "y")] {
-		t.Errorf("with adapters: %v", models)
+	adapted.Assignments[0].Model.Adapters, adapted.Assignments[0].ChatTemplate = []model.Adapter{{Digest: "y"}, {Digest: "x"}}, "t"
+	want := wire.Config{Namespace: "team", ModelDigest: "a", ChatTemplate: "t", Adapters: []wire.Adapter{{Digest: "x"}, {Digest: "y"}}}.CacheModel()
+	if models, _ := wanted(map[string]time.Time{}, adapted, now); len(models) != 1 || !models[want] {
+		t.Errorf("with adapters and a chat template: %v", models)
 	}
 }

@@ -217,7 +217,7 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// Keep sets the models whose blocks are still wanted, by digest. Namespaces of
+// Keep sets the models (kv.Origin.Model) whose blocks are still wanted. Namespaces of
 // other models that no engine writes to are removed, as are those of unknown
 // models. It returns how many bytes that freed. Before its first call nothing
 // counts as an orphan.

@@ -179,6 +179,26 @@ func TestTenantsShareTheDisk(t *testing.T) {
 	})
 }
 
+// TestAModelHasOneShareForAllChatTemplates: its blocks of each template lie in another folder.
+func TestAModelHasOneShareForAllChatTemplates(t *testing.T) {
+	play(t, 1<<30, blocks.Budget{LimitBytes: 40 * fileBytes}, func(t *testing.T, m *mac) {
+		other := m.engine("other/m/1")
+		for n := range 12 {
+			other.save("", n)
+		}
+		for _, model := range []string{"team/m/1", "team/m/2", "team/m/3"} {
+			edited := m.engine(model)
+			for n := range 30 {
+				edited.save("", n)
+			}
+			edited.stop()
+		}
+		if got := other.kept("", 12); got != 12 {
+			t.Errorf("of 12 blocks, where half of the disk has room for 20, %d are left", got)
+		}
+	})
+}
+
 // The share of a model's blocks that a deployment sets is shared in the same way.
 func TestTenantsShareWhatAModelMayHold(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
@@ -15,7 +16,8 @@ import (
 const idleAfter = 24 * time.Hour
 
 // holder owns a share of the disk: a tenant, over all models together, or a model
-// if requests name no tenant.
+// (kv.Origin.Model, before its last slash) if requests name no tenant. Else each edit
+// of a chat template would have a share.
 type holder struct {
 	tenant kv.Tenant
 	model  string
@@ -25,7 +27,11 @@ func (b *books) holderOf(n blocks.Namespace, t kv.Tenant) holder {
 	if t != 0 {
 		return holder{tenant: t}
 	}
-	return holder{model: b.origins[n].Model}
+	model := b.origins[n].Model
+	if last := strings.LastIndexByte(model, '/'); last >= 0 {
+		model = model[:last]
+	}
+	return holder{model: model}
 }
 
 // used records when a block was used.

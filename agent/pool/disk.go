@@ -47,7 +47,7 @@ func (lc *lifecycle) leaseDisk(ctx context.Context, e *entry, g *engine) {
 	for {
 		err := stream.Follow(ctx, g.client, func(o kv.Origin) (CacheLease, error) {
 			if want := lc.cacheModel(g); o.Model != want {
-				return nil, fmt.Errorf("the engine's cache blocks are of model %.80q, want %q", o.Model, want)
+				return nil, fmt.Errorf("the engine's cache blocks are of model %.256q, want %q", o.Model, want)
 			}
 			if only == (kv.Origin{}) {
 				only = o
@@ -92,7 +92,7 @@ func (lc *lifecycle) diskOf(e *entry) (most int64) {
 const reasonCacheOverrun = "CacheOverrun"
 
 // cachelessFor is how long no engine is started with a folder for which engines were ended. Engines of
-// other namespaces share it: one that was taken over would have theirs ended again and again.
+// other deployments share it: one that was taken over would have theirs ended again and again.
 const cachelessFor = time.Hour
 
 // endOverfull ends the engines that may write to these folders.

@@ -169,7 +169,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 func (e *entry) config(path string) wire.Config {
 	a := &e.assignment
 	c := wire.Config{
-		ReplicaUID: e.key.UID, Epoch: e.key.Epoch, ModelPath: path, ModelDigest: a.Model.Digest,
+		ReplicaUID: e.key.UID, Epoch: e.key.Epoch, Namespace: a.Namespace, ModelPath: path, ModelDigest: a.Model.Digest,
 		ContextTokens: a.Context.MaxTokens, Sequences: a.Context.MaxConcurrentRequests, CacheTokens: a.Context.KVCacheTokens,
 		CacheQueueBytes: a.PrefixCache.QueueBytes, LimitBytes: memory.EngineLimit(a.ReservedBytes), Task: string(a.Model.Facts.Task),
 	}
@@ -185,6 +185,9 @@ func (e *entry) config(path string) wire.Config {
 	c.ChatTemplate, c.Sampling = a.ChatTemplate, policy(a.Sampling)
 	return c
 }
+
+// CacheModel is wire.Config.CacheModel of the engines of an assignment.
+func CacheModel(a v1alpha1.Assignment) string { return (&entry{assignment: a}).config("").CacheModel() }
 
 // policy is how an engine treats requests; nil if nothing is stated.
 func policy(s v1alpha1.SamplingSpec) *wire.SamplingPolicy {
@@ -206,7 +209,7 @@ func policy(s v1alpha1.SamplingSpec) *wire.SamplingPolicy {
 // new agent must not unload an engine that an old one started.
 func sameService(have, want wire.Config) bool {
 	have.ModelPath, have.LimitBytes, have.Backend = want.ModelPath, want.LimitBytes, want.Backend
-	have.CacheDir, have.Sandbox = want.CacheDir, want.Sandbox
+	have.CacheDir, have.Sandbox, have.Namespace = want.CacheDir, want.Sandbox, want.Namespace
 	have.Adapters, want.Adapters = placeless(have.Adapters), placeless(want.Adapters)
 	if have.Task == "" { // its task is that of the model, as inspected
 		have.Task = want.Task

@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,7 +109,7 @@ func TestASlowLoadIsNotGivenUp(t *testing.T) {
 	}
 }
 
-// TestEnginesThatFillTheCacheFolderAreEnded: those of that model and its adapters, and no others.
+// TestEnginesThatFillTheCacheFolderAreEnded, and no others.
 func TestEnginesThatFillTheCacheFolderAreEnded(t *testing.T) {
 	play(t, func(s *stage) {
 		s.lifecycle.CacheDir = "/cache"
@@ -119,14 +120,14 @@ func TestEnginesThatFillTheCacheFolderAreEnded(t *testing.T) {
 		good.Model.Digest = "sha256:" + strings.Repeat("b", 64)
 		s.follow(bad, good, withAdapter(s.model("adapted", enginetest.Script{HoldBytes: gib}, of("other"), cached)), s.model("none", enginetest.Script{HoldBytes: gib}))
 		s.after(time.Minute)
-		s.EndOverfull([]string{cold.ModelFolder("/cache", bad.Model.Digest)})
+		s.EndOverfull([]string{cold.ModelFolder("/cache", CacheModel(bad))})
 		s.after(time.Minute)
 		s.wantReclaims("bad/" + string(v1alpha1.ReclaimCrashed))
 		s.want("bad", "Serving True/Serving")
 	})
 }
 
-// TestAFolderThatEndedEnginesIsNotUsedForAnHour: engines of other namespaces share it, and one that was
+// TestAFolderThatEndedEnginesIsNotUsedForAnHour: engines of other deployments share it, and one that was
 // taken over fills it or removes blocks again and again.
 func TestAFolderThatEndedEnginesIsNotUsedForAnHour(t *testing.T) {
 	play(t, func(s *stage) {
@@ -135,8 +136,8 @@ func TestAFolderThatEndedEnginesIsNotUsedForAnHour(t *testing.T) {
 			a.PrefixCache = v1alpha1.PrefixCacheLimits{DiskBytes: gib, QueueBytes: 1 << 20}
 		}
 		bad := s.model("bad", enginetest.Script{HoldBytes: gib}, cached)
-		s.follow(bad, s.model("honest", enginetest.Script{HoldBytes: gib}, of("other"), cached))
-		folder := cold.ModelFolder("/cache", bad.Model.Digest)
+		s.follow(bad, s.model("honest", enginetest.Script{HoldBytes: gib}, cached))
+		folder := cold.ModelFolder("/cache", CacheModel(bad))
 		s.after(time.Minute)
 		for range 2 * (maxCrashes + 1) {
 			s.EndOverfull([]string{folder})
@@ -164,35 +165,65 @@ func withAdapter(a v1alpha1.Assignment) v1alpha1.Assignment {
 	return a
 }
 
-// TestAnEngineWithAnAdapterHasAFolderOfItsOwnInTheCache: the adapter may take it over, and the engines
-// of the same model without it are those of other namespaces.
-func TestAnEngineWithAnAdapterHasAFolderOfItsOwnInTheCache(t *testing.T) {
+// TestAttackTheCacheOfAnotherNamespace: an engine that text, a chat template or an adapter took over may
+// write the folder of its cache, in which no engine of another namespace, adapter or template has blocks.
+func TestAttackTheCacheOfAnotherNamespace(t *testing.T) {
 	play(t, func(s *stage) {
 		s.lifecycle.CacheDir = "/cache"
 		cached := func(a *v1alpha1.Assignment) {
 			a.PrefixCache = v1alpha1.PrefixCacheLimits{DiskBytes: gib, QueueBytes: 1 << 20}
 		}
-		plain := s.model("plain", enginetest.Script{HoldBytes: gib}, cached)
-		s.follow(plain, withAdapter(s.model("adapted", enginetest.Script{HoldBytes: gib}, of("other"), cached)),
-			withAdapter(s.model("same", enginetest.Script{HoldBytes: gib}, cached)))
+		templated := func(a *v1alpha1.Assignment) { a.ChatTemplate = "{{ messages }}" }
+		one := func(uid string, change ...func(*v1alpha1.Assignment)) v1alpha1.Assignment {
+			return s.model(uid, enginetest.Script{HoldBytes: gib}, append(change, cached)...)
+		}
+		s.follow(one("plain"), one("plain again"), one("of another namespace", of("other")),
+			withAdapter(one("adapted")), withAdapter(one("adapted again")), withAdapter(one("adapted, of another namespace", of("other"))),
+			one("with a template", templated), one("with a template again", templated), one("with a template, of another namespace", templated, of("other")))
 		s.after(time.Minute)
-		folders := map[string]string{}
+		users := map[string][]string{}
 		s.lifecycle.read(func() {
 			for k, e := range s.lifecycle.entries {
-				folders[k.UID] = e.engine.config.CacheDir
-				if got, want := cold.ModelFolder("/cache", s.lifecycle.cacheModel(e.engine)), e.engine.config.CacheDir; got != want {
-					t.Errorf("blocks of %s lie in %s, and its engine may write %s", k.UID, got, want)
+				uid, _ := strings.CutSuffix(k.UID, " again")
+				folder := e.engine.config.CacheDir
+				users[folder] = append(users[folder], uid)
+				if got := cold.ModelFolder("/cache", s.lifecycle.cacheModel(e.engine)); got != folder {
+					t.Errorf("blocks of %s lie in %s, and its engine may write %s", k.UID, got, folder)
 				}
 			}
 		})
-		if folders["plain"] != cold.ModelFolder("/cache", plain.Model.Digest) || folders["adapted"] == folders["plain"] || folders["adapted"] != folders["same"] {
-			t.Errorf("%v", folders)
+		for folder, uids := range users {
+			slices.Sort(uids)
+			if uids = slices.Compact(uids); len(uids) != 1 {
+				t.Errorf("%s is shared by %q", folder, uids)
+			}
 		}
-		earlier := engine{config: wire.Config{ModelDigest: "m", CacheDir: cold.ModelFolder("/cache", "m"), Adapters: []wire.Adapter{{Digest: "a"}}}}
-		if got := s.lifecycle.cacheModel(&earlier); got != "m" {
-			t.Errorf("an engine with an adapter that an earlier agent started has blocks of %q", got)
+		if len(users) != 6 {
+			t.Errorf("%d folders, want 6: equal engines of a namespace share one", len(users))
 		}
 	})
+}
+
+// TestAnEngineOfAnEarlierAgentKeepsItsBlocks: it has another folder than the next ones, until it ends.
+func TestAnEngineOfAnEarlierAgentKeepsItsBlocks(t *testing.T) {
+	lc := &lifecycle{Config: Config{CacheDir: "/cache"}}
+	adapted := wire.Config{ModelDigest: "m", Adapters: []wire.Adapter{{Digest: "a"}}}
+	for _, of := range []struct {
+		config       wire.Config
+		folder, want string
+	}{
+		{wire.Config{ModelDigest: "m"}, "m", "m"}, {adapted, "m", "m"}, {adapted, adapted.CacheModel(), adapted.CacheModel()},
+	} {
+		of.config.CacheDir = cold.ModelFolder("/cache", of.folder)
+		if got := lc.cacheModel(&engine{config: of.config}); got != of.want {
+			t.Errorf("%+v has blocks of %q, want %q", of.config, got, of.want)
+		}
+	}
+	e := &entry{assignment: assignment("u", "m")}
+	earlier := e.config("p")
+	if earlier.Namespace = ""; !sameService(earlier, e.config("p")) {
+		t.Error("an engine that an earlier agent started is loaded again")
+	}
 }
 
 // TestAnEngineThatCannotBeMeasuredIsEnded while another one can, also if it can now and then; one that cannot for a

@@ -257,10 +257,11 @@ type MemorySpec struct {
 type PrefixCacheSpec struct {
 	// diskLimit is the maximum disk space that the prefix cache of this model
 	// may use on each Mac that holds it, for example 50Gi. Cached prompts
-	// survive when the engine is unloaded or restarted. Deployments of the same
-	// model share the cache, and the largest value applies; the agent's own
-	// limit applies to all models of a Mac together. Some memory is reserved
-	// for pending writes. Default: no cache on disk.
+	// survive when the engine is unloaded or restarted. Deployments of a
+	// namespace with equal model, adapters and chat template share the cache,
+	// and the largest value applies; the agent's own limit applies to all models
+	// of a Mac together. Some memory is reserved for pending writes. Default: no
+	// cache on disk.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=32

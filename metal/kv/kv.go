@@ -54,7 +54,8 @@ func ParseKey(s string) (Key, error) {
 
 // Origin identifies everything that all blocks of one engine depend on.
 type Origin struct {
-	// Model is the digest of the weights and the model's configuration.
+	// Model identifies the weights, the model's configuration and the engines that share blocks. All
+	// that have the text before its last slash in common share the disk as one model.
 	Model string
 	// Numerics identifies backend, version and precision: everything that
 	// affects the bits of a result.

@@ -64,6 +64,8 @@ type Config struct {
 	// ReplicaUID and Epoch are the assignment that the process serves.
 	ReplicaUID string `json:"replicaUID"`
 	Epoch      int64  `json:"epoch"`
+	// Namespace of the deployment. It is empty in the configurations of earlier agents.
+	Namespace string `json:"namespace,omitempty"`
 	// ModelPath is a GGUF file or a model folder.
 	ModelPath string `json:"modelPath"`
 	// ModelDigest names the weights (model.Record.Digest).
@@ -154,24 +156,25 @@ type Adapter struct {
 	Digest string `json:"digest"`
 }
 
-// CacheModel identifies the engines that share blocks in the disk cache: those of a model, or of a
-// model with the same adapters, by their digests. Those of an adapter that takes its engine over
-// must not reach the blocks of the model's other engines, which may be of any tenant.
-func CacheModel(model string, adapters ...string) string {
-	if len(adapters) == 0 {
-		return model
-	}
-	sum := sha256.Sum256([]byte(strings.Join(append([]string{model}, slices.Sorted(slices.Values(adapters))...), "\n")))
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-// CacheModel is that of the engine.
+// CacheModel identifies the engines that share blocks and a folder in the disk cache: those of one
+// namespace with equal model, adapters and chat template. An engine that was taken over must not reach
+// the blocks of others, which are of other tenants. All that have the text before the last slash in
+// common share the disk as one model. Engines of earlier agents have no namespace.
 func (c Config) CacheModel() string {
 	var adapters []string
 	for _, a := range c.Adapters {
 		adapters = append(adapters, a.Digest)
 	}
-	return CacheModel(c.ModelDigest, adapters...)
+	slices.Sort(adapters)
+	if c.Namespace != "" {
+		sum := sha256.Sum256(fmt.Appendf(nil, "%q", append([]string{c.ChatTemplate}, adapters...)))
+		return c.Namespace + "/" + c.ModelDigest + "/" + hex.EncodeToString(sum[:])
+	}
+	if len(adapters) == 0 {
+		return c.ModelDigest
+	}
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{c.ModelDigest}, adapters...), "\n")))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // MaxAdapters is how many adapters a model has at most.

@@ -172,7 +172,7 @@ func TestConfigHashSeesEveryField(t *testing.T) {
 		func(c *Config) { c.Sequences++ }, func(c *Config) { c.CacheTokens++ }, func(c *Config) { c.LimitBytes++ },
 		func(c *Config) { c.ChatTemplate = "x" }, func(c *Config) { c.Sampling = &SamplingPolicy{Temperature: ptr(0.5)} },
 		func(c *Config) { c.Sampling = &SamplingPolicy{Temperature: ptr(0.25)} }, func(c *Config) { c.Sampling = &SamplingPolicy{LimitTokens: 9} },
-		func(c *Config) { c.Adapters = []Adapter{{Name: "a", Path: "p", Digest: "d"}} },
+		func(c *Config) { c.Adapters = []Adapter{{Name: "a", Path: "p", Digest: "d"}} }, func(c *Config) { c.Namespace = "x" },
 	} {
 		c := base
 		change(&c)
@@ -180,5 +180,35 @@ func TestConfigHashSeesEveryField(t *testing.T) {
 			t.Errorf("a changed field left the hash as it was: %+v", c)
 		}
 		seen[c.Hash()] = true
+	}
+}
+
+// TestEnginesShareCachedBlocksWithinANamespace, if model, adapters and chat template are equal. An engine that an earlier
+// agent started has no namespace, and keeps its blocks.
+func TestEnginesShareCachedBlocksWithinANamespace(t *testing.T) {
+	of := func(namespace, model, template string, adapters ...string) Config {
+		c := Config{Namespace: namespace, ModelDigest: model, ChatTemplate: template}
+		for _, a := range adapters {
+			c.Adapters = append(c.Adapters, Adapter{Digest: a})
+		}
+		return c
+	}
+	seen := map[string]Config{}
+	for _, c := range []Config{
+		of("", "m", ""), of("", "m", "", "x"), of("team", "m", ""), of("other", "m", ""), of("team", "n", ""), of("team", "m", "t"), of("team", "m", "u"),
+		of("team", "m", "", "x"), of("team", "m", "", "x", "y"), of("team", "m", "t", "x"), of("team", "m", "x"), of("team", "m", `t" "x`),
+	} {
+		if same, ok := seen[c.CacheModel()]; ok {
+			t.Errorf("engines of %+v and %+v share blocks", same, c)
+		}
+		seen[c.CacheModel()] = c
+	}
+	one, two := of("team", "m", "t", "x", "y"), of("team", "m", "t", "y", "x")
+	two.ReplicaUID, two.ContextTokens, two.Adapters[0].Path = "u", 9, "p"
+	if one.CacheModel() != two.CacheModel() {
+		t.Errorf("equal engines of a namespace have blocks of %q and %q", one.CacheModel(), two.CacheModel())
+	}
+	if got := of("", "m", "t").CacheModel(); got != "m" {
+		t.Errorf("an engine of an earlier agent has blocks of %q, want m", got)
 	}
 }
