@@ -115,7 +115,7 @@ func Look(macs []Observation) Breaker {
 	var silent []time.Duration
 	back := 0
 	for _, m := range macs {
-		if m.Renewed.IsZero() || m.gone() && !m.Lost && (!m.Seen || m.Silence >= silentAfter) {
+		if m.Renewed.IsZero() && !hasJoined(m.Before) || m.gone() && !m.Lost && (!m.Seen || m.Silence >= silentAfter) {
 			continue // never joined, or gone before and not given up by a person
 		}
 		b.Fleet++

@@ -31,6 +31,7 @@ func was(reason string) func(*Observation) {
 func announced(s *Observation) { s.Announced = true }
 func lost(s *Observation)      { s.Lost = true }
 func notSeen(s *Observation)   { s.Seen = false }
+func emptied(s *Observation)   { s.Renewed = time.Time{} }
 
 func TestTheBreakerHoldsWhereMoreThanHalfFallSilentAtOnce(t *testing.T) {
 	const s = time.Second
@@ -56,6 +57,7 @@ func TestTheBreakerHoldsWhereMoreThanHalfFallSilentAtOnce(t *testing.T) {
 		"who is just back counts as silent":   {fleet: []Observation{alive, back, back, gone}, want: "3/4 true"},
 		"unless others are":                   {fleet: []Observation{alive, back, back, back}, want: "0/4 false"},
 		"who never joined is not there":       {fleet: []Observation{alive, gone, gone, {Before: &metav1.Condition{Reason: v1alpha1.ReasonNeverReported}}}, want: "2/3 false"},
+		"an emptied Lease is a silence":       {fleet: []Observation{alive, gone, gone, seen(200*s, emptied)}, want: "3/4 true"},
 		"also when it is gone by that":        {fleet: []Observation{alive, gone, gone, seen(200*s, lost, was(v1alpha1.ReasonMacGone))}, want: "3/4 true"},
 		"who is given up counts all the same": {fleet: []Observation{alive, gone, gone, seen(200*s, lost)}, want: "3/4 true"},
 	} {

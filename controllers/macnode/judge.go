@@ -20,7 +20,7 @@ const (
 // Pulse is what the operator observed of one Mac's Lease.
 type Pulse struct {
 	// Renewed is the Lease's renewal time by the Mac's clock: only whether it changes
-	// matters. Zero: never renewed.
+	// matters. Zero: never renewed, or emptied.
 	Renewed time.Time
 	// Seen: this process has observed a change since it was last blind.
 	Seen bool
@@ -31,12 +31,13 @@ type Pulse struct {
 
 // Judge derives the condition Ready of a Mac from its previous value and what was observed
 // since. A process that has just started, or was blind, has observed nothing yet: it keeps
-// the last judgement, and a silence that had just begun has to last its full time again.
+// the last judgement, and a silence that had just begun has to last its full time again. An
+// emptied Lease of a Mac that joined is one that is no longer renewed.
 func Judge(before *metav1.Condition, p Pulse) status.Condition {
 	is := v1alpha1.ConditionReady
 	stays := func(reason string) bool { return !p.Seen && before != nil && before.Reason == reason }
 	switch {
-	case p.Renewed.IsZero() || stays(v1alpha1.ReasonNeverReported):
+	case p.Renewed.IsZero() && !hasJoined(before) || stays(v1alpha1.ReasonNeverReported):
 		return status.False(is, v1alpha1.ReasonNeverReported, "the Mac's agent has not joined yet")
 	case p.Silence >= goneAfter || stays(v1alpha1.ReasonMacGone):
 		return status.False(is, v1alpha1.ReasonMacGone,
@@ -47,6 +48,11 @@ func Judge(before *metav1.Condition, p Pulse) status.Condition {
 	default:
 		return status.True(is, v1alpha1.ReasonReporting, "the Mac's agent renews its Lease")
 	}
+}
+
+// hasJoined reports whether a Mac with this condition Ready has reported before.
+func hasJoined(before *metav1.Condition) bool {
+	return before != nil && before.Reason != v1alpha1.ReasonNeverReported
 }
 
 // Pulses remembers when each Mac's Lease was last seen to change.
@@ -88,6 +94,8 @@ func (p *Pulses) Observe(mac string, renewed, now time.Time) {
 	switch {
 	case !known:
 		p.seen[mac] = &pulse{renewed: renewed, changed: now}
+	case renewed.IsZero():
+		have.renewed = renewed // emptied or deleted: no sign of life
 	case !have.renewed.Equal(renewed):
 		*have = pulse{renewed: renewed, changed: now, seen: true}
 	}

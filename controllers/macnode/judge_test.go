@@ -92,6 +92,21 @@ func TestAnOldLeaseOfAMacThatNeverJoinedIsNoSignOfLife(t *testing.T) {
 	l.renew().want(t, "one that it saw", v1alpha1.ReasonReporting)
 }
 
+func TestAnEmptiedLeaseIsASilence(t *testing.T) {
+	empty := func(l *life) *life { l.pulses.Observe("m", time.Time{}, l.now); return l }
+	l := joined()
+	l.want(t, "joined", v1alpha1.ReasonReporting)
+	empty(l.after(20*time.Second)).want(t, "emptied", v1alpha1.ReasonReporting)
+	l.after(10*time.Second).want(t, "30 s after the last renewal", v1alpha1.ReasonMacSilent)
+	empty(l.after(149*time.Second)).want(t, "179 s", v1alpha1.ReasonMacSilent)
+	l.after(time.Second).want(t, "180 s", v1alpha1.ReasonMacGone)
+	l.pulses = Pulses{}
+	empty(l).want(t, "after a restart", v1alpha1.ReasonMacGone)
+	l.renew().want(t, "a renewal", v1alpha1.ReasonReporting)
+	empty(l).stored = nil
+	l.want(t, "another MacNode of the name", v1alpha1.ReasonNeverReported)
+}
+
 func TestTimeWithoutTheAPIServerDoesNotCount(t *testing.T) {
 	l := joined()
 	l.want(t, "joined", v1alpha1.ReasonReporting)

@@ -29,12 +29,18 @@ func newNapping(t *testing.T) *napping {
 	return n
 }
 
-// second passes one, in which the Mac accepts assignments or announces a stop. It returns whether
-// the Mac is ready.
+// second passes one, in which the Mac renews its Lease, and accepts assignments or announces a
+// stop. It returns whether the Mac is ready.
 func (n *napping) second(accepts bool) bool {
 	n.Helper()
 	n.clock.Step(time.Second)
-	n.lease.Spec.RenewTime = &metav1.MicroTime{Time: n.clock.Now()}
+	return n.writes(&metav1.MicroTime{Time: n.clock.Now()}, accepts)
+}
+
+// writes has the Mac write its Lease and its condition Accepting. It returns whether it is ready.
+func (n *napping) writes(renewed *metav1.MicroTime, accepts bool) bool {
+	n.Helper()
+	n.lease.Spec.RenewTime = renewed
 	var mac v1alpha1.MacNode
 	c := n.heartbeat.Client
 	err := c.Update(n.Context(), n.lease)
@@ -72,6 +78,27 @@ func TestAttackAMacThatStopsAllTheTime(t *testing.T) {
 	}
 	if changes < 4 || changes > 12 {
 		t.Errorf("it came and went %d times in 20 minutes, want a few times", changes)
+	}
+}
+
+// TestAttackAMacThatEmptiesItsLease: it does so every second second, and renews it between.
+func TestAttackAMacThatEmptiesItsLease(t *testing.T) {
+	n := newNapping(t)
+	for i := range 1200 {
+		n.clock.Step(time.Second)
+		renewed := &metav1.MicroTime{Time: n.clock.Now()}
+		if i%2 == 0 {
+			renewed = nil
+		}
+		if !n.writes(renewed, true) {
+			t.Fatalf("second %d: it is gone at once", i)
+		}
+	}
+	for i := 1; i <= 30; i++ {
+		n.clock.Step(time.Second)
+		if ready := n.writes(nil, true); ready != (i < 30) {
+			t.Fatalf("%d s after the last renewal: ready %v", i, ready)
+		}
 	}
 }
 
