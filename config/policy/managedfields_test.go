@@ -235,3 +235,38 @@ func TestAPersonLeavesFieldManagersToOthers(t *testing.T) {
 	}
 	w.play([]attempt{{name: "uncordons with another field manager", who: oncall, object: studio, patch: `{"spec":{"unschedulable":false}}`}})
 }
+
+// TestScalingAddsFewFieldManagers: each that applies a number of replicas adds an entry to the managedFields, which the
+// API server writes with each status. No policy sees their number there.
+func TestScalingAddsFewFieldManagers(t *testing.T) {
+	w := newWorld(t)
+	mine := deployment("scaled", "hf://org/model", ", servedNames: [tenant/scaled]")
+	made := object(t, mine)
+	if err := w.as(mallory).Create(t.Context(), made); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.as(root).Delete(context.Background(), made); err != nil {
+			t.Error(err)
+		}
+	})
+	scale := func(as types.PatchType, body string, o ...client.SubResourcePatchOption) error {
+		return w.as(mallory).SubResource("scale").Patch(t.Context(), object(t, mine), client.RawPatch(as, []byte(body)), o...)
+	}
+	const applied = `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"scaled"},"spec":{"replicas":1}}`
+	w.eventually(func() error {
+		if err := scale(types.ApplyPatchType, applied, client.FieldOwner("one-of-many"), client.ForceOwnership); err == nil || !strings.Contains(err.Error(), "--field-manager") {
+			return fmt.Errorf("one of many field managers: %v", err)
+		}
+		return nil
+	})
+	if err := scale(types.ApplyPatchType, applied, client.FieldOwner("kubectl")); err != nil {
+		t.Errorf("applied by kubectl: %v", err)
+	}
+	for _, manager := range []string{"", "kubectl-patch"} { // an autoscaler has none
+		if err := scale(types.MergePatchType, `{"spec":{"replicas":2}}`, client.FieldOwner(manager)); err != nil {
+			t.Errorf("scaled by %q: %v", manager, err)
+		}
+	}
+	w.play([]attempt{{name: "an edit", who: mallory, object: mine, patch: `{"spec":{"rollout":{"retryGeneration":1}}}`}})
+}

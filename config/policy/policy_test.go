@@ -67,7 +67,7 @@ rules: [{apiGroups: [metalfleet.dev], resources: [macnodes], verbs: [get, patch]
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: mallory}
-rules: [{apiGroups: [metalfleet.dev], resources: [modeldeployments, modeldeployments/status, modelreplicas, modelreplicas/status], verbs: ["*"]}, {apiGroups: [apps], resources: [controllerrevisions], verbs: ["*"]}]
+rules: [{apiGroups: [metalfleet.dev], resources: [modeldeployments, modeldeployments/status, modeldeployments/scale, modelreplicas, modelreplicas/status], verbs: ["*"]}, {apiGroups: [apps], resources: [controllerrevisions], verbs: ["*"]}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
