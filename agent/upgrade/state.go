@@ -14,6 +14,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/integrity"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/excerpt"
 )
 
 // Layout of the state file. A program that meets a newer one refuses it.
@@ -70,16 +71,7 @@ func (s State) rolledBack(why string, now time.Time) State {
 
 func (t *Trial) report(p v1alpha1.AgentUpgradePhase, message string, now time.Time) *v1alpha1.AgentUpgrade {
 	return &v1alpha1.AgentUpgrade{From: t.From, To: t.Version, SHA256: t.SHA256, Attempt: t.Attempt, Phase: p,
-		Message: clip(message), Time: metav1.NewTime(now.Truncate(time.Second))}
-}
-
-// clip bounds a sentence for a status field.
-func clip(s string) string {
-	const most = 1024
-	if len(s) <= most {
-		return s
-	}
-	return s[:most-3] + "..."
+		Message: excerpt.Message(message), Time: metav1.NewTime(now.Truncate(time.Second))}
 }
 
 // Folder is where upgrades are kept, in an agent's state folder.

@@ -113,7 +113,7 @@ func (r *Reconciler) report(ctx context.Context, class *v1alpha1.MacClass, t *tu
 	var after *v1alpha1.ClassUpgrade
 	said := ac.MacClassStatus()
 	if t.State != turn.Idle {
-		after = &v1alpha1.ClassUpgrade{State: string(t.State), Message: t.Message[:min(len(t.Message), maxMessage)], Mac: t.Mac, UpgradedMacs: t.Upgraded()}
+		after = &v1alpha1.ClassUpgrade{State: string(t.State), Message: status.Shorten(t.Message, maxMessage), Mac: t.Mac, UpgradedMacs: t.Upgraded()}
 		said.WithUpgrade(ac.ClassUpgrade().WithState(after.State).WithMessage(after.Message).WithMac(after.Mac).WithUpgradedMacs(after.UpgradedMacs))
 	}
 	if status.Equal(class.Status.Upgrade, after) {

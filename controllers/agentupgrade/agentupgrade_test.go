@@ -223,6 +223,27 @@ func TestAClassReportsItsUpgrade(t *testing.T) {
 	o.wantReason("studio", v1alpha1.ReasonAgentSupported)
 }
 
+// TestALongMessageOfAMacIsWrittenOnce: it is cut, and has characters of more than one byte.
+func TestALongMessageOfAMacIsWrittenOnce(t *testing.T) {
+	for extra := range 4 {
+		o := newRoom(t)
+		o.look()
+		o.says("mini", "v0.3.0", v1alpha1.UpgradeRolledBack)
+		m := o.mac("mini")
+		m.Status.AgentUpgrade.Message = strings.Repeat("x", extra) + strings.Repeat("\U0001F600", 1000)
+		if err := o.c.Status().Update(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		o.look()
+		o.look()
+		written := o.class()
+		o.look()
+		if again := o.class(); again.ResourceVersion != written.ResourceVersion || len(again.Status.Upgrade.Message) < maxMessage-8 {
+			t.Errorf("%d: written again, with %q", extra, again.Status.Upgrade.Message)
+		}
+	}
+}
+
 func TestAMacOfAnotherClassIsNotUpgraded(t *testing.T) {
 	o := newRoom(t)
 	m := o.mac("mini")

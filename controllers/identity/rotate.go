@@ -221,7 +221,7 @@ func (r *Rotation) emit(ctx context.Context, s *corev1.Secret, reason, message s
 	e := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name + "." + hex.EncodeToString(sum[:8])},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: s.Namespace, Name: s.Name, UID: s.UID},
-		Type:           kind, Reason: reason, Message: message[:min(len(message), 1024)],
+		Type:           kind, Reason: reason, Message: status.Shorten(message, 1024),
 		Source:         corev1.EventSource{Component: "metalfleet-operator"},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 	}

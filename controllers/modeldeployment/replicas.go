@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // desiredState is the target for the replicas of a deployment.
@@ -435,7 +436,7 @@ func avoided(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) []
 			if since.After(now) || since.Before(r.CreationTimestamp.Time) {
 				since = now
 			}
-			note(v1alpha1.AvoidedMac{Name: r.Spec.NodeName, Until: metav1.NewTime(since.Add(w.avoid).Truncate(time.Second)), Reason: shorten(why, 1024)})
+			note(v1alpha1.AvoidedMac{Name: r.Spec.NodeName, Until: metav1.NewTime(since.Add(w.avoid).Truncate(time.Second)), Reason: status.Shorten(why, 1024)})
 		}
 	}
 	out := make([]v1alpha1.AvoidedMac, 0, len(byName))
@@ -450,11 +451,4 @@ func avoided(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) []
 		out = out[:most]
 	}
 	return out
-}
-
-func shorten(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return s[:most-3] + "..."
 }

@@ -11,6 +11,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // maxFailures is how often engines of a revision may fail before it is halted while others
@@ -134,7 +135,7 @@ func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.Rollout
 		} else if c := trouble(f.failing); c != nil {
 			h.Reason, h.Message = c.Reason, c.Message
 		}
-		h.Message = shorten(fmt.Sprintf("%s on %s, after %d failures: %s", f.failing.Name, f.failing.Spec.NodeName, f.failures, h.Message), 2048)
+		h.Message = status.Shorten(fmt.Sprintf("%s on %s, after %d failures: %s", f.failing.Name, f.failing.Spec.NodeName, f.failures, h.Message), 2048)
 	case overdue:
 		h.Reason = v1alpha1.ReasonProgressDeadline
 		h.Message = fmt.Sprintf("no progress for %d s (rollout.progressDeadlineSeconds)", int(deadline(s.deployment).Seconds()))

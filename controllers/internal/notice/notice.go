@@ -21,6 +21,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // Life is how long an API server keeps an Event.
@@ -80,17 +81,8 @@ func (n Notice) event(now time.Time) *corev1.Event {
 		InvolvedObject: n.About,
 		Type:           kind,
 		Reason:         n.Reason,
-		Message:        bounded(n.Message),
+		Message:        status.Shorten(n.Message, 1024), // as Events may have
 		Source:         corev1.EventSource{Component: "metalfleet-operator"},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 	}
-}
-
-// bounded shortens a message to the limit of an Event.
-func bounded(s string) string {
-	const most = 1024
-	if len(s) <= most {
-		return s
-	}
-	return s[:most-3] + "..."
 }

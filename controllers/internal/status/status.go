@@ -78,8 +78,17 @@ func Merge(previous []metav1.Condition, generation int64, now time.Time, wanted 
 	return out
 }
 
-// truncate leaves out the middle of a long message, between whole characters: an invalid one
-// would be stored as another, and written again in each pass.
+// Shorten leaves out the end of a message of more than most bytes, between whole characters: an
+// invalid one would be stored as another, and written again in each pass.
+func Shorten(s string, most int) string {
+	const mark = "..."
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most-len(mark)], "") + mark
+}
+
+// truncate leaves out the middle of a long message, as Shorten does the end.
 func truncate(s string) string {
 	const gap = " ... "
 	if len(s) <= maxMessage {

@@ -47,6 +47,17 @@ func TestAttackLongMessages(t *testing.T) {
 			}
 		}
 	}
+	for _, filler := range []string{"x", "ü", "\U0001F600"} {
+		for extra := range 4 {
+			got := Shorten(strings.Repeat("x", extra)+strings.Repeat(filler, 600), 512)
+			if len(got) > 512 || len(got) < 512-4 || !utf8.ValidString(got) || !strings.HasSuffix(got, "...") {
+				t.Errorf("%q: %d bytes: %q", filler, len(got), got)
+			}
+		}
+	}
+	if got := Shorten("ü", 2); got != "ü" {
+		t.Errorf("a message within the bound is %q", got)
+	}
 	whole := strings.Repeat("x", maxMessage)
 	if got := Merge(nil, 1, time.Unix(0, 0), False("A", "No", whole))[0].Message; got != whole {
 		t.Error("a message within the bound was changed")
