@@ -70,7 +70,7 @@ func (r *Macs) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 // all returns all Macs: the trusted roots have changed.
 func (r *Macs) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs; they receive the roots of the authority later")
 		return nil
 	}

@@ -219,7 +219,7 @@ func TestRotationCopiesNoMacs(t *testing.T) {
 	d.must(err)
 	w, err := (&Rotation{Client: c, Issuer: d.issuer()}).world(t.Context(), ca, &s)
 	d.must(err)
-	if all := (&Macs{Client: c, Issuer: d.issuer()}).all(t.Context(), nil); len(w.Macs) != len(d.macs) || len(all) != len(d.macs) {
+	if all := (&Macs{Client: fleettest.DuringAWrite(c), Issuer: d.issuer()}).all(t.Context(), nil); len(w.Macs) != len(d.macs) || len(all) != len(d.macs) {
 		t.Errorf("%d and %d Macs, want %d", len(w.Macs), len(all), len(d.macs))
 	}
 	unchanged()

@@ -213,6 +213,8 @@ func (r *Orders) peers(ctx context.Context, before, now *v1alpha1.MacNode) []rec
 	return requests(r.askedNames(ctx, downloaded(concerned)))
 }
 
+// listMacs waits for no writes of MacNodes in flight: none is needed for orders, and a Mac can make
+// each take most of a second.
 func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
 	var macs v1alpha1.MacNodeList
 	err := r.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy)
@@ -335,22 +337,22 @@ func owner(mac *v1alpha1.MacNode) *metav1ac.OwnerReferenceApplyConfiguration {
 func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, []v1alpha1.MacNode, time.Duration, error) {
 	var replicas v1alpha1.ModelReplicaList
 	var deployments v1alpha1.ModelDeploymentList
-	var macs v1alpha1.MacNodeList
 	if err := r.Client.List(ctx, &replicas, client.MatchingFields{fleet.IndexNode: mac.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return orders{}, nil, 0, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
 	}
 	if err := r.Client.List(ctx, &deployments, client.UnsafeDisableDeepCopy); err != nil {
 		return orders{}, nil, 0, fmt.Errorf("list deployments: %w", err)
 	}
-	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {
+	macs, err := r.listMacs(ctx)
+	if err != nil {
 		return orders{}, nil, 0, fmt.Errorf("list Macs: %w", err)
 	}
 	rules, err := r.rules(ctx)
 	if err != nil {
 		return orders{}, nil, 0, err
 	}
-	inspections, lasts := r.Inspectors.InspectionsFor(mac.Name, deployments.Items, macs.Items, rules)
-	return orders{fleet.Assignments(mac.Name, replicas.Items, deployments.Items), inspections}, macs.Items, lasts, nil
+	inspections, lasts := r.Inspectors.InspectionsFor(mac.Name, deployments.Items, macs, rules)
+	return orders{fleet.Assignments(mac.Name, replicas.Items, deployments.Items), inspections}, macs, lasts, nil
 }
 
 // rules returns the NamespaceRules; nil if there are none.

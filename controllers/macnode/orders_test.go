@@ -22,6 +22,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 	"metalfleet.dev/metalfleet/controllers/internal/fairqueue"
 )
 
@@ -220,6 +221,19 @@ func shared(t *testing.T, c client.WithWatch) (client.WithWatch, func()) {
 				t.Errorf("%s was changed:\n%s\n%s", key, was[key], now)
 			}
 		}
+	}
+}
+
+// TestOrdersWaitForNoWriteOfAMac: a Mac can make each of them take most of a second.
+func TestOrdersWaitForNoWriteOfAMac(t *testing.T) {
+	m := aMac()
+	c := fleettest.DuringAWrite(objects(t, m))
+	o := &Orders{Client: c, Clock: testingclock.NewFakePassiveClock(time.Unix(1000, 0)), Grants: granter{}, Inspectors: &fleet.Inspectors{}, Sites: &fleet.Sites{}}
+	if _, err := o.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)}); err != nil {
+		t.Error(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(m), &v1alpha1.MacAssignment{}); err != nil {
+		t.Errorf("its orders: %v", err)
 	}
 }
 

@@ -32,7 +32,7 @@ import (
 func TestNothingIsCreatedInATerminatingNamespace(t *testing.T) {
 	for name, ending := range map[string]bool{"a living namespace": false, "a terminating namespace": true} {
 		t.Run(name, func(t *testing.T) {
-			c := terminating(t, ending)
+			c := fleettest.DuringAWrite(terminating(t, ending))
 			r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "d"}}); err != nil {
 				t.Fatal(err)

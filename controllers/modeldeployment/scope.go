@@ -341,7 +341,7 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 		return nil
 	}
 	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		return fmt.Errorf("list Macs: %w", err)
 	}
 	rules := &v1alpha1.NamespaceRules{}

@@ -185,11 +185,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 }
 
 // read takes a snapshot of the fleet. Its objects belong to the cache and must not be
-// changed: copying thousands would cost more than the decisions.
+// changed: copying thousands would cost more than the decisions. It waits for no writes of
+// MacNodes in flight: none is its own, and a Mac can make each take most of a second.
 func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.ModelReplica, error) {
 	var macs v1alpha1.MacNodeList
 	var replicas v1alpha1.ModelReplicaList
-	if err := errors.Join(r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy), r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy)); err != nil {
+	if err := errors.Join(r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency), r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy)); err != nil {
 		return nil, nil, fmt.Errorf("read the fleet: %w", err)
 	}
 	rules := &v1alpha1.NamespaceRules{}

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,9 +51,12 @@ type crowd struct {
 	reported map[string]int
 }
 
-func (c *crowd) List(_ context.Context, l client.ObjectList, _ ...client.ListOption) error {
+func (c *crowd) List(_ context.Context, l client.ObjectList, o ...client.ListOption) error {
 	switch l := l.(type) {
 	case *v1alpha1.MacNodeList:
+		if !(&client.ListOptions{}).ApplyOptions(o).DisableReadYourWritesConsistency {
+			return errors.New("the List waits for a write of a MacNode")
+		}
 		l.Items = c.macs
 	case *v1alpha1.ModelReplicaList:
 		c.mu.Lock()

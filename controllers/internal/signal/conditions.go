@@ -46,7 +46,7 @@ var problems = []problem{
 }
 
 // conditions exports the conditions of Macs, and counts the objects with a problem, at each
-// scrape. Macs are few and named by an administrator, so that each has its own series;
+// scrape, which waits for no writes. Macs are few and named by an administrator, so that each has its own series;
 // replicas and deployments, which tenants create, are only counted.
 type conditions struct{ reader client.Reader }
 
@@ -60,7 +60,7 @@ func (conditions) Describe(out chan<- *prometheus.Desc) {
 // have no series.
 func (c conditions) Collect(out chan<- prometheus.Metric) {
 	var macs v1alpha1.MacNodeList
-	if c.reader.List(context.Background(), &macs, client.UnsafeDisableDeepCopy) == nil {
+	if c.reader.List(context.Background(), &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency) == nil {
 		count := counted(kindMac)
 		for i := range macs.Items {
 			collectMac(&macs.Items[i], out)
@@ -69,7 +69,7 @@ func (c conditions) Collect(out chan<- prometheus.Metric) {
 		count.collect(out)
 	}
 	var replicas v1alpha1.ModelReplicaList
-	if c.reader.List(context.Background(), &replicas, client.UnsafeDisableDeepCopy) == nil {
+	if c.reader.List(context.Background(), &replicas, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency) == nil {
 		count := counted(kindReplica)
 		for i := range replicas.Items {
 			count.add(replicas.Items[i].Status.Conditions)
@@ -77,7 +77,7 @@ func (c conditions) Collect(out chan<- prometheus.Metric) {
 		count.collect(out)
 	}
 	var deployments v1alpha1.ModelDeploymentList
-	if c.reader.List(context.Background(), &deployments, client.UnsafeDisableDeepCopy) == nil {
+	if c.reader.List(context.Background(), &deployments, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency) == nil {
 		count := counted(kindDeployment)
 		for i := range deployments.Items {
 			count.add(deployments.Items[i].Status.Conditions)

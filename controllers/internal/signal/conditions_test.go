@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
 )
 
 func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
@@ -48,7 +49,7 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 		halted,
 	).Build()
 	registry := prometheus.NewRegistry()
-	if _, err := New(registry, reader); err != nil {
+	if _, err := New(registry, fleettest.DuringAWrite(reader)); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]float64{

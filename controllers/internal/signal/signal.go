@@ -126,7 +126,7 @@ func (replicas) Describe(out chan<- *prometheus.Desc) { out <- replicasDesc }
 // rather than zeros.
 func (r replicas) Collect(out chan<- prometheus.Metric) {
 	var list v1alpha1.ModelReplicaList
-	if err := r.reader.List(context.Background(), &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.reader.List(context.Background(), &list, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		return
 	}
 	count := map[string]int{"unplaced": 0, "starting": 0, "ready": 0, "silent": 0, "draining": 0, "prefetch": 0}
