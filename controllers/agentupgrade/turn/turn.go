@@ -3,7 +3,8 @@
 // It owns the order of the Macs of a class, what halts an upgrade, and which agent versions
 // this operator serves. It is pure: the reconciler writes what it decides, and the kubectl
 // plugin prints it. It never upgrades two Macs of a class at once, begins no upgrade while
-// one of them is away without notice, and does not continue after a version failed on one.
+// one of them is away without notice, and does not continue after a version failed on one. A Mac
+// whose upgrade does not end is left out once an administrator cordons or deletes it.
 //
 // Start reading at Next, then standing.
 package turn
@@ -148,12 +149,12 @@ func (t *Turn) decide(c *v1alpha1.MacClassSpec, now time.Time) {
 	case failed != nil:
 		t.set(Halted, failed, "Mac %s: %s; no other Mac is upgraded. Run `kubectl metalfleet upgrade-agents` again with a working version, or change spec.release of the class", failed.Mac, failed.Message)
 	case underway != nil:
-		t.set(Upgrading, underway, "Mac %s: %s", underway.Mac, underway.Message)
+		t.set(Upgrading, underway, "Mac %s: %s. If this does not end, cordon or delete it to continue with others", underway.Mac, underway.Message)
 	case settling != nil:
 		t.set(Upgrading, settling, "Mac %s: %s", settling.Mac, settling.Message)
 		t.After = settling.settles
 	case different != nil:
-		t.set(Waiting, different, "Mac %s: %s", different.Mac, different.Message)
+		t.set(Waiting, different, "Mac %s: %s. If this does not end, cordon or delete it to continue with others", different.Mac, different.Message)
 	case pending == nil:
 		t.set(Done, nil, "%s", t.done(w))
 	case w.State == v1alpha1.ReleasePaused:
@@ -204,9 +205,13 @@ func standing(w *v1alpha1.AgentRelease, mac Mac, now time.Time) Standing {
 			return at(Settling, "runs %s, observed for another %s", w.Version, s.settles.Round(time.Second))
 		}
 		return at(Current, "runs %s", w.Version)
-	case ordered:
-		return at(Underway, "%s", progress(mac.MacNode, up, order))
-	case busy(mac):
+	case ordered || busy(mac):
+		if why := leftOut(mac.MacNode); why != "" {
+			return at(Skipped, "%s; %s", why, progress(mac.MacNode, up, mac.Order))
+		}
+		if ordered {
+			return at(Underway, "%s", progress(mac.MacNode, up, order))
+		}
 		return at(Different, "still upgrading to %s, phase %s", up.To, up.Phase)
 	case w.Mac != "" && w.Mac != mac.Name:
 		return at(NotMeant, "not selected")
@@ -217,14 +222,24 @@ func standing(w *v1alpha1.AgentRelease, mac Mac, now time.Time) Standing {
 	return at(p, "%s", message)
 }
 
+// leftOut returns why an administrator wants no upgrade of a Mac; empty: it may be upgraded.
+func leftOut(mac *v1alpha1.MacNode) string {
+	switch {
+	case !mac.DeletionTimestamp.IsZero():
+		return "it is being deleted"
+	case mac.Spec.Unschedulable:
+		return "cordoned"
+	}
+	return ""
+}
+
 // reachable reports whether a Mac with another version can be upgraded.
 func reachable(mac *v1alpha1.MacNode) (Place, string) {
 	ready := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
+	why := leftOut(mac)
 	switch {
-	case !mac.DeletionTimestamp.IsZero():
-		return Skipped, "it is being deleted"
-	case mac.Spec.Unschedulable:
-		return Skipped, "cordoned"
+	case why != "":
+		return Skipped, why
 	case ready == nil || ready.Reason == v1alpha1.ReasonNeverReported || mac.Status.AgentVersion == "":
 		return Skipped, "its agent has not joined yet"
 	case ready.Status != metav1.ConditionTrue && saysNo(mac, v1alpha1.ConditionAccepting):

@@ -55,6 +55,7 @@ func since(kind string, s metav1.ConditionStatus, reason string, ago time.Durati
 
 func ordered(m *Mac) { m.Order = target().Order() }
 func runsIt(m *Mac)  { m.Status.AgentVersion = "v0.4.0" }
+func leaves(m *Mac)  { m.DeletionTimestamp = &metav1.Time{Time: now} }
 func cordoned(m *Mac) {
 	m.Spec.Unschedulable = true
 }
@@ -114,6 +115,12 @@ func TestWhoseTurnItIs(t *testing.T) {
 		"one that was stopped blocks none":                {macs: []Mac{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
 		"one that never joined blocks none":               {macs: []Mac{mac("a", never), mac("z")}, state: Upgrading, mac: "z", start: true},
 		"a cordoned one that is silent holds none up":     {macs: []Mac{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"a cordoned one that was ordered holds none up":   {macs: []Mac{mac("a", ordered, cordoned, phase(v1alpha1.UpgradeDraining)), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"nor does one that drains for another order":      {macs: []Mac{mac("a", another, cordoned, phase(v1alpha1.UpgradeDraining)), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"nor does one that is being deleted":              {macs: []Mac{mac("a", ordered, leaves), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"it is reported":                                  {macs: []Mac{mac("a", ordered, cordoned, phase(v1alpha1.UpgradeDraining)), mac("z", runsIt)}, state: Done, says: "a (cordoned; Draining: because)"},
+		"the way out is reported":                         {macs: []Mac{mac("a", ordered), mac("z")}, state: Upgrading, mac: "a", says: "cordon or delete it"},
+		"a cordoned one that failed halts all the same":   {macs: []Mac{mac("a", ordered, cordoned, phase(v1alpha1.UpgradeRolledBack)), mac("z")}, state: Halted, mac: "a"},
 		"a cordoned one is caught up later":               {macs: []Mac{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
 		"all have it":                                     {macs: []Mac{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "all selected Macs run v0.4.0"},
 		"only the named Mac":                              {target: func(w *v1alpha1.AgentRelease) { w.Mac = "z" }, macs: []Mac{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
