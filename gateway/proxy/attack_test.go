@@ -214,7 +214,7 @@ func TestAttackInformationalResponsesWithoutEnd(t *testing.T) {
 	ended := make(chan struct{})
 	l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
 		defer close(ended)
-		for i := 0; r.Context().Err() == nil && i < 100_000; i++ {
+		for i := 0; r.Context().Err() == nil && i < 1000; i++ {
 			rw.WriteHeader(http.StatusProcessing)
 		}
 		if r.Context().Err() == nil {
@@ -222,7 +222,7 @@ func TestAttackInformationalResponsesWithoutEnd(t *testing.T) {
 		}
 	})
 	if resp := l.with(token, "POST", chatPath, chatBody); resp.StatusCode == http.StatusOK {
-		t.Error("100,000 informational responses were read")
+		t.Error("1,000 informational responses were read at once")
 	}
 	<-ended
 }

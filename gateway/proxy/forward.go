@@ -149,7 +149,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	running, cancel := context.WithCancelCause(w.meter.following(ctx, lease.Mac))
 	defer cancel(nil) // always, so that the agent notices the end
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))
-	if w.meter != nil { // else no one reads them, and a transport ends a response after 64 KiB of them
+	if w.meter != nil { // else no one reads them, and a transport ends a response after 16 KiB of them
 		out.Header.Set(agentapi.HeaderInforms, "true")
 	}
 	if about := scopeOf(ctx); about.tenant == "" {

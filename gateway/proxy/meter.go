@@ -40,9 +40,9 @@ type meter struct {
 
 const (
 	// maxReports is how many informational responses a Mac may send to a request at once, and
-	// reportEvery how often it may send another one. An agent sends two each second, but a
-	// connection that stalled brings many.
-	maxReports  = 4 << 10
+	// reportEvery how often it may send another one. An agent sends two each second, and
+	// several come at once after a stall. One of more than two seconds ends the connection.
+	maxReports  = 256
 	reportEvery = 100 * time.Millisecond
 )
 

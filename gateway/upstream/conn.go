@@ -45,6 +45,9 @@ var http2Config = http.HTTP2Config{
 	// Request IDs differ each time: adding them to the header compression table costs more
 	// than it saves.
 	MaxEncoderHeaderTableSize: 1,
+	// A Mac sends each header as text, as agents do: one byte could refer to a header of 4 KiB that was sent
+	// before, and excess counts the bytes that come.
+	MaxDecoderHeaderTableSize: 1,
 }
 
 // errNotReached means that the connection to a Mac was not opened: no request was sent.

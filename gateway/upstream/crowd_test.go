@@ -20,6 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // mostFlooded ends a flood that nothing stops.
@@ -149,6 +150,34 @@ func (h *hostile) ask(t *testing.T, address string) error {
 		return err
 	}
 	return resp.Body.Close()
+}
+
+// openTunnel opens a tunnel of the Mac.
+func (h *hostile) openTunnel(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _ = h.pool.Tunnels().Serve(ctx, l) })
+	raw, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(); _ = raw.Close(); all.Wait() })
+	if err := agentapi.SayTunnel(raw, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := agentapi.HearGateway(raw); err != nil {
+		t.Fatal(err)
+	}
+	all.Go(func() { h.serve(tls.Server(agentapi.Tunnel(raw), h.config)) })
+	for end := time.Now().Add(patience.Of(t)); h.pool.Tunnels().Len() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the tunnel did not open")
+		}
+	}
 }
 
 // TestAttackAMacThatAcceptsOneRequestOnEachConnection: each connection stays open, and takes

@@ -28,7 +28,7 @@ const (
 	// header, trailer, two windows, the end of the stream and the answer to a ping.
 	answerBytes = 512
 	// reportBytes bounds the header of an informational response. An agent's has 70 bytes, of earlier
-	// versions 1,400. A hostile Mac may send more in one byte, which stands for a header before it.
+	// versions 1,400. A hostile Mac may send more in few bytes: one for each name that HTTP/2 knows.
 	reportBytes = 2 << 10
 	// eventShare of a response's body is what the frames of its events take, where several are read
 	// at once.

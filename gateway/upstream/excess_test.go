@@ -5,11 +5,9 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -76,34 +74,6 @@ func TestAMacThatFloodsLosesItsConnections(t *testing.T) {
 					t.Errorf("the next request ended with %v", err)
 				}
 			})
-		}
-	}
-}
-
-// openTunnel opens a tunnel of the Mac.
-func (h *hostile) openTunnel(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	all.Go(func() { _ = h.pool.Tunnels().Serve(ctx, l) })
-	raw, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stop(); _ = raw.Close(); all.Wait() })
-	if err := agentapi.SayTunnel(raw, "a"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := agentapi.HearGateway(raw); err != nil {
-		t.Fatal(err)
-	}
-	all.Go(func() { h.serve(tls.Server(agentapi.Tunnel(raw), h.config)) })
-	for end := time.Now().Add(patience.Of(t)); h.pool.Tunnels().Len() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the tunnel did not open")
 		}
 	}
 }

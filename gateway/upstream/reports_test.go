@@ -1,12 +1,14 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,8 +19,10 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // informed returns a context whose informational responses are counted.
@@ -77,7 +81,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestReportsExcuseNoFlood: a header that was sent before takes one byte, also a long one.
+// TestReportsExcuseNoFlood: a long header may take few bytes.
 func TestReportsExcuseNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, got := &excess{lost: func(error) {}}, 0
@@ -108,6 +112,39 @@ func TestReportsExcuseNoFlood(t *testing.T) {
 			t.Errorf("%d reports took off %.0f bytes", got, excessBurst-e.bytes)
 		}
 	})
+}
+
+// TestNoHeaderOfAMacRefersToOneBefore: that takes one byte, and net/http's work for the header all the same.
+func TestNoHeaderOfAMacRefersToOneBefore(t *testing.T) {
+	for _, reach := range []v1alpha1.MacReach{v1alpha1.ReachDirect, v1alpha1.ReachTunnel} {
+		t.Run(string(reach), func(t *testing.T) {
+			h := newHostile(t, false)
+			close(h.answers)
+			stream, status := uint32(1), []byte("\x08\x03102") // a literal
+			if reach == v1alpha1.ReachTunnel {
+				stream = 3 // after the request that proves the tunnel
+			}
+			enters := frame(typeHeaders, flagEndHeaders, stream, append(status, "\x40\x07trailer\x03a,b"...)...)
+			refers := frame(typeHeaders, flagEndHeaders, stream, append(status, 0xbe)...) // to the first in the table
+			h.flood = append(enters, bytes.Repeat(refers, 1000)...)
+			if reach == v1alpha1.ReachTunnel {
+				h.polite.Store(1)
+				h.openTunnel(t)
+			}
+			got := 0
+			ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
+			defer cancel()
+			r := &http.Request{Method: http.MethodGet, Header: http.Header{}, URL: &url.URL{Scheme: "https", Host: h.addresses[0], Path: "/"}}
+			to := h.pool.To(route.Endpoint{Mac: "a", MacUID: agentapitest.UID("a"), Address: h.addresses[0], Reach: reach})
+			resp, err := to.RoundTrip(r.WithContext(informed(ctx, &got)))
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			if err == nil || ctx.Err() != nil || got > 1 {
+				t.Errorf("%d reports, %v", got, err)
+			}
+		})
+	}
 }
 
 // TestAMacIsReachedSoonAfterItsRequestsEnd: what they could have sent counts as excess at once.
