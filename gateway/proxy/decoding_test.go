@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/front"
+	"metalfleet.dev/metalfleet/api/intake"
 )
 
 // Bodies that take long to decode take at most a part of the processors.
@@ -49,6 +50,46 @@ func TestBodiesAreDecodedInTurns(t *testing.T) {
 		}
 		if err := begin(t.Context(), "192.0.2.2:1", tc.bytes); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestSettingsOfWaitingStreamsAreDecodedInTurns: hundreds may need theirs at the same moment.
+func TestSettingsOfWaitingStreamsAreDecodedInTurns(t *testing.T) {
+	i := &inference{limits: &limits{decoding: newDecoding(), bodies: &intake.Bodies{Max: 16 << 20}}}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	next := func(ctx context.Context, settings, input int) string {
+		body := fmt.Appendf(nil, `{"model":"m","stream":true,"input":"%s","instructions":"%s"}`, bytes.Repeat([]byte("x"), input), bytes.Repeat([]byte("x"), settings))
+		event, err := i.keepAlives(ctx, caller{address: "192.0.2.2:1"}, dialect.PathResponses, "m", body).next()
+		if err != nil {
+			t.Error(err)
+		}
+		return event
+	}
+	var ends []func()
+	for range i.limits.decoding.medium.most {
+		end, err := i.limits.decoding.medium.begin(t.Context(), "192.0.2.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, end)
+	}
+	if event := next(gone, 2*smallBody, 1); event != "\n" {
+		t.Errorf("settings are decoded while all turns are taken: %.60q", event)
+	}
+	if event := next(gone, 1, 2*mediumBody); event != "\n" {
+		t.Errorf("those of a long input are decoded then: %.60q", event)
+	}
+	if event := next(gone, 1, 1); event == "\n" {
+		t.Error("short settings wait")
+	}
+	for _, end := range ends {
+		end()
+	}
+	for range 2 { // each turn ends
+		if event := next(t.Context(), 2*smallBody, 1); event == "\n" {
+			t.Error("settings are not decoded though there are turns")
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (broken) Write([]byte) (int, error) { panic("a defect") }
 func TestAPanicOfAKeepAliveEndsItsResponseAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newReply(broken{newClock()}, time.Second, dialect.Of(dialect.PathChat), newMetrics(prometheus.NewRegistry(), route.NewTable()))
-		w.keepAlives = newKeepAlives(dialect.PathChat, "m", []byte(`{"stream":true}`), freely)
+		w.keepAlives = newKeepAlives(dialect.PathChat, "m", []byte(`{"stream":true}`), freely, atOnce)
 		running, cancel := context.WithCancelCause(t.Context())
 		s := w.keepOpen(t.Context(), time.Second, cancel)
 		time.Sleep(time.Minute)

@@ -84,7 +84,7 @@ func TestClientsWithAnIdleTimerSurviveQueueAndLoad(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newClock()
 				w := newReply(c, time.Second, dialect.Of(path), newMetrics(prometheus.NewRegistry(), route.NewTable()))
-				w.keepAlives = newKeepAlives(path, "m", []byte(body), freely)
+				w.keepAlives = newKeepAlives(path, "m", []byte(body), freely, atOnce)
 				_, cancel := context.WithCancelCause(t.Context())
 				s := w.keepOpen(t.Context(), agentapi.KeepAlive, cancel)
 				time.Sleep(long)

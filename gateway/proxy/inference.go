@@ -45,7 +45,7 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 		mine, sent := read, body
 		read, body = outline{}, nil // this function may be kept for as long as the response runs
 		if mine.Stream {
-			w.keepAlives = newKeepAlives(r.URL.Path, mine.Model, sent, func(n int64) (intake.Kept, error) { return i.limits.bodies.Hold(c.share(), n) })
+			w.keepAlives = i.keepAlives(ctx, c, r.URL.Path, mine.Model, sent)
 			defer w.keepAlives.leaveBody()
 		}
 		return i.forward(ctx, c, w, r, mine, newContent(sent, kept, w.keepAlives == nil || w.keepAlives.body == nil))
@@ -63,6 +63,14 @@ func (i *inference) serve(ctx context.Context, c caller, w *reply, r *http.Reque
 		defer end()
 		return answer(ctx, w, outliving)
 	})
+}
+
+// keepAlives returns those of a stream of the caller. Hundreds of streams that wait may need their settings
+// at the same moment: these are decoded in turns, as bodies are.
+func (i *inference) keepAlives(ctx context.Context, c caller, path, model string, body []byte) *keepAlives {
+	bytes := min(len(body), mediumBody) // a longer input is not decoded
+	return newKeepAlives(path, model, body, func(n int64) (intake.Kept, error) { return i.limits.bodies.Hold(c.share(), n) },
+		func() (func(), error) { return i.limits.decoding.begin(ctx, c.share(), bytes) })
 }
 
 // withoutClient returns a request that runs without its client. It has only the headers that are read

@@ -29,6 +29,8 @@ type keepAlives struct {
 	// hold counts memory against the share of the caller.
 	hold func(bytes int64) (intake.Kept, error)
 	kept intake.Kept // of the answer
+	// turn waits for a turn to decode the settings, which end ends.
+	turn func() (end func(), err error)
 	// home is the only Mac that the request may be sent to; empty for any.
 	home string
 	// id of the response; empty while unknown, and for APIs without one.
@@ -48,8 +50,8 @@ type keepAlives struct {
 const heldPerByte, heldLeast = 32, 4 << 10
 
 // newKeepAlives returns nil for a route that has no streams.
-func newKeepAlives(path, model string, body []byte, hold func(int64) (intake.Kept, error)) *keepAlives {
-	k := &keepAlives{path: path, model: model, hold: hold, created: time.Now().Unix()}
+func newKeepAlives(path, model string, body []byte, hold func(int64) (intake.Kept, error), turn func() (end func(), err error)) *keepAlives {
+	k := &keepAlives{path: path, model: model, hold: hold, turn: turn, created: time.Now().Unix()}
 	switch path {
 	case dialect.PathResponses:
 		k.body = body
@@ -144,8 +146,8 @@ func (k *keepAlives) nextOfResponse() (string, error) {
 }
 
 // begin makes the response object from the request. It returns false while there is no memory
-// for it, and for a request that it cannot represent, in most cases because an agent will
-// refuse it.
+// for it, once the client has gone, and for a request that it cannot represent, in most cases
+// because an agent will refuse it.
 func (k *keepAlives) begin() bool {
 	if k.answer != nil {
 		k.answer.Response.Model = k.model
@@ -154,6 +156,11 @@ func (k *keepAlives) begin() bool {
 	if k.body == nil {
 		return false
 	}
+	end, err := k.turn()
+	if err != nil {
+		return false
+	}
+	defer end()
 	crowded := false
 	r, err := responses.DecodeSettings(k.body, func(bytes int) (err error) {
 		k.kept, err = k.hold(heldLeast + heldPerByte*int64(bytes))

@@ -15,13 +15,16 @@ import (
 // freely holds any amount of memory.
 func freely(int64) (intake.Kept, error) { return intake.Kept{}, nil }
 
+// atOnce gives a turn to everyone.
+func atOnce() (end func(), err error) { return func() {}, nil }
+
 // TestAttackSettingsInKeepAlives: what a waiting stream keeps of its request is small, and
 // counted until the stream ends.
 func TestAttackSettingsInKeepAlives(t *testing.T) {
 	bodies := &intake.Bodies{Max: 1 << 20}
 	begin := func(instructions string) *keepAlives {
 		body := []byte(`{"model":"m","stream":true,"input":"x","instructions":"` + instructions + `"}`)
-		return newKeepAlives(dialect.PathResponses, "m", body, func(n int64) (intake.Kept, error) { return bodies.Hold("a tenant", n) })
+		return newKeepAlives(dialect.PathResponses, "m", body, func(n int64) (intake.Kept, error) { return bodies.Hold("a tenant", n) }, atOnce)
 	}
 	long := begin(strings.Repeat("\u2028", 349_000))
 	for range 2 {
