@@ -109,7 +109,7 @@ func (e *excess) end(room, abandoned float64) {
 	e.begin(-room)
 }
 
-// measured counts the responses that it returns.
+// measured counts the responses that it returns, and shortens the errors.
 type measured struct {
 	http.RoundTripper
 	of *excess
@@ -124,7 +124,7 @@ func (m measured) RoundTrip(r *http.Request) (*http.Response, error) {
 	b := &measuredBody{of: m.of, ctx: r.Context(), room: room}
 	if err != nil {
 		b.end(err)
-		return nil, err
+		return nil, shortened(err)
 	}
 	m.of.read(answerBytes + int(upload) + textBytes(resp.Header))
 	if b.left.Store(resp.ContentLength); r.Method == http.MethodHead {
@@ -176,7 +176,7 @@ func (b *measuredBody) Read(p []byte) (int, error) {
 	if err != nil {
 		b.end(err)
 	}
-	return n, err
+	return n, shortened(err)
 }
 
 // Close implements io.Closer.

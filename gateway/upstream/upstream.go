@@ -6,7 +6,8 @@
 // part of it was sent, and chooses no Mac.
 //
 // Start reading at Pool.To; conn.go has a connection, write.go how its writes are combined,
-// close.go how responses are closed, excess.go how much else a Mac may send.
+// close.go how responses are closed, excess.go how much else a Mac may send, short.go how long its
+// errors are.
 package upstream
 
 import (
