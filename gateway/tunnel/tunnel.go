@@ -36,6 +36,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/unsent"
 )
 
 const (
@@ -198,7 +199,7 @@ func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 			pause(ctx, acceptDelay)
 			continue
 		}
-		one := h.strangers.Enter(c)
+		one := h.strangers.Enter(unsent.Bound(c))
 		wg.Go(func() { h.admit(ctx, one) })
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/tunnel"
+	"metalfleet.dev/metalfleet/gateway/unsent"
 )
 
 const (
@@ -139,7 +140,7 @@ func (c *conn) dial(ctx context.Context, network, address string, config func() 
 		c.opened.leave()
 		return nil, fmt.Errorf("%w: %w", errNotReached, err)
 	}
-	if raw, err = c.opened.track(raw); err != nil {
+	if raw, err = c.opened.track(unsent.Bound(raw)); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotReached, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
