@@ -47,7 +47,8 @@ func (l *Listener) weights() (all []weighed, total int64) {
 	}
 	l.mu.Unlock()
 	for i := range all {
-		all[i].bytes = memory(all[i].Conn.Conn)
+		received, unsent := Memory(all[i].Conn.Conn)
+		all[i].bytes = received + unsent
 		total += all[i].bytes
 	}
 	return slices.DeleteFunc(all, func(w weighed) bool { return w.bytes == 0 }), total

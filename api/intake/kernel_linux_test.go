@@ -128,6 +128,18 @@ func TestTheKernelsMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestConnectionsAreOfPlainTCP: what the kernel uses for the parts of one of Multipath TCP is not known.
+func TestConnectionsAreOfPlainTCP(t *testing.T) {
+	raw, err := listenHere(t).(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	protocol := 0
+	if failed := raw.Control(func(fd uintptr) { protocol, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PROTOCOL) }); failed != nil || err != nil || protocol != unix.IPPROTO_TCP {
+		t.Errorf("the protocol is %d, want %d (%v, %v)", protocol, unix.IPPROTO_TCP, failed, err)
+	}
+}
+
 // TestWhatFollowsABodyIsWeighed: the kernel keeps what follows a large body, or a gap after it.
 func TestWhatFollowsABodyIsWeighed(t *testing.T) {
 	raw := listenHere(t)

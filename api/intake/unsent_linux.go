@@ -27,20 +27,22 @@ func unsent(c net.Conn) (n int) {
 	return n
 }
 
-// memory returns how many bytes the kernel uses for what the other end has sent or has to acknowledge, and
-// has reserved for that. It is several times the length of many short segments.
-func memory(c net.Conn) (n int64) {
+// Memory returns how many bytes the kernel uses for what the other end of a connection has sent and no program has
+// read, and for what it has to acknowledge. They are several times the length of many short segments. Both are 0
+// for a connection that is not of TCP, or on another system than Linux.
+func Memory(c net.Conn) (received, unsent int64) {
 	control(c, func(fd int) {
 		// SO_MEMINFO yields 32-bit numbers, of which unix.ICMPv6Filter has eight.
 		info, err := unix.GetsockoptICMPv6Filter(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
 		if err != nil {
 			return
 		}
-		for _, i := range []int{unix.SK_MEMINFO_RMEM_ALLOC, unix.SK_MEMINFO_WMEM_QUEUED, unix.SK_MEMINFO_FWD_ALLOC, unix.SK_MEMINFO_BACKLOG} {
-			n += int64(int32(info.Data[i])) // what is reserved may be negative for a moment
+		for _, i := range []int{unix.SK_MEMINFO_RMEM_ALLOC, unix.SK_MEMINFO_FWD_ALLOC, unix.SK_MEMINFO_BACKLOG} {
+			received += int64(int32(info.Data[i])) // what is reserved may be negative for a moment
 		}
+		unsent = int64(info.Data[unix.SK_MEMINFO_WMEM_QUEUED])
 	})
-	return n
+	return received, unsent
 }
 
 // control calls f with the socket of a connection, unless that is closed.

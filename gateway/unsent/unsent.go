@@ -14,6 +14,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"metalfleet.dev/metalfleet/api/intake"
 )
 
 const (
@@ -69,7 +71,7 @@ func (c *conn) look() {
 // check ends a connection that takes too much, and looks again while one takes more than restBytes.
 func (c *conn) check() {
 	c.looking.Store(false)
-	switch n := memory(c.TCPConn); {
+	switch _, n := intake.Memory(c.TCPConn); {
 	case n > c.most:
 		c.heavy.Store(true)
 		_ = c.Close()
@@ -90,7 +92,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // Close implements net.Conn. What the Mac has not acknowledged is lost: the kernel would keep it for
 // minutes, and no limit of connections counts it.
 func (c *conn) Close() error {
-	if memory(c.TCPConn) > restBytes {
+	if _, n := intake.Memory(c.TCPConn); n > restBytes {
 		_ = c.SetLinger(0) // as above
 	}
 	return c.TCPConn.Close()
