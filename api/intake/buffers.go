@@ -42,7 +42,7 @@ func Listen(address string) (net.Listener, error) {
 		})
 		return errors.Join(err, failed)
 	}}
-	config.SetMultipathTCP(false) // of whose connections the kernel tells neither memory nor buffers
+	config.SetMultipathTCP(false) // whose memory and buffers the kernel does not report
 	return config.Listen(context.Background(), "tcp", address)
 }
 
