@@ -14,7 +14,7 @@
 // responses and API keys belong to the caller.
 //
 // Read the files in the order of the calls: dispatch.go, wait.go, queue.go, openings.go,
-// slots.go, outcomes.go, request.go.
+// slots.go, judge.go, outcomes.go, request.go.
 package dispatch
 
 import (
@@ -123,7 +123,7 @@ func (d *Dispatcher) acquire(ctx context.Context, r *Request) (*Lease, error) {
 	return d.wait(ctx, r)
 }
 
-// Observe records how a request ended at a replica. Replicas with many failures are avoided for
+// Observe ends a lease, and records how its request ended at the replica. Replicas with many failures are avoided for
 // a while, and those that reject far more requests of a client than others do by that client.
 func (l *Lease) Observe(how Outcome) {
 	d := l.dispatcher

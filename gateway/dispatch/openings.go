@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"metalfleet.dev/metalfleet/gateway/health"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -16,6 +17,8 @@ type openings struct {
 	size  int // slots of all replicas of the deployment
 	// guestsOnly: all of them have room only for guests.
 	guestsOnly bool
+	// forSome: a replica is ejected, or proving, for one tenant.
+	forSome bool
 }
 
 // opening is one replica with room.
@@ -32,6 +35,9 @@ func (s *slots) openings(m *route.Model, now time.Time) *openings {
 	out := &openings{byMac: map[string][]opening{}, size: s.size(endpoints), guestsOnly: true}
 	loads := s.loads(endpoints, now)
 	usual := s.usualRejections(endpoints, loads)
+	if s.outliers.Any() {
+		out.forSome = slices.ContainsFunc(s.outliers.Standings(uidsOf(endpoints), now), health.Standing.ForSome)
+	}
 	for i, l := range loads {
 		e, rejected := &endpoints[i], l.more(usual)
 		hasRoom := func(guest bool) bool {

@@ -31,7 +31,7 @@ const (
 	lingerMin     = 500 * time.Millisecond
 	lingerMax     = 10 * time.Second
 	lingerRefused = backoffMax
-	// maxLinger bounds how many rejected ones count at a replica.
+	// maxLinger bounds how many rejected and failed ones count at a replica.
 	maxLinger = 64
 	// answerWeight is the weight of earlier answers in the average of a replica.
 	answerWeight = 8
@@ -75,30 +75,34 @@ func (s *slots) usualAnswer(endpoints []route.Endpoint) time.Duration {
 	return all[len(all)/2]
 }
 
-// lingerFor returns how long a rejected or refused request counts where an answer usually takes
-// that long.
-func lingerFor(how Outcome, usual time.Duration) time.Duration {
+// lingerFor returns how long a request counts that was rejected or refused, or failed after some time,
+// where an answer usually takes that long.
+func lingerFor(how Outcome, usual, took time.Duration) time.Duration {
 	longest := lingerMax
 	if how == OutcomeRefused {
 		longest = lingerRefused
 	}
-	if usual == 0 {
-		return longest
+	count := longest
+	if usual > 0 {
+		count = min(max(usual, lingerMin), longest)
 	}
-	return min(max(usual, lingerMin), longest)
+	if how == OutcomeFailed {
+		count -= took
+	}
+	return count
 }
 
 // usualRejections returns how many rejected requests count at half of the replicas that get
 // requests: a client whose requests are wrong causes as many at all of them, and these make none
 // busier than another.
 func (s *slots) usualRejections(endpoints []route.Endpoint, loads []*replicaLoad) int {
-	if !slices.ContainsFunc(loads, func(l *replicaLoad) bool { return l.rejected > 0 }) {
+	if !slices.ContainsFunc(loads, func(l *replicaLoad) bool { return l.rejected.n > 0 }) {
 		return 0
 	}
 	var counts []int
 	for i, e := range endpoints {
 		if !e.Retiring && s.canReach(e) {
-			counts = append(counts, loads[i].rejected)
+			counts = append(counts, loads[i].rejected.n)
 		}
 	}
 	if len(counts) == 0 {
@@ -109,73 +113,61 @@ func (s *slots) usualRejections(endpoints []route.Endpoint, loads []*replicaLoad
 }
 
 // more returns how many more rejected requests count than usual.
-func (l *replicaLoad) more(usual int) int { return max(0, l.rejected-usual) }
+func (l *replicaLoad) more(usual int) int { return max(0, l.rejected.n-usual) }
 
-// ended records the outcome of a request at a replica. eject is true if others are preferred
-// from now on: by all clients, or by this one.
+// ended frees the slot of a request, and records its outcome at a replica before another one gets the
+// slot. eject is true if others are preferred from now on: by all clients, or by this one.
 func (q *queue) ended(l *Lease, r *Request, how Outcome) (eject bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now, model := q.now(), q.slots.models[l.Model.Key]
-	rejected := how == OutcomeRejected || how == OutcomeRefused
+	l.free()
+	now := q.now()
+	defer q.serve(l.Model, now)
 	if how == OutcomeAnswered || how == OutcomeFailed {
-		eject = q.slots.outliers.Ended(l.Replica, how == OutcomeFailed, now)
+		eject = q.slots.outliers.Ended(l.Replica, r.Owner, how == OutcomeFailed, now)
 	}
-	if r.OnlyMac != "" || model == nil { // the client chose the Mac
-		return eject
-	}
-	if rejected || how == OutcomeAnswered && q.slots.rejected.Any(r.Owner) {
-		eject = q.slots.rejected.Ended(r.Owner, l.Replica, rejected, uidsOf(l.Model.Endpoints()), now) || eject
-	}
-	at := q.slots.replicas[l.Replica]
-	if at == nil {
-		return eject
-	}
-	if rejected {
-		q.linger(l.Model, at, lingerFor(how, q.slots.usualAnswer(l.Model.Endpoints())))
-		return eject
-	}
-	took := now.Sub(l.began)
-	at.ended(took, how)
-	if least := q.slots.usualAnswer(l.Model.Endpoints()) / fastest; least >= noise && at.took < least && took < least {
-		q.lingerBrief(at, r, model.tenants[r.Owner], least-took)
+	if r.OnlyMac == "" { // else the client chose the Mac
+		eject = q.compare(l, r, how, now) || eject
 	}
 	return eject
 }
 
-// lingerBrief counts a request for a while in the choice of a replica, however it ended: a Mac chooses
-// how its responses end. Of one tenant count as many as it has in flight, and one: a tenant that asks for
-// short answers makes no replica busier than long ones would. The lock is held.
-func (q *queue) lingerBrief(at *replicaLoad, r *Request, inFlight int, forTime time.Duration) {
-	tenant, weight := r.Owner, max(1, r.Sequences)
-	if at.brief >= maxBrief || at.briefOf[tenant] > inFlight {
-		return
+// compare records the outcome of a request that any replica could have got. The lock is held.
+func (q *queue) compare(l *Lease, r *Request, how Outcome, now time.Time) (eject bool) {
+	model, at := q.slots.models[l.Model.Key], q.slots.replicas[l.Replica]
+	if model == nil || at == nil {
+		return false
 	}
-	if at.briefOf == nil {
-		at.briefOf = map[string]int{}
+	endpoints := l.Model.Endpoints()
+	bad := how == OutcomeRejected || how == OutcomeRefused || how == OutcomeFailed
+	if bad || how == OutcomeAnswered && q.slots.rejected.Any(r.Owner) {
+		eject = q.slots.rejected.Ended(r.Owner, l.Replica, bad, uidsOf(endpoints), now)
 	}
-	at.brief += weight
-	at.briefOf[tenant] += weight
-	time.AfterFunc(forTime, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		at.brief -= weight
-		if at.briefOf[tenant] -= weight; at.briefOf[tenant] == 0 {
-			delete(at.briefOf, tenant)
-		}
-	})
+	took, usual, inFlight := now.Sub(l.began), q.slots.usualAnswer(endpoints), model.tenants[r.Owner]
+	if bad {
+		q.linger(&at.rejected, maxLinger, l.Model, r, inFlight, lingerFor(how, usual, took))
+		return eject
+	}
+	at.ended(took, how)
+	usual = q.slots.usualAnswer(endpoints)
+	if least := usual / fastest; least >= noise && at.took < least && took < least {
+		q.linger(&at.brief, maxBrief, l.Model, r, inFlight, least-took)
+	}
+	return eject
 }
 
-// linger counts a rejected request for a while. The lock is held.
-func (q *queue) linger(m *route.Model, at *replicaLoad, forTime time.Duration) {
-	if at.rejected >= maxLinger {
+// linger counts a request as in flight for a while, however it ended: a Mac chooses how its responses
+// end. Of one tenant count as many as it has in flight, and one: a tenant whose requests are wrong, or that
+// asks for short answers, makes no replica busier than long ones would. The lock is held.
+func (q *queue) linger(at *lingering, most int, m *route.Model, r *Request, inFlight int, forTime time.Duration) {
+	weight := max(1, r.Sequences)
+	if forTime <= 0 || !at.add(r.Owner, weight, inFlight, most) {
 		return
 	}
-	at.rejected++
 	time.AfterFunc(forTime, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		at.rejected--
+		at.end(r.Owner, weight)
 		q.serve(m, q.now())
 	})
 }

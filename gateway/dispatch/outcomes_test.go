@@ -126,7 +126,7 @@ func TestAClientAvoidsAMacThatRejectsItsRequests(t *testing.T) {
 			ended[owner+"/"+lease.Mac]++
 			lease.Observe(how)
 		}
-		avoids := func(owner, mac string) bool { return d.queue.slots.rejected.Avoids(owner, mac, time.Now()) }
+		avoids := func(owner, mac string) bool { return d.queue.slots.rejected.Standing(owner, mac, time.Now()).Ejected() }
 		for range 200 {
 			ask("a", "", "mac-0")
 			ask("b", "mac-1", "mac-1")

@@ -132,13 +132,14 @@ func (q *queue) takeSlot(r *Request, now time.Time) (*Lease, bool) {
 			q.serve(model, q.now())
 		}).Stop
 	}
-	return &Lease{Endpoint: endpoint, Model: model, began: now, release: sync.OnceFunc(func() {
-		stop()
+	l := &Lease{Endpoint: endpoint, Model: model, began: now, free: sync.OnceFunc(func() { stop(); free() })}
+	l.release = func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		free()
+		l.free()
 		q.serve(model, q.now())
-	})}, true
+	}
+	return l, true
 }
 
 // enter queues a request. It may be served before enter returns.
@@ -257,7 +258,8 @@ type scope struct {
 	model   *route.Model
 	onlyMac string
 	adapter string
-	guest   string // the tenant if it may be a guest: where it may be one differs between tenants
+	refuser string // the Mac that refused it for good
+	tenant  string // if it may be a guest, or avoids a replica: where differs between tenants
 }
 
 // serve is notify with the lock held. Without room at any replica it looks at no request, and
@@ -292,8 +294,11 @@ func (q *queue) takeOpen(r *Request, free map[*route.Model]*openings, full map[s
 		free[r.model] = open
 	}
 	in, guest := scope{model: r.model, onlyMac: r.OnlyMac, adapter: r.Adapter}, q.slots.mayBeGuest(r, open.size)
-	if guest {
-		in.guest = r.Owner
+	if guest || open.forSome || q.slots.rejected.Any(r.Owner) || len(r.Avoided) > 0 {
+		in.tenant = r.Owner
+	}
+	for mac := range r.refusers {
+		in.refuser = mac
 	}
 	if !open.mayFit(r, guest) || full[in] {
 		return nil, false
@@ -303,7 +308,7 @@ func (q *queue) takeOpen(r *Request, free map[*route.Model]*openings, full map[s
 			return lease, true
 		}
 	}
-	full[in] = full[in] || !r.excludesAny()
+	full[in] = full[in] || len(r.replicas)+len(r.macs) == 0 && len(r.refusers) < 2
 	return nil, false
 }
 

@@ -62,6 +62,7 @@ type Lease struct {
 	dispatcher *Dispatcher
 	request    *Request
 	began      time.Time
+	free       func() // frees the slot; the lock of the queue is held
 	release    func()
 }
 
@@ -233,9 +234,6 @@ func (r *Request) excluded(e route.Endpoint) bool {
 
 // mayServe reports whether a replica can still take the request.
 func (r *Request) mayServe(e route.Endpoint) bool { return !r.refusers[e.Mac] && r.CanUse(e) }
-
-// excludesAny reports whether replicas or Macs failed it.
-func (r *Request) excludesAny() bool { return len(r.replicas)+len(r.macs)+len(r.refusers) > 0 }
 
 // failed excludes a failed replica for the rest of this round.
 func (r *Request) failed(e route.Endpoint, f *Failure) {

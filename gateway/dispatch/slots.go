@@ -58,14 +58,14 @@ type replicaLoad struct {
 	id       uint64
 	inFlight int
 	guests   int // sequences beyond the limit, see mostGuests
-	rejected int // requests that it rejected a moment ago, see linger
+	probes   int // requests that it was sent while proving, see judge
 	total    uint64
 	used     time.Time
 	tenants  map[string]int // in flight, by tenant
 	answer   time.Duration  // how long an answer takes, on average
 	took     time.Duration  // the same of all requests that it did not reject
-	brief    int            // requests that count for longer than they took, see lingerBrief
-	briefOf  map[string]int // of them, by tenant
+	rejected lingering      // requests that it rejected or failed a moment ago, see linger
+	brief    lingering      // requests that count for longer than they took, see lingerBrief
 }
 
 // modelLoad counts the requests that this gateway received for a deployment.
@@ -124,9 +124,10 @@ func newSlots(c Config) *slots {
 
 // choice is the replica for a request.
 type choice struct {
-	at    route.Endpoint
-	load  *replicaLoad
-	model *modelLoad
+	at      route.Endpoint
+	load    *replicaLoad
+	model   *modelLoad
+	isProbe bool // the replica is proving
 }
 
 // choose chooses a replica. ok is false if every replica is excluded or busy.
@@ -138,17 +139,17 @@ func (s *slots) choose(r *Request, now time.Time) (c choice, ok bool) {
 	mayBeGuest, usual := s.mayBeGuest(r, s.size(endpoints)), s.usualRejections(endpoints, loads)
 	for i, e := range endpoints {
 		rejected := loads[i].more(usual)
-		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Brief: loads[i].brief, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
+		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Rejected: rejected, Brief: loads[i].brief.n, Total: loads[i].total, Excluded: r.excluded(e) || !s.canReach(e),
 			Max: s.limit(e, loads[i], rejected, mayBeGuest && loads[i].mayBeGuest(r.Owner, e)), Slots: int(e.Sequences), Suspect: now.Before(s.macs[e.Mac].until) || r.avoids(e), Cold: e.Cold, Retiring: e.Retiring}
 	}
-	s.suspectOutliers(r, endpoints, candidates, now)
+	proving := s.judge(r, endpoints, loads, candidates, now)
 	prefix := r.Prefix
 	prefix.InFlight, prefix.Known = model.prefixes[prefix.Shared], s.recent.Has(prefix.Shared)
 	i, ok := s.pick(candidates, prefix, model.seq)
 	if !ok {
 		return choice{}, false
 	}
-	return choice{endpoints[i], loads[i], model}, true
+	return choice{endpoints[i], loads[i], model, proving != nil && proving[i]}, true
 }
 
 // free reports whether there is a slot for a request.
@@ -172,7 +173,12 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle
 		asGuest = weight
 		settle = func() { l.guests, asGuest = l.guests-asGuest, 0 }
 	}
+	probes := 0
+	if c.isProbe {
+		probes = 1
+	}
 	l.guests += asGuest
+	l.probes += probes
 	l.add(r.Owner, weight)
 	l.total++
 	l.used = now
@@ -182,6 +188,7 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle
 	}
 	return c.at, func() {
 		l.guests, asGuest = l.guests-asGuest, 0
+		l.probes -= probes
 		l.add(r.Owner, -weight)
 		model.add(prefix, r.Owner, -weight)
 	}, settle, true
@@ -230,22 +237,6 @@ func (l *replicaLoad) mayBeGuest(tenant string, e route.Endpoint) bool {
 
 // guestsAt returns how many guests a replica may have, see mostGuests.
 func guestsAt(e route.Endpoint) int { return max(mostGuests, int(e.Sequences)) }
-
-// suspectOutliers marks the replicas whose requests fail, and those that reject far more
-// requests of a client than others do.
-func (s *slots) suspectOutliers(r *Request, endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
-	if s.rejected.Any(r.Owner) {
-		for i, e := range endpoints {
-			candidates[i].Suspect = candidates[i].Suspect || s.rejected.Avoids(r.Owner, e.Replica, now)
-		}
-	}
-	if !s.outliers.Any() {
-		return
-	}
-	for i, ejected := range s.outliers.Ejected(uidsOf(endpoints), now) {
-		candidates[i].Suspect = candidates[i].Suspect || ejected
-	}
-}
 
 func uidsOf(endpoints []route.Endpoint) []string {
 	out := make([]string, len(endpoints))

@@ -6,7 +6,7 @@
 // which receive none of one client (Rejections). It is pure; the caller passes the time. Outliers never eject more than half of a
 // model's replicas, nor the only one.
 //
-// Start reading at Budget.Retry, Outliers.Ejected and Rejections.Ended.
+// Start reading at Budget.Retry, Outliers.Standings and Rejections.Ended.
 package health
 
 import "time"

@@ -103,10 +103,16 @@ func (c *counts) stands(others counts) bool {
 	return share >= rejectedShare && share > rejectedMore*float64(others.rejected)/float64(others.ended)
 }
 
-// Avoids reports whether a client avoids a replica now.
-func (r *Rejections) Avoids(client, replica string, now time.Time) bool {
-	c := r.clients[client][replica]
-	return c != nil && now.Before(c.until)
+// Standing returns how a replica stands for a client.
+func (r *Rejections) Standing(client, replica string, now time.Time) Standing {
+	switch c := r.clients[client][replica]; {
+	case c == nil || c.times == 0:
+	case now.Before(c.until):
+		return Standing{Until: c.until, of: clients{one: client}}
+	case c.ended == c.rejected && c.ended < comparedAgain:
+		return Standing{Proving: true, of: clients{one: client}}
+	}
+	return Standing{}
 }
 
 // Any reports whether a client has a history.

@@ -32,13 +32,20 @@ func TestAReplicaThatRejectsMoreThanOthersIsAvoided(t *testing.T) {
 		t.Errorf("avoided after %d rejections, want %d", n, comparedFirst)
 	}
 	for _, uid := range replicas {
-		if r.Avoids("t", uid, now.Add(ejectMin-1)) != (uid == "a") || r.Avoids("t", uid, now.Add(ejectMin)) {
-			t.Errorf("replica %s: avoided %t", uid, r.Avoids("t", uid, now))
+		if r.Standing("t", uid, now.Add(ejectMin-1)).Ejected() != (uid == "a") || r.Standing("t", uid, now.Add(ejectMin)).Ejected() {
+			t.Errorf("replica %s: avoided %t", uid, r.Standing("t", uid, now).Ejected())
 		}
 	}
 	now = now.Add(ejectMin)
-	if n := until(100); n != comparedAgain || !r.Avoids("t", "a", now.Add(2*ejectMin-1)) {
+	if n := until(100); n != comparedAgain || !r.Standing("t", "a", now.Add(2*ejectMin-1)).Ejected() {
 		t.Errorf("avoided again after %d rejections, want %d", n, comparedAgain)
+	}
+	proving := func() bool { return r.Standing("t", "a", now).Proving }
+	if now = now.Add(2 * ejectMin); !proving() {
+		t.Error("it is not proving when the time is over")
+	}
+	if r.Ended("t", "a", false, replicas, now); proving() {
+		t.Error("an answer does not prove it")
 	}
 	r.Prune(now.Add(time.Hour))
 	if r.size != 0 || r.Any("t") {
@@ -70,7 +77,7 @@ func TestAttackRejectionsThatAClientCauses(t *testing.T) {
 			r.Ended("other", uid, false, replicas, start)
 		}
 	}
-	if !r.Avoids("liar", "a", start) || r.Avoids("other", "a", start) || r.Avoids("new", "a", start) {
+	if !r.Standing("liar", "a", start).Ejected() || r.Standing("other", "a", start).Ejected() || r.Standing("new", "a", start).Ejected() {
 		t.Error("a client decides which replicas others avoid")
 	}
 	for i := range maxCounts + 10 {

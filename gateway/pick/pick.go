@@ -27,8 +27,8 @@ type Candidate struct {
 	ID uint64
 	// InFlight counts the running requests that this gateway sent there.
 	InFlight int
-	// Rejected counts requests that it rejected a moment ago. They count as in flight: a replica
-	// that rejects at once would be the least busy, and attract more.
+	// Rejected counts requests that it rejected or failed a moment ago. They count as in flight: a replica
+	// that does so at once would be the least busy, and attract more.
 	Rejected int
 	// Brief counts requests that ended a moment ago, at a replica whose requests are far shorter than
 	// those of others. They count as in flight in a comparison, and take no slot; nor do they keep a
@@ -36,13 +36,13 @@ type Candidate struct {
 	Brief int
 	// Total counts all requests that this gateway ever sent there.
 	Total uint64
-	// Excluded: it has already failed this request.
+	// Excluded: it has already failed this request, or fails most of them.
 	Excluded bool
 	// Max is how many requests this gateway may have in flight there; 0 means no limit.
 	Max int
 	// Slots is how many requests the replica runs concurrently; 0 if unknown.
 	Slots int
-	// Suspect: its Mac failed recently.
+	// Suspect: its Mac failed recently, or it fails requests.
 	Suspect bool
 	// Retiring: it is removed once it is idle, so others are preferred.
 	Retiring bool

@@ -102,7 +102,7 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 	}
 }
 
-// observe is try, and records how the request ended at its replica.
+// observe is try, and ends the lease as the request ended at its replica.
 func (f *forwarder) observe(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (failed *dispatch.Failure, err error) {
 	err = errIncomplete // if a panic aborts the response
 	defer func() { lease.Observe(outcomeOf(w.Status(), failed, err)) }()
@@ -127,6 +127,8 @@ func outcomeOf(status int, failed *dispatch.Failure, err error) dispatch.Outcome
 		return dispatch.OutcomeFailed
 	case err != nil && !errors.As(err, &e):
 		return dispatch.OutcomeUnknown
+	case errors.Is(err, errTooLong): // its client may have caused that
+		return dispatch.OutcomeRejected
 	case err != nil && e.Code == agentapi.CodeEngineLost: // the response had begun
 		return dispatch.OutcomeFailed
 	case err != nil && (e.Status < http.StatusBadRequest || e.Status >= http.StatusInternalServerError):
@@ -143,9 +145,8 @@ func outcomeOf(status int, failed *dispatch.Failure, err error) dispatch.Outcome
 
 // try sends the request to one Mac and delivers its response. A failure means that the
 // client received nothing. Otherwise the request has ended, with an error if the client has
-// not received that. It releases the lease.
+// not received that.
 func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (failed *dispatch.Failure, err error) {
-	defer lease.Release() // also if a panic aborts the response
 	running, cancel := context.WithCancelCause(w.meter.following(ctx, lease.Mac))
 	defer cancel(nil) // always, so that the agent notices the end
 	out := outgoing(running, req, lease, w.Header().Get(agentapi.HeaderRequestID))

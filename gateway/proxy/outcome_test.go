@@ -36,6 +36,7 @@ func TestOutcomesOfRequests(t *testing.T) {
 		"a stream that turned into an error":    {status: 200, err: &openai.Error{Status: 422}, want: dispatch.OutcomeRejected},
 		"a client that left":                    {status: 200, err: front.Gone(errors.New("x")), want: dispatch.OutcomeUnknown},
 		"a time limit of the client":            {err: &openai.Error{Status: 504, Code: openai.CodeTimeout}, want: dispatch.OutcomeUnknown},
+		"an event that is too long":             {status: 200, err: tooLong(errTooLong), want: dispatch.OutcomeRejected},
 		"a stream for which memory was lacking": {status: 200, err: openai.Overloaded(0), want: dispatch.OutcomeUnknown},
 	} {
 		if got := outcomeOf(tc.status, tc.failed, tc.err); got != tc.want {

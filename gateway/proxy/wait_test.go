@@ -481,13 +481,17 @@ func TestATryAndARequestAreBounded(t *testing.T) {
 func TestAReplicaWhoseRequestsFailIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	bad := w.addMac("bad", func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.EngineFailed(nil)) })
-	w.addMac("good", say(`"good"`))
-	for range 40 {
-		if w.counter("replicas_ejected_total") > 0 {
-			break
+	end := make(chan struct{})
+	good := w.addMac("good", func(rw http.ResponseWriter, r *http.Request) { <-end; say(`"good"`)(rw, r) })
+	for n := int64(1); n <= 40 && w.counter("replicas_ejected_total") == 0; n++ {
+		at := bad.requests.Load()
+		l := w.later(t.Context(), chatBody)
+		eventually(t, "it is at a Mac", func() bool { return bad.requests.Load()+good.requests.Load() == n })
+		if bad.requests.Load() > at {
+			<-l.done
 		}
-		read(t, w.chat())
 	}
+	close(end)
 	if n := bad.requests.Load(); n != 5 {
 		t.Fatalf("ejected after %d requests, want 5", n)
 	}
