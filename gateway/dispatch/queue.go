@@ -88,7 +88,10 @@ func (q *queue) take(r *Request) (lease *Lease, ok bool) {
 	if !q.letOthersFirst(r, now) {
 		return nil, false
 	}
-	return q.takeSlot(r, now)
+	if lease, ok = q.takeSlot(r, now); ok && !lease.guest {
+		q.entries.Passed(r.model.Key.String())
+	}
+	return lease, ok
 }
 
 // letOthersFirst serves the requests that wait for a model if there is a slot for one that
@@ -132,7 +135,7 @@ func (q *queue) takeSlot(r *Request, now time.Time) (*Lease, bool) {
 			q.serve(model, q.now())
 		}).Stop
 	}
-	l := &Lease{Endpoint: endpoint, Model: model, began: now, free: sync.OnceFunc(func() { stop(); free() })}
+	l := &Lease{Endpoint: endpoint, Model: model, guest: settle != nil, began: now, free: sync.OnceFunc(func() { stop(); free() })}
 	l.release = func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()

@@ -61,6 +61,7 @@ type Lease struct {
 
 	dispatcher *Dispatcher
 	request    *Request
+	guest      bool // see mostGuests
 	began      time.Time
 	free       func() // frees the slot; the lock of the queue is held
 	release    func()

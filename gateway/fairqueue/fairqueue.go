@@ -268,6 +268,14 @@ func (q *Queue) Next(model string, now time.Time, runs func(*Entry) int, can fun
 	return nil
 }
 
+// Passed notes that a request for a model was served although it had not waited: those that wait cannot be
+// served yet, and how long says nothing about others.
+func (q *Queue) Passed(model string) {
+	if m := q.queues[model]; m != nil {
+		m.pace.times = nil
+	}
+}
+
 // turn is a flow with the number of requests that its client runs.
 type turn struct {
 	*flow
