@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -36,6 +37,8 @@ type request struct {
 	background bool
 	// attribution makes the agent keep the attribution block.
 	attribution bool
+	// cut is why the Mac's last response ended early.
+	cut error
 	// within bounds the time until the response begins, if the forwarder does not bound it more; 0
 	// means no limit.
 	within time.Duration
@@ -105,8 +108,28 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 // observe is try, and ends the lease as the request ended at its replica.
 func (f *forwarder) observe(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (failed *dispatch.Failure, err error) {
 	err = errIncomplete // if a panic aborts the response
-	defer func() { lease.Observe(outcomeOf(w.Status(), failed, err)) }()
+	defer func() {
+		how := outcomeOf(w.Status(), failed, err)
+		if errors.Is(err, errIncomplete) && req.cut != nil && ctx.Err() == nil && !w.Delayed() {
+			how = dispatch.OutcomeFailed
+		}
+		lease.Observe(how)
+	}()
 	return f.try(ctx, w, req, lease)
+}
+
+// noted notes why a body ends early.
+type noted struct {
+	io.ReadCloser
+	cut *error
+}
+
+func (b noted) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		*b.cut = err
+	}
+	return n, err
 }
 
 // outcomeOf returns how a request ended at its replica. It is unknown for lack of memory, here
@@ -187,6 +210,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	}
 	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
 	f.dispatcher.Trust(lease.Mac)
+	req.cut, resp.Body = nil, noted{resp.Body, &req.cut}
 	d := delivery{w: w, req: req, resp: trimmed(resp), mac: lease.Mac, forwarder: f}
 	if resp.StatusCode != http.StatusOK && resp.StatusCode < http.StatusBadRequest || resp.StatusCode > maxStatus {
 		return nil, d.invalid()
