@@ -21,7 +21,7 @@ func TestTheConnectionToCloseIsThatOfALookAtAll(t *testing.T) {
 			var all []*Conn
 			for range 400 {
 				time.Sleep(stallTime/stallChecks + time.Duration(random.IntN(int(stallTime/8))))
-				c, name := &Conn{listener: l}, fmt.Sprint(min(random.IntN(12), random.IntN(12)))
+				c, name := newConn(nil, l), fmt.Sprint(min(random.IntN(12), random.IntN(12)))
 				want := choices(l, name)
 				old, why := l.enter(c, name)
 				if old == nil && len(want) > 0 || old != nil && !want[old] {

@@ -4,9 +4,6 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"runtime"
@@ -33,7 +30,8 @@ type Listener struct {
 	// Kernel is how many bytes of memory the kernel may use for all connections; 0 is no limit.
 	Kernel int64
 	// Turns is how many turns clients without a key take in each second, for each processor; 0 is no limit.
-	Turns int
+	// Reads is the same for reads of large bodies of all clients.
+	Turns, Reads int
 	// Bodies counts the memory of heads, against the address or what Own names; nil counts
 	// none. It is for connections without TLS.
 	Bodies *Bodies
@@ -57,8 +55,8 @@ type Listener struct {
 	kept                             list.List // others that wait for a request, the first for longest
 	looked                           time.Time // for connections that stall
 
-	refused shared // connections whose clients have not read that
-	turns   turns  // of clients without a key
+	refused      shared // connections whose clients have not read that
+	turns, reads turns  // of clients without a key, and of large bodies
 
 	writing  atomic.Int64 // connections in a write, or with a response that is complete and not read
 	watching atomic.Bool
@@ -80,19 +78,6 @@ const (
 	heavy     reason = "memory"   // closed: the kernel used too much memory for all connections, and much for this one
 	longHead  reason = "head"     // closed: a request had too many header lines, or bytes of them
 )
-
-// refusals are the responses to refused clients; a replaced connection is just closed.
-var refusals = map[reason]struct {
-	status  int
-	message string
-}{
-	replaced:  {},
-	unread:    {},
-	heavy:     {},
-	longHead:  {},
-	noTotal:   {http.StatusServiceUnavailable, "The gateway has no room for another connection."},
-	noAddress: {http.StatusTooManyRequests, "All connections that this address may have are in use."},
-}
 
 // address holds the connections of one address, oldest first: those that serve a request, and
 // those that wait for one.
@@ -146,21 +131,29 @@ type Conn struct {
 	aborted  atomic.Bool
 	raised   atomic.Bool // its receive buffer
 	reads    reading
-	stop     atomic.Pointer[context.CancelFunc] // of the context of its requests
-	over     chan struct{}                      // closed with it
-	overOnce sync.Once                          // of closing that
-	turned   atomic.Bool                        // what was read last had its turn
-	before   atomic.Pointer[time.Time]          // when its address had its last turn before its first one
-	known    atomic.Bool                        // a request of it had a key; set with the listener's mu
+	life     context.Context // ends when it is closed
+	cancel   context.CancelFunc
+	turned   atomic.Bool  // what was read last had its turn
+	had      atomic.Bool  // a turn
+	pieces   atomic.Int64 // read since a request began, or turns taken
+	body     atomic.Int64 // bytes read since a request began
+	known    atomic.Bool  // a request of it had a key; set with the listener's mu
 
 	// Guarded by the listener's mu.
 	address   *address
 	owner     string    // of its request; empty if unknown
+	payer     string    // owner of its last request
 	entered   time.Time // or when it began to wait for its client again
 	place               // in none if it is closed
 	turn      place     // to give way, see queue
 	atAddress place     // among the young ones
 	gone      bool
+}
+
+func newConn(of net.Conn, l *Listener) *Conn {
+	c := &Conn{Conn: of, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
+	c.life, c.cancel = context.WithCancel(context.Background())
+	return c
 }
 
 // Accept returns the next connection for which there is room. A connection beyond the
@@ -173,7 +166,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, ofAccept(err)
 		}
-		conn := &Conn{Conn: c, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
+		conn := newConn(c, l)
 		old, why := l.enter(conn, AddressOf(c.RemoteAddr().String()))
 		if old != nil {
 			old.abort() // its client is gone or will notice
@@ -230,7 +223,7 @@ func (l *Listener) enter(c *Conn, name string) (old *Conn, why reason) {
 		return nil, why
 	}
 	l.addresses[name] = a
-	c.address, c.entered, c.over = a, now, make(chan struct{})
+	c.address, c.entered = a, now
 	a.count++
 	l.count++
 	c.move(&a.fresh)
@@ -310,8 +303,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	if len(p) > 1 && n > 0 {
-		if !c.awaitTurn() {
-			return 0, net.ErrClosed
+		if err := c.awaitTurn(n); err != nil {
+			return 0, c.late(err)
 		}
 		c.turned.Store(true)
 	}
@@ -374,14 +367,6 @@ func (c *Conn) interrupt() {
 	_ = c.Conn.Close()
 }
 
-// cancel ends the context of the connection's requests, and its wait for a turn.
-func (c *Conn) cancel() {
-	c.overOnce.Do(func() { close(c.over) })
-	if stop := c.stop.Load(); stop != nil {
-		(*stop)()
-	}
-}
-
 type connKey struct{}
 
 // Context is for http.Server.ConnContext. The context ends when the connection is closed: net/http does
@@ -395,10 +380,7 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 		return ctx
 	}
 	ctx, stop := context.WithCancel(context.WithValue(ctx, connKey{}, conn))
-	conn.stop.Store(&stop)
-	if conn.aborted.Load() {
-		stop()
-	}
+	context.AfterFunc(conn.life, stop)
 	return ctx
 }
 
@@ -439,6 +421,7 @@ func (c *Conn) ended() {
 	c.lower()
 	c.room.release(false)
 	c.reads.end()
+	c.body.Store(0)
 	c.leaves()
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
@@ -455,51 +438,4 @@ func (c *Conn) wait() {
 	} else {
 		c.move(&c.address.used)
 	}
-}
-
-const (
-	// refuseTime is how long a client may take to read its refusal.
-	refuseTime = 50 * time.Millisecond
-	// maxRefused connections are refused, and their clients have not read that.
-	maxRefused = 256
-	refusal    = "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%sConnection: close\r\n\r\n%s"
-	// drainBytes of a head that is refused are read, so that closing the connection does not
-	// discard the refusal.
-	drainBytes = 64 << 10
-)
-
-// errHeadLines is the error of a connection whose client sends too many header lines.
-var errHeadLines = errors.New("too many header lines")
-
-// refuse answers the next request of the client, and closes the connection.
-func (l *Listener) refuse(c net.Conn, why reason) {
-	one := l.refused.enter(c, AddressOf(c.RemoteAddr().String()), maxRefused, maxRefused)
-	defer one.Close() //nolint:errcheck // it is broken
-	if l.Silent {
-		return
-	}
-	e := &openai.Error{Status: refusals[why].status, Type: openai.TypeUnavailable, Code: openai.CodeOverloaded, Message: refusals[why].message + " Try again in a second."}
-	_ = writeRefusal(c, e, fmt.Sprintf("Retry-After: %d\r\n", int(retry.Seconds())))
-}
-
-// refuseHead answers a request whose head is not read to its end.
-func refuseHead(c net.Conn, e *openai.Error) {
-	if writeRefusal(c, e, "") != nil || c.SetReadDeadline(time.Now().Add(refuseTime)) != nil {
-		return
-	}
-	_, _ = io.CopyN(io.Discard, c, drainBytes)
-}
-
-// writeRefusal writes a response outside of net/http.
-func writeRefusal(c net.Conn, e *openai.Error, headers string) error {
-	code := "null"
-	if e.Code != "" {
-		code = `"` + e.Code + `"`
-	}
-	body := fmt.Sprintf(`{"error":{"message":"%s","type":"%s","param":null,"code":%s}}`, e.Message, e.Type, code)
-	if err := c.SetWriteDeadline(time.Now().Add(refuseTime)); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(c, refusal, e.Status, http.StatusText(e.Status), len(body), headers, body)
-	return err
 }

@@ -57,7 +57,7 @@ func TestAConnectionCostsTheSameNextToMany(t *testing.T) {
 				}
 				opened := 0
 				open := func() {
-					c := &Conn{listener: l}
+					c := newConn(nil, l)
 					if _, why := l.enter(c, addresses[opened%len(addresses)]); why == "" || why == replaced {
 						tc.then(c)
 					}

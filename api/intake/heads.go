@@ -2,6 +2,7 @@ package intake
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -170,6 +171,13 @@ func (h *heads) begin() (encoded bool, why *openai.Error) {
 	return h.encoded > 0 && h.begun >= h.encoded, why
 }
 
+// between reports whether the next bytes are of a head, and no request is served.
+func (h *heads) between() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.skip == 0 && h.encoded == 0 && !h.serving
+}
+
 // memory returns about how much memory the head that is being read takes, in bytes.
 func (h *heads) memory() int64 {
 	h.mu.Lock()
@@ -204,9 +212,18 @@ func Guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if !c.turned.Swap(false) && !c.awaitTurn() { // it was read together with another one
-			panic(http.ErrAbortHandler)
+		c.body.Store(0)
+		if !c.turned.Swap(false) { // it was read together with another one
+			if err := c.awaitTurn(0); errors.Is(err, errLate) {
+				w.Header().Set("Connection", "close")
+				c.hurry()
+				_ = dialect.Of(r.URL.Path).WriteError(w, openai.RateLimited(retry), "") // the client is gone
+				return
+			} else if err != nil {
+				panic(http.ErrAbortHandler)
+			}
 		}
+		c.pieces.Store(0)
 		defer c.ended()
 		encoded, why := c.heads.begin()
 		if encoded || why != nil {

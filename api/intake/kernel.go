@@ -65,7 +65,7 @@ func (l *Listener) tooHeavy(all []weighed, total int64) (out []*Conn) {
 	slices.SortFunc(all, func(a, b weighed) int { return cmp.Compare(a.bytes, b.bytes) })
 	by := map[string]int64{}
 	for i, w := range all {
-		of := cmp.Or(w.owner, w.address.name)
+		of := cmp.Or(w.payer, w.address.name)
 		by[of] += w.bytes
 		if all[i].rank = by[of]; w.stranger() {
 			all[i].rank += 1 << 60

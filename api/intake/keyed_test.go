@@ -60,7 +60,7 @@ func TestConnectionsWithoutAKeyGiveWayToTenants(t *testing.T) {
 		enter := func(address string) (*Conn, context.Context, reason) {
 			client, server := net.Pipe()
 			t.Cleanup(func() { _ = client.Close() })
-			c := &Conn{Conn: server, listener: l}
+			c := newConn(server, l)
 			_, why := l.enter(c, address)
 			return c, Context(context.Background(), c), why
 		}
@@ -148,7 +148,7 @@ func TestAFloodWithoutAKeyClosesNoConnectionWithOne(t *testing.T) {
 	enter := func(address string) (*Conn, context.Context) {
 		client, server := net.Pipe()
 		t.Cleanup(func() { _ = client.Close() })
-		c := &Conn{Conn: server, listener: l}
+		c := newConn(server, l)
 		_, _ = l.enter(c, address)
 		return c, Context(context.Background(), c)
 	}
@@ -190,7 +190,7 @@ func TestNewConnectionsWithoutAKeyLeaveOthersTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := &Listener{Total: 1024, Bodies: &Bodies{Keyed: true}}
 			enter := func(address string) *Conn {
-				c := &Conn{listener: l}
+				c := newConn(nil, l)
 				if _, why := l.enter(c, address); why != "" && why != replaced {
 					t.Fatalf("a connection is %q, want %q", why, replaced)
 				}
@@ -223,7 +223,7 @@ func TestAnIdleConnectionGivesWayBeforeOneIsRefused(t *testing.T) {
 	enter := func(address string, idle bool) reason {
 		client, server := net.Pipe()
 		t.Cleanup(func() { _ = client.Close() })
-		c := &Conn{Conn: server, listener: l}
+		c := newConn(server, l)
 		_, why := l.enter(c, address)
 		if why != noTotal {
 			Arrived(Context(context.Background(), c))
@@ -256,7 +256,7 @@ func TestAnUploadWithAKeyOutlivesRequestsWithoutOne(t *testing.T) {
 	enter := func() (*Conn, context.Context) {
 		client, server := net.Pipe()
 		t.Cleanup(func() { _ = client.Close() })
-		c := &Conn{Conn: server, listener: l}
+		c := newConn(server, l)
 		_, _ = l.enter(c, "proxy")
 		return c, Context(context.Background(), c)
 	}
@@ -284,7 +284,7 @@ func TestHeadsOfRequestsThatWaitGiveWay(t *testing.T) {
 	for i := range 8 {
 		client, server := net.Pipe()
 		t.Cleanup(func() { _ = client.Close() })
-		c := &Conn{Conn: server, listener: l, room: headRoom{bodies: b}}
+		c := newConn(server, l)
 		_, _ = l.enter(c, fmt.Sprint("10.0.0.", i))
 		c.room.grow(c.address.name, each, func() { cut++ })
 		ctx := Context(context.Background(), c)

@@ -12,7 +12,7 @@ import (
 
 // visit enters a connection of one address.
 func visit(t *testing.T, l *Listener) (*Conn, context.Context) {
-	c := &Conn{listener: l}
+	c := newConn(nil, l)
 	if _, why := l.enter(c, "proxy"); why != "" && why != replaced {
 		t.Fatalf("a connection is %q, want %q", why, replaced)
 	}

@@ -37,7 +37,7 @@ func Own(ctx context.Context, owner string) error {
 	if l.owned == nil {
 		l.owned = map[string]int{}
 	}
-	c.owner = owner
+	c.owner, c.payer = owner, owner
 	l.owned[owner]++
 	l.inAll++
 	return nil
@@ -65,8 +65,8 @@ const strangerTime, strangerShare, crowdShare = time.Second, 8, 256
 func Know(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
 		c.room.know()
-		if before := c.before.Load(); before != nil && !c.known.Load() {
-			c.listener.turns.forget(c.address.name, *before)
+		if c.listener.Turns > 0 {
+			c.listener.turns.shows(c.address.name)
 		}
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()

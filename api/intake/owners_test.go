@@ -15,7 +15,7 @@ func TestAttackATenantOfManyAddresses(t *testing.T) {
 		for range 8 {
 			client, server := net.Pipe()
 			t.Cleanup(func() { _ = client.Close() })
-			c := &Conn{Conn: server, listener: l}
+			c := newConn(server, l)
 			if _, why := l.enter(c, fmt.Sprint(tenant, len(conns[tenant]))); why != "" && why != replaced {
 				return most
 			}
@@ -62,7 +62,7 @@ func TestARequestThatPausesGivesWay(t *testing.T) {
 	enter := func(address string) (*Conn, context.Context, reason) {
 		client, server := net.Pipe()
 		t.Cleanup(func() { _ = client.Close() })
-		c := &Conn{Conn: server, listener: l}
+		c := newConn(server, l)
 		_, why := l.enter(c, address)
 		return c, Context(context.Background(), c), why
 	}
@@ -101,7 +101,7 @@ func TestManyAddressesThatServeLeaveConnections(t *testing.T) {
 		for range most {
 			client, server := net.Pipe()
 			t.Cleanup(func() { _ = client.Close() })
-			c := &Conn{Conn: server, listener: l}
+			c := newConn(server, l)
 			if _, why := l.enter(c, address); why != "" {
 				break
 			}

@@ -1,62 +1,102 @@
 package intake
 
 import (
+	"cmp"
 	"container/list"
+	"context"
+	"errors"
 	"maps"
+	"net"
 	"net/http"
 	"runtime"
 	"sync"
 	"time"
+
+	"metalfleet.dev/metalfleet/api/openai"
 )
 
 const (
 	// turnPause is how often turns are given while clients wait, and turnBurst the time whose turns begin at once.
 	turnPause, turnBurst = time.Millisecond, 2 * time.Millisecond
-	// turnClients is the number of addresses from which those are forgotten that wait for no turn.
+	// turnLongest is how long a client without a key waits at most: less than the probes of a load balancer have.
+	turnLongest = 1500 * time.Millisecond
+	// turnClients is the number of clients of a line, and of addresses with keys, from which others are forgotten.
 	turnClients = 8192
+	// turnKey is how long an address is one of clients with a key after one has shown it.
+	turnKey = 10 * time.Minute
+	// turnPieces of a head are one turn: a long one arrives in several.
+	turnPieces = 4
+	// turnFree bytes of a body are read without a turn.
+	turnFree = 8 << 10
 )
 
-// turns has clients without a key take turns: for each read of what they send, before it is parsed, and for
-// each request. There may be any number of them, whose connections would all wait in the same queue for a
-// processor as those of others. The next turn is for the address whose last one is the longest ago, so that one that
-// asks now and then waits for no flood of others. The zero value is ready.
+// errLate is the reason why a turn did not begin: it waited for turnLongest.
+var errLate = errors.New("too many clients without a key")
+
+// turns has clients take turns: those without a key for what they send, before it is parsed; others for each read
+// of a large body. Any number of connections would all wait in the same queue for a processor as those of
+// others, and one that always has more to read keeps it for 10 ms. The zero value is ready.
 type turns struct {
 	mu      sync.Mutex // guards the fields after it
 	each    float64    // turns in a second
 	credit  float64    // turns that may begin now
 	counted time.Time  // when credit was
-	clients map[string]*waiter
-	next    ranks[*waiter] // with turns that wait
+	lines   [lineCount]line
+	last    int   // index of the last turn in order
+	arrived int64 // how many waited
 	waiting int
-	giving  bool // soon
+	giving  bool                 // soon
+	keys    map[string]time.Time // when a client at an address showed a key
 }
 
-// waiter is an address whose clients take turns.
+// The lines in which clients wait. The first turn of a connection is in one of its own: only then it is known
+// whether its client has a key. Another one is for addresses at which clients have a key, which may be that of a
+// proxy that others share.
+const (
+	further = iota
+	first
+	firstWithKey
+	lineCount
+)
+
+// order is whose turn is next, unless none waits in that line.
+var order = []int{firstWithKey, first, firstWithKey, further}
+
+// line is where clients wait. The next one is that whose last turn is the longest ago, so that one that asks now
+// and then waits for no flood of others. In a line of first turns the newest of equal ones is next, and of each client:
+// if there are more than turns, the older ones give way to others.
+type line struct {
+	clients map[string]*waiter
+	next    ranks[*waiter] // with turns that wait
+}
+
+// waiter is an address or owner whose clients wait in a line.
 type waiter struct {
 	last time.Time // when its last turn began
 	wait list.List // of chan struct{}, which is closed when the turn begins; the oldest in front
 	rank rank[*waiter]
 }
 
-// take waits for a turn of an address, of each in a second. It returns when the address had its last one before,
-// and false if that ends first.
-func (t *turns) take(each float64, address string, ends <-chan struct{}) (before time.Time, ok bool) {
+// take waits for a turn of a client, of each in a second, in a line. The error is net.ErrClosed if ends is closed
+// first, and errLate if the turn does not begin in time.
+func (t *turns) take(each float64, in int, client string, ends <-chan struct{}, late <-chan time.Time) (err error) {
 	t.mu.Lock()
 	t.each = each
 	now := time.Now()
 	t.count(now)
-	w := t.of(address)
-	before = w.last
+	l := &t.lines[in]
+	w := l.of(client)
 	if t.waiting == 0 && t.credit >= 1 {
 		t.credit--
 		w.last = now
 		t.mu.Unlock()
-		return before, true
+		return nil
 	}
 	begins := make(chan struct{})
 	at := w.wait.PushBack(begins)
 	t.waiting++
-	t.rank(w)
+	t.arrived++
+	l.rank(w, in != further, t.arrived)
 	if !t.giving {
 		t.giving = true
 		time.AfterFunc(turnPause, t.give)
@@ -64,30 +104,25 @@ func (t *turns) take(each float64, address string, ends <-chan struct{}) (before
 	t.mu.Unlock()
 	select {
 	case <-begins:
-		return before, true
+		return nil
 	case <-ends:
+		err = net.ErrClosed
+	case <-late:
+		err = errLate
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
 	case <-begins:
-		return before, true
+		return nil
 	default:
 	}
 	w.wait.Remove(at)
 	t.waiting--
-	t.rank(w)
-	return before, false
-}
-
-// forget has the turns of an address since a time not count: they were of a client with a key.
-func (t *turns) forget(address string, since time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if w := t.clients[address]; w != nil && w.last.After(since) {
-		w.last = since
-		t.rank(w)
+	if w.wait.Len() == 0 {
+		l.next.set(&w.rank, 0)
 	}
+	return err
 }
 
 // give begins the turns that wait, as many as may begin.
@@ -97,15 +132,29 @@ func (t *turns) give() {
 	now := time.Now()
 	t.count(now)
 	for ; t.waiting > 0 && t.credit >= 1; t.credit-- {
-		w := t.next.first()
-		close(w.wait.Remove(w.wait.Front()).(chan struct{}))
-		w.last = now
+		in, w := t.next()
+		at := w.wait.Front()
+		if in != further {
+			at = w.wait.Back()
+		}
+		close(w.wait.Remove(at).(chan struct{}))
 		t.waiting--
-		t.rank(w)
+		w.last = now
+		t.lines[in].rank(w, in != further, t.arrived)
 	}
 	if t.giving = t.waiting > 0; t.giving {
 		time.AfterFunc(turnPause, t.give)
 	}
+}
+
+// next returns whose turn is next, and its line; the lock is held, and one waits.
+func (t *turns) next() (in int, w *waiter) {
+	for w == nil {
+		t.last = (t.last + 1) % len(order)
+		in = order[t.last]
+		w = t.lines[in].next.first()
+	}
+	return in, w
 }
 
 // count adds the turns that may begin since it was called before; the lock is held.
@@ -117,60 +166,111 @@ func (t *turns) count(now time.Time) {
 	t.counted = now
 }
 
-// of returns an address; the lock is held.
-func (t *turns) of(address string) *waiter {
-	w := t.clients[address]
+// of returns a client.
+func (l *line) of(client string) *waiter {
+	w := l.clients[client]
 	if w == nil {
-		if t.clients == nil {
-			t.clients = map[string]*waiter{}
+		if l.clients == nil {
+			l.clients = map[string]*waiter{}
 		}
-		if len(t.clients) >= turnClients {
-			maps.DeleteFunc(t.clients, func(_ string, w *waiter) bool { return w.wait.Len() == 0 })
+		if len(l.clients) >= turnClients {
+			maps.DeleteFunc(l.clients, func(_ string, w *waiter) bool { return w.wait.Len() == 0 })
 		}
 		w = &waiter{}
 		w.rank.of = w
-		t.clients[address] = w
+		l.clients[client] = w
 	}
 	return w
 }
 
-// rank gives an address its place among those that wait; the lock is held.
-func (t *turns) rank(w *waiter) {
+// rank gives a client its place in the line.
+func (l *line) rank(w *waiter, newest bool, arrived int64) {
 	const never = 1 << 62
 	n := int64(0)
 	switch {
 	case w.wait.Len() == 0:
-	case w.last.IsZero():
-		n = never
-	default:
+	case !w.last.IsZero():
 		n = never - w.last.UnixNano()
+	case newest:
+		n = never + arrived
+	default:
+		n = never
 	}
-	t.next.set(&w.rank, n)
+	l.next.set(&w.rank, n)
+}
+
+// shows notes that a client at an address has shown a key.
+func (t *turns) shows(address string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if t.keys == nil {
+		t.keys = map[string]time.Time{}
+	}
+	if len(t.keys) >= turnClients {
+		maps.DeleteFunc(t.keys, func(_ string, at time.Time) bool { return now.Sub(at) > turnKey })
+	}
+	t.keys[address] = now
+}
+
+// lineOf returns the line of the first turn of a connection.
+func (t *turns) lineOf(address string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at, ok := t.keys[address]; ok && time.Since(at) <= turnKey {
+		return firstWithKey
+	}
+	return first
 }
 
 // Turn waits for the turn of a request without a key on a connection on which others had one, as a proxy sends
-// them. Other connections of clients without a key have waited before. It returns false if the connection ends
-// meanwhile: it gives way to others.
-func Turn(r *http.Request) bool {
+// them. Other connections of clients without a key have waited before. The error is that of too many requests if it
+// waits for long, or net.ErrClosed if the context of the request ends, as it does if its connection gives way to others.
+func Turn(r *http.Request) error {
 	c, ok := r.Context().Value(connKey{}).(*Conn)
 	if !ok || c.listener.Turns == 0 || !c.known.Load() {
-		return true
+		return nil
 	}
 	Pause(r.Context())
-	if !c.takeTurn() {
-		return false
+	if err := c.takeTurn(r.Context(), further); err != nil {
+		if errors.Is(err, errLate) {
+			return openai.RateLimited(retry)
+		}
+		return err
 	}
 	Resume(r)
-	return true
+	return nil
 }
 
-// awaitTurn waits for the turn of what a client without a key has sent. It returns false if the connection ends.
-func (c *Conn) awaitTurn() bool {
-	return c.listener.Turns == 0 || c.known.Load() || c.takeTurn()
+// awaitTurn waits for the turn of n bytes that a client has sent, or of a request that was read together with
+// another one.
+func (c *Conn) awaitTurn(n int) error {
+	l := c.listener
+	if l.Turns > 0 && !c.known.Load() {
+		if pieces := c.pieces.Add(1); n > 0 && pieces > 1 && pieces <= turnPieces {
+			return nil
+		}
+		in := further
+		if !c.had.Swap(true) {
+			in = l.turns.lineOf(c.address.name)
+		}
+		return c.takeTurn(c.life, in)
+	}
+	if l.Reads == 0 || c.body.Add(int64(n)) <= turnFree {
+		return nil
+	}
+	l.mu.Lock()
+	client := cmp.Or(c.owner, c.address.name)
+	l.mu.Unlock()
+	return l.reads.take(perSecond(l.Reads), further, client, c.life.Done(), nil)
 }
 
-func (c *Conn) takeTurn() bool {
-	before, ok := c.listener.turns.take(float64(c.listener.Turns*runtime.GOMAXPROCS(0)), c.address.name, c.over)
-	c.before.CompareAndSwap(nil, &before)
-	return ok
+// takeTurn waits for the turn of a client without a key.
+func (c *Conn) takeTurn(ctx context.Context, in int) error {
+	late := time.NewTimer(turnLongest)
+	defer late.Stop()
+	return c.listener.turns.take(perSecond(c.listener.Turns), in, c.address.name, ctx.Done(), late.C)
 }
+
+// perSecond returns how many turns there are in a second, of a number for each processor.
+func perSecond(each int) float64 { return float64(each * runtime.GOMAXPROCS(0)) }

@@ -26,15 +26,17 @@ func turnsOf(t *testing.T, each int, asks func(p *pipes, l *Listener, served *at
 				Know(r.Context())
 				return
 			}
-			if Turn(r) {
+			if Turn(r) == nil {
 				served.Add(1)
 			}
+			time.Sleep(time.Microsecond) // net/http reads the first byte of the next request
 		}))}
 		ended := make(chan error, 1)
 		go func() { ended <- s.Serve(l) }()
 		asks(p, l, served)
 		_ = s.Close()
 		<-ended
+		time.Sleep(time.Second) // handlers end
 	})
 }
 
@@ -60,7 +62,12 @@ func TestClientsWithoutAKeyTakeTurns(t *testing.T) {
 		for i := range addresses {
 			c := p.dial(fmt.Sprint("10.0.1.", i))
 			defer func() { _ = c.Close() }()
-			go func() { _, _ = io.WriteString(c, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 100)) }()
+			const one, n = "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 100
+			go func() {
+				for range n {
+					_, _ = io.WriteString(c, strings.Repeat(one, 1+i%2))
+				}
+			}()
 			go func() { _, _ = io.Copy(io.Discard, c) }()
 		}
 		time.Sleep(time.Second)
@@ -71,24 +78,25 @@ func TestClientsWithoutAKeyTakeTurns(t *testing.T) {
 		if took := get(t, known, "/key"); took > 0 {
 			t.Errorf("a client with a key waits for %s", took)
 		}
-		if took, turn := get(t, rare, "/"), time.Second/time.Duration(most); took > turn+turnPause {
+		if took, turn := get(t, rare, "/"), time.Second/time.Duration(most); took > 2*turn+turnPause {
 			t.Errorf("a client that asks now and then waits for %s, want %s", took, turn)
 		}
 		for range 10 {
 			c := p.dial("10.0.0.3")
-			if took, turn := get(t, c, "/key"), time.Second/time.Duration(most); took > turn+turnPause {
+			if took, turn := get(t, c, "/key"), time.Second/time.Duration(most); took > 2*turn+turnPause {
 				t.Errorf("a new connection of a client with a key waits for %s, want %s", took, turn)
 			}
 			_ = c.Close()
 		}
-		if took, turn := get(t, known, "/"), time.Second/time.Duration(most); took == 0 || took > turn+turnPause {
+		if took, turn := get(t, known, "/"), time.Second/time.Duration(most); took == 0 || took > 4*turn+turnPause {
 			t.Errorf("a request without a key on a connection that had one waits for %s, want %s", took, turn)
 		}
 	})
 }
 
-// TestEachPieceOfARequestTakesATurn: to read a byte takes as long as to answer a short request.
-func TestEachPieceOfARequestTakesATurn(t *testing.T) {
+// TestManyPiecesOfARequestTakeTurns: to read a byte takes as long as to answer a short request. A head that arrives
+// in a few pieces takes one turn.
+func TestManyPiecesOfARequestTakeTurns(t *testing.T) {
 	const each = 100
 	turnsOf(t, each, func(p *pipes, _ *Listener, _ *atomic.Int64) {
 		c := p.dial("10.0.0.1")
@@ -102,9 +110,116 @@ func TestEachPieceOfARequestTakesATurn(t *testing.T) {
 		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
 			t.Fatal(err)
 		}
-		if took, want := time.Since(began), (len(head)-1)*int(time.Second)/each/runtime.GOMAXPROCS(0); took < time.Duration(want) {
+		if took, want := time.Since(began), (len(head)-turnPieces)*int(time.Second)/each/runtime.GOMAXPROCS(0); took < time.Duration(want) {
 			t.Errorf("%d pieces take %s, want %s", len(head), took, time.Duration(want))
 		}
+	})
+}
+
+// TestNewcomersThatAreMoreThanTurns: of as many addresses, each asks once. A client at an address where one has
+// shown a key is served soon, also among others there without one, and so is the newest of the others.
+func TestNewcomersThatAreMoreThanTurns(t *testing.T) {
+	const each = 100
+	turnsOf(t, each, func(p *pipes, l *Listener, _ *atomic.Int64) {
+		l.Total = 200
+		most := each * runtime.GOMAXPROCS(0)
+		turn := time.Second / time.Duration(most)
+		first := p.dial("10.0.0.1")
+		get(t, first, "/key")
+		comes := func(address string) {
+			c := p.dial(address)
+			go func() { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); _, _ = io.Copy(io.Discard, c) }()
+		}
+		began := time.Now()
+		for i := range 4 * most { // for two seconds, twice as many as there are turns
+			comes(fmt.Sprintf("10.1.%d.%d", i/250, i%250))
+			if i%8 == 0 {
+				comes("10.0.0.1")
+			}
+			time.Sleep(time.Until(began.Add(time.Duration(i) * turn / 2)))
+			if i < most/2 || i%40 != 0 {
+				continue
+			}
+			for address, path := range map[string]string{"10.0.0.1": "/key", fmt.Sprint("10.2.0.", i%250): "/"} {
+				c := p.dial(address)
+				if took := get(t, c, path); took > 4*turn+turnPause {
+					t.Errorf("after %s a newcomer at %s waits for %s", time.Since(began), address, took)
+				}
+				_ = c.Close()
+			}
+		}
+	})
+}
+
+// TestAClientWithoutAKeyThatWaitsForLongIsRefused: a reset would count against the gateway at a proxy.
+func TestAClientWithoutAKeyThatWaitsForLongIsRefused(t *testing.T) {
+	turnsOf(t, 1, func(p *pipes, _ *Listener, _ *atomic.Int64) {
+		refused, began := 0, time.Now()
+		var all sync.WaitGroup
+		for i := range 20 {
+			c := p.dial(fmt.Sprint("10.0.0.", i))
+			go func() { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") }()
+			all.Go(func() {
+				resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					t.Error(err)
+				} else if resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "1" {
+					refused++
+				}
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		if took := time.Since(began); refused < 10 || took > turnLongest+time.Millisecond {
+			t.Errorf("%d of 20 clients are refused, the last after %s", refused, took)
+		}
+	})
+}
+
+// TestReadsOfALargeBodyTakeTurns: by tenant, and not those of a small one.
+func TestReadsOfALargeBodyTakeTurns(t *testing.T) {
+	const each, piece, pieces = 100, 1 << 10, 1000
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		s := &http.Server{ConnContext: Context, Handler: Guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_ = Own(r.Context(), r.URL.Path)
+			_, _ = io.Copy(io.Discard, r.Body)
+		}))}
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(&Listener{Listener: p, Reads: each, Bodies: &Bodies{Max: 1 << 20}}) }()
+		send := func(tenant string, n int) time.Duration {
+			c, began := p.dial("10.0.0.1"), time.Now()
+			defer func() { _ = c.Close() }()
+			_, _ = fmt.Fprintf(c, "POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", tenant, n*piece)
+			for range n {
+				if _, err := c.Write(make([]byte, piece)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+				t.Errorf("%v, %v", resp, err)
+			}
+			return time.Since(began)
+		}
+		turn := time.Second / each / time.Duration(runtime.GOMAXPROCS(0))
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if took := send("a", pieces); took < 15*pieces*turn {
+					t.Errorf("a body in %d pieces arrives in %s", pieces, took)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		if took := send("b", turnFree/piece); took > 0 {
+			t.Errorf("a small body waits for %s", took)
+		}
+		if took := send("b", 100); took > 100*(2*turn+turnPause) {
+			t.Errorf("a body of another tenant takes %s", took)
+		}
+		all.Wait()
+		_ = s.Close()
+		<-ended
 	})
 }
 
@@ -133,16 +248,17 @@ func TestAddressesThatWaitForNoTurnAreForgotten(t *testing.T) {
 		var at turns
 		ends := make(chan struct{})
 		var all sync.WaitGroup
-		at.take(1, "waits", ends) // at once
+		_ = at.take(1, further, "waits", ends, nil) // at once
 		for i := range 3 * turnClients {
 			if i == turnClients/2 {
-				all.Go(func() { at.take(1, "waits", ends) })
+				all.Go(func() { _ = at.take(1, further, "waits", ends, nil) })
 				synctest.Wait()
 			}
 			at.mu.Lock()
-			at.of(fmt.Sprint(i))
-			if len(at.clients) > turnClients || i > turnClients/2 && at.clients["waits"] == nil {
-				t.Fatalf("%d addresses are kept", len(at.clients))
+			l := &at.lines[further]
+			l.of(fmt.Sprint(i))
+			if len(l.clients) > turnClients || i > turnClients/2 && l.clients["waits"] == nil {
+				t.Fatalf("%d addresses are kept", len(l.clients))
 			}
 			at.mu.Unlock()
 		}
@@ -169,7 +285,7 @@ func TestProbesWaitForNoFloodOfAHealthPort(t *testing.T) {
 		if n := served.Load(); n < most/2 || n > most+1 {
 			t.Errorf("%d requests of one address are served in a second, want %d", n, most)
 		}
-		turn := time.Second/time.Duration(most) + turnPause
+		turn := 2*time.Second/time.Duration(most) + turnPause
 		for address, wait := range map[string]time.Duration{"10.0.0.1": portConnectionsPerAddress * turn, "10.0.0.2": turn} {
 			if took := get(t, p.dial(address), "/healthz"); took > wait {
 				t.Errorf("a probe of %s waits for %s, want %s", address, took, wait)

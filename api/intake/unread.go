@@ -170,7 +170,7 @@ func (l *Listener) tooMany(now time.Time) (out []*Conn) {
 	for _, a := range l.addresses {
 		for c := range a.all {
 			if c.stalled(now) {
-				of := cmp.Or(c.owner, a.name)
+				of := cmp.Or(c.payer, a.name)
 				by[of] = append(by[of], stalled{Conn: c, late: c.reads.late(now)})
 			}
 		}

@@ -120,7 +120,7 @@ func TestStrangersThatDoNotReadEndBeforeTenants(t *testing.T) {
 		enter := func(address string, late time.Time) context.Context {
 			client, server := net.Pipe()
 			t.Cleanup(func() { _ = client.Close() })
-			c := &Conn{Conn: server, listener: l}
+			c := newConn(server, l)
 			l.enter(c, address)
 			c.reads.left.Store(&late)
 			return Context(context.Background(), c)

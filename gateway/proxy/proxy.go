@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -247,10 +248,11 @@ func (p *Proxy) logAccess(about *scope, w *reply, address string) {
 // for their turn.
 func (p *Proxy) await(ctx context.Context, c caller, admitted, open bool, r *http.Request) error {
 	if p.gate.keys != nil && c.tenant() == "" {
-		if !intake.Turn(r) {
-			return dispatch.Ended(r.Context())
+		err := intake.Turn(r)
+		if errors.Is(err, net.ErrClosed) {
+			err = front.Gone(err)
 		}
-		return nil
+		return err
 	}
 	if admitted && c.tenant() != "" {
 		intake.Know(r.Context())
