@@ -154,7 +154,8 @@ func TestNewcomersThatAreMoreThanTurns(t *testing.T) {
 // TestAClientWithoutAKeyThatWaitsForLongIsRefused: a reset would count against the gateway at a proxy.
 func TestAClientWithoutAKeyThatWaitsForLongIsRefused(t *testing.T) {
 	turnsOf(t, 1, func(p *pipes, _ *Listener, _ *atomic.Int64) {
-		refused, began := 0, time.Now()
+		var refused atomic.Int64
+		began := time.Now()
 		var all sync.WaitGroup
 		for i := range 20 {
 			c := p.dial(fmt.Sprint("10.0.0.", i))
@@ -164,13 +165,13 @@ func TestAClientWithoutAKeyThatWaitsForLongIsRefused(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				} else if resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "1" {
-					refused++
+					refused.Add(1)
 				}
 			})
 			synctest.Wait()
 		}
 		all.Wait()
-		if took := time.Since(began); refused < 10 || took > turnLongest+time.Millisecond {
+		if took, refused := time.Since(began), refused.Load(); refused < 10 || took > turnLongest+time.Millisecond {
 			t.Errorf("%d of 20 clients are refused, the last after %s", refused, took)
 		}
 	})
