@@ -22,8 +22,8 @@ type Want struct {
 	Bytes int64
 	// Priority: OnDemand engines of at most this priority may be evicted for it.
 	Priority int32
-	// Always-resident replicas may take any OnDemand engine's memory, others only
-	// idle ones' and those of other namespaces than theirs.
+	// Always-resident replicas may take any OnDemand engine's memory, others that of
+	// idle ones and, after a wait, of those of other namespaces than theirs.
 	Always    bool
 	Namespace string
 	// Waits is for how long it has found no memory.
@@ -52,8 +52,8 @@ type NoRoomError struct {
 	// Victims are idle engines whose eviction frees enough: unload them and ask
 	// again. Pending is true if engines that are already ending free enough, or
 	// an engine returned its pool just now: ask again and unload none. Busy are
-	// engines in use, or with a drain that lasts, whose end frees what idle ones
-	// do not, once the load has waited for it.
+	// engines in use now or lately, or with a drain that lasts, whose end frees what
+	// idle ones do not, once the load has waited for it.
 	Victims []Key
 	Busy    []Key
 	Pending bool
@@ -223,7 +223,13 @@ func (e *NoRoomError) findRoom(w Want, r Reading, deficit int64, size func(Engin
 		e.Pending = true
 		return
 	}
-	keys, sum := victims(r.Engines, deficit, w.Priority, size, w.Key)
+	protect := []Key{w.Key}
+	for _, other := range r.Engines {
+		if w.spares(other, r.Now) {
+			protect = append(protect, other.Key)
+		}
+	}
+	keys, sum := victims(r.Engines, deficit, w.Priority, size, protect...)
 	if sum >= deficit {
 		e.Victims = keys
 		return

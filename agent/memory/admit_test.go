@@ -337,6 +337,32 @@ func inUse(uid, namespace string, gibs float64, minutes int) EngineReading {
 	})
 }
 
+// pauses is an engine between two requests: it is idle, and was used just now.
+func pauses(e *EngineReading) {
+	e.Holds, e.Requests, e.LastUse = 0, 0, start().Add(1-BusyWait)
+}
+
+// Only an always-resident replica and a model of the same namespace have the memory of an engine
+// between two requests.
+func TestAnEngineBetweenRequestsIsInUseForOtherNamespaces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		want Want
+		used time.Duration // ago
+		idle bool
+	}{
+		"another namespace":              {Want{Namespace: "mine"}, BusyWait - 1, false},
+		"another namespace, later":       {Want{Namespace: "mine"}, BusyWait, true},
+		"its own":                        {Want{Namespace: "other"}, 0, true},
+		"for an always-resident replica": {Want{Namespace: "mine", Always: true}, 0, true},
+	} {
+		r := mac(106, 0, with(inUse("a", "other", 80, 5), func(e *EngineReading) { pauses(e); e.LastUse = start().Add(-tc.used) }))
+		tc.want.Key, tc.want.Bytes = Key{"new", 1}, 30*gib
+		if short := noRoom(t, ledgerFor(r).Admit(tc.want, r)); len(short.Victims) > 0 != tc.idle || len(short.Busy) > 0 || short.Pending {
+			t.Errorf("%s: evicts %v, ends %v, pending %v", name, short.Victims, short.Busy, short.Pending)
+		}
+	}
+}
+
 // A load that has waited for a minute may end engines in use.
 func TestBusyVictims(t *testing.T) {
 	waits := func(change ...func(*Want)) Want {
@@ -370,6 +396,10 @@ func TestBusyVictims(t *testing.T) {
 		"as few as possible":                             {waits(func(w *Want) { w.Bytes = 50 * gib }), []EngineReading{inUse("a", "other", 10, 9), inUse("b", "other", 10, 9), inUse("c", "other", 50, 5)}, "c"},
 		"several":                                        {waits(func(w *Want) { w.Bytes = 60 * gib }), []EngineReading{inUse("a", "other", 20, 9), inUse("b", "other", 25, 9), inUse("c", "other", 40, 5)}, "c b"},
 		"none where all do not suffice":                  {waits(), []EngineReading{inUse("a", "other", 20, 9), with(inUse("b", "other", 65, 9), always)}, ""},
+		"one that is idle between requests":              {waits(), []EngineReading{with(inUse("a", "other", 80, 5), pauses)}, "a"},
+		"none such before it waited":                     {waits(func(w *Want) { w.Waits-- }), []EngineReading{with(inUse("a", "other", 80, 5), pauses)}, ""},
+		"none such that has served for less":             {waits(), []EngineReading{with(inUse("a", "other", 80, 4), pauses)}, ""},
+		"none such of a higher priority":                 {waits(), []EngineReading{with(inUse("a", "other", 80, 5), func(e *EngineReading) { pauses(e); e.Priority = 1 })}, ""},
 		"only what idle ones do not free":                {waits(), []EngineReading{with(engine("idle", 15, 1), func(e *EngineReading) { e.Namespace = "other" }), inUse("a", "other", 12, 9), inUse("b", "other", 60, 5)}, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -396,6 +426,8 @@ func TestLongWaitsCountEnginesThatServeForLess(t *testing.T) {
 		"it has served for long enough": {BusyWait, inUse("a", "other", 80, 5), true},
 		"it has not, a shorter wait":    {busyTenure - 1, inUse("a", "other", 80, 4), false},
 		"it has not":                    {busyTenure, inUse("a", "other", 80, 0), true},
+		"it pauses, a shorter wait":     {busyTenure - 1, with(inUse("a", "other", 80, 0), pauses), false},
+		"it pauses":                     {busyTenure, with(inUse("a", "other", 80, 0), pauses), true},
 		"it loads":                      {busyTenure, with(inUse("a", "other", 80, 0), loading), true},
 		"it is of the same namespace":   {busyTenure, inUse("a", "mine", 80, 0), false},
 		"it is of a higher priority":    {busyTenure, with(inUse("a", "other", 80, 0), func(e *EngineReading) { e.Priority = 1 }), false},

@@ -8,7 +8,8 @@ import (
 
 const (
 	// BusyWait is how long a load finds no memory before engines in use are ended
-	// for it.
+	// for it, and how long after its last request an OnDemand engine counts as in use for
+	// an OnDemand model of another namespace: pauses between requests cost no tenure.
 	BusyWait = time.Minute
 	// busyTenure is how long an OnDemand engine serves before it is ended, in use,
 	// for an OnDemand model of another namespace: two models that are always in use
@@ -24,7 +25,7 @@ const (
 // namespace that has served for busyTenure, or loaded for loadTenure. A drain
 // that lasts is shortened in the same cases.
 func (w Want) mayEnd(e EngineReading, now time.Time) bool {
-	if w.Waits < BusyWait || !e.OnDemand || e.Stopping && !e.Lasting || e.Idle() || e.Priority > w.Priority || e.Key == w.Key {
+	if w.Waits < BusyWait || !e.OnDemand || e.Stopping && !e.Lasting || e.Idle() && !w.spares(e, now) || e.Priority > w.Priority || e.Key == w.Key {
 		return false
 	}
 	if w.Always || e.Namespace == w.Namespace {
@@ -34,6 +35,11 @@ func (w Want) mayEnd(e EngineReading, now time.Time) bool {
 		return now.Sub(e.since(e.LoadBegan)) >= loadTenure
 	}
 	return now.Sub(e.since(e.ReadySince)) >= busyTenure
+}
+
+// spares reports whether an engine counts as in use for the load although it is idle.
+func (w Want) spares(e EngineReading, now time.Time) bool {
+	return !w.Always && e.Namespace != w.Namespace && now.Sub(e.LastUse) < BusyWait
 }
 
 // since returns the beginning of the engine's tenure, at own or before.

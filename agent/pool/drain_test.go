@@ -51,6 +51,7 @@ func TestAnIdleModelGivesWayBeforeALongDrainEnds(t *testing.T) {
 				h := s.acquire("busy")
 				defer h.Release()
 				s.used("idle")
+				s.after(time.Minute)
 				s.follow(toDrain(busy), idle, asked)
 				ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
 				defer cancel()

@@ -107,6 +107,88 @@ func TestBusyModelsOfTwoNamespacesTakeTurns(t *testing.T) {
 	})
 }
 
+// pausing has a model serve requests one at a time, with a pause after each. It returns how
+// many were served; one that is refused is sent again as RetryAfter asks for.
+func (s *stage) pausing(uid string, serve, pause, total time.Duration) (served int) {
+	for began := time.Now(); time.Since(began) < total; {
+		h, err := s.Acquire(s.ctx, uid, 1)
+		if err != nil {
+			s.after(time.Second)
+			continue
+		}
+		served++
+		s.after(serve)
+		h.Release()
+		s.after(pause)
+	}
+	return served
+}
+
+// TestAttackAModelThatTakesEachPauseOfAnother: a tenant's requests last, and are sent again
+// at once when they are refused, until another namespace's model is idle for an instant.
+func TestAttackAModelThatTakesEachPauseOfAnother(t *testing.T) {
+	for _, tc := range []struct{ serve, pause time.Duration }{
+		{5 * time.Second, 15 * time.Second}, {5 * time.Second, time.Second}, {5 * time.Second, 100 * time.Millisecond}, {20 * time.Second, 5 * time.Second}, {5 * time.Second, 50 * time.Second},
+	} {
+		play(t, func(s *stage) {
+			script := enginetest.Script{HoldBytes: 40 * gib, LoadMilliseconds: 20_000}
+			s.follow(s.model("attacks", script, onDemand(0), of("a"), drain(60)), s.model("pauses", script, onDemand(0), of("b"), drain(60)))
+			s.pausing("pauses", tc.serve, tc.pause, 5*time.Minute)
+			for range 3 {
+				go func() {
+					for s.ctx.Err() == nil {
+						wait := 200 * time.Millisecond
+						h, err := s.Acquire(s.ctx, "attacks", 1)
+						if err == nil {
+							wait = 100 * time.Second
+						}
+						select {
+						case <-time.After(wait):
+						case <-s.ctx.Done():
+						}
+						if err == nil {
+							h.Release()
+						}
+					}
+				}()
+			}
+			served := s.pausing("pauses", tc.serve, tc.pause, 2*time.Hour)
+			if alone := int(2 * time.Hour / (tc.serve + tc.pause)); served < alone*2/5 {
+				t.Errorf("requests of %v, %v apart: %d were served, %d without the attack", tc.serve, tc.pause, served, alone)
+			}
+		})
+	}
+}
+
+// A model that is idle for long enough is no hindrance, nor is one of the same namespace.
+func TestAnIdleModelGivesWayAtOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		namespace string
+		idle      time.Duration
+		residency func(*v1alpha1.Assignment)
+	}{
+		"of the same namespace":          {"team", 0, onDemand(0)},
+		"used a minute ago":              {"other", time.Minute, onDemand(0)},
+		"for an always-resident replica": {"other", 0, func(*v1alpha1.Assignment) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				idle, next := s.model("idle", enginetest.Script{HoldBytes: 40 * gib}, onDemand(0), of(tc.namespace)), s.model("next", enginetest.Script{HoldBytes: 40 * gib}, of("team"), tc.residency)
+				s.follow(idle)
+				s.used("idle")
+				s.after(tc.idle)
+				s.follow(idle, next)
+				if next.Residency.OnDemand() {
+					s.used("next")
+				}
+				s.after(time.Second)
+				s.wantResident("next")
+				s.wantReclaims("idle/MadeRoom")
+			})
+		})
+	}
+}
+
 // A namespace's own models do not take turns, nor do those of a lower priority.
 func TestABusyModelStaysForItsNamespaceAndLowerPriorities(t *testing.T) {
 	play(t, func(s *stage) {
