@@ -24,6 +24,8 @@ func (s *Scheduler) Admit() []ID {
 				w.overtaken++
 			}
 		}
+		s.catchUp(r.tenant)
+		r.began = s.worked
 		r.tenant.waiting--
 		r.tenant.running++
 		// Blocks for all known tokens are taken now, so that a prefill never
@@ -59,7 +61,7 @@ func (s *Scheduler) next() int {
 		case best >= 0 && r.priority < s.waiting[best].priority:
 			return best
 		case s.blocksFor(r.known) > room, s.resting(r.tenant), s.mustFollow(r, patient):
-		case best < 0, last && r.tenant.before(s.waiting[best].tenant), !last && s.before(r, s.waiting[best]):
+		case best < 0, last && s.first(r.tenant, s.waiting[best].tenant), !last && s.before(r, s.waiting[best]):
 			best = i
 		}
 	}
@@ -72,7 +74,12 @@ func (s *Scheduler) before(r, o *request) bool {
 	if s.worked < s.spared && (s.large(r, o) || s.large(o, r)) {
 		return s.large(o, r)
 	}
-	return r.tenant.before(o.tenant)
+	return s.first(r.tenant, o.tenant)
+}
+
+// first reports whether the next request to admit is of one tenant rather than of another.
+func (s *Scheduler) first(t, o *tenant) bool {
+	return s.owed(t, o) || t.before(o) && !s.owed(o, t)
 }
 
 // large reports whether a request may take the place of several of another tenant: it has more than its part

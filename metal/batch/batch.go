@@ -24,7 +24,8 @@
 // small one while nothing of it is computed and the prompt of another large one is.
 // For a while one that gave way leaves one place to others. After a large request for which small ones of
 // another tenant waited these have a longer turn: they are first, except in the last place, and give way one
-// at a time.
+// at a time. With one sequence, a tenant that has waited for another has for as long the sequence at once
+// whenever it has run for less (owed.go).
 //
 // Prefill: one prompt, the head, advances first until it is done, except that
 // prompts whose rest costs less or of a higher priority may take half of the time of each
@@ -44,7 +45,7 @@
 // CanPipeline returns true, the next step may be built while one is in flight.
 //
 // Start reading at Scheduler.Plan. admission.go decides which requests run, prefill.go
-// which chunks are proposed; share.go has the shares of tenants; pipeline.go looks one
+// which chunks are proposed; share.go and owed.go have the shares of tenants; pipeline.go looks one
 // step ahead. Pace.Tokens limits prefill next to decoding, with the step times of
 // measured.go; work.go has the inputs of both.
 package batch
@@ -137,6 +138,8 @@ type request struct {
 	// overtaken counts the later requests that were admitted while it waited.
 	overtaken int
 	running   bool
+	// began is Scheduler.worked when it was last admitted.
+	began time.Duration
 	// large: it was admitted while much smaller ones of other tenants waited.
 	large bool
 	// empty: the request runs with nothing in the KV cache, and Admit has not
@@ -177,6 +180,8 @@ type Scheduler struct {
 	// worked is how long all steps took, each at least sparedStep. Before it is spared, small requests are
 	// spared: no two of a tenant give way to one, and they are admitted before large ones, except in the last place.
 	worked, spared time.Duration
+	// catching: before worked is that, tenants that are owed time catch up.
+	catching time.Duration
 	// head is the prompt that advances first. headStart is how much a tenant has had at least: the prefilled of
 	// the head's when that was chosen, and from then on its part of what is computed.
 	head      *request
@@ -350,6 +355,7 @@ func (s *Scheduler) preempt(r *request) {
 	s.freeBlocks += r.blocks
 	r.blocks, r.computed, r.running, r.empty = 0, 0, false, false
 	r.tenant.running--
+	s.stopped(r)
 	s.waits(r.tenant)
 	s.enqueue(r)
 	s.spare(r)
@@ -428,6 +434,7 @@ func (s *Scheduler) Remove(id ID) {
 	defer s.leave(r.tenant)
 	if r.running {
 		r.tenant.running--
+		s.stopped(r)
 		s.waits(r.tenant)
 		s.freeBlocks += r.blocks
 		s.running = without(s.running, r)

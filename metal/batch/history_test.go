@@ -215,7 +215,7 @@ func (h *history) yield() error {
 		last[h.model[id].tenant] = id
 	}
 	for tenant, id := range last {
-		if h.runs()[tenant] == 0 && had[id] < onlyTurns*h.limits.Turn {
+		if h.runs()[tenant] == 0 && had[id] < onlyTurns*h.limits.Turn && !h.s.owed(h.s.waiting[next].tenant, h.s.all[id].tenant) {
 			return fmt.Errorf("tenant %s gave all its requests, the last after %d tokens", tenant, had[id])
 		}
 	}
@@ -261,8 +261,8 @@ func (h *history) admit(a act) error {
 	return nil
 }
 
-// pass checks that no other tenant is served twice before one that runs none. It is called
-// before the model notes which requests were admitted.
+// pass checks that no other tenant is served twice before one that runs none, except while tenants catch up. It
+// is called before the model notes which requests were admitted.
 func (h *history) pass() error {
 	runs, began := map[string]int{}, []*request{}
 	for _, r := range h.s.running {
@@ -277,7 +277,7 @@ func (h *history) pass() error {
 			p.passed = map[string]int{}
 		}
 		for _, r := range began {
-			if runs[p.tenant] > 0 || r.priority > p.priority || r.blocks < h.s.blocksFor(p.known) {
+			if runs[p.tenant] > 0 || r.priority > p.priority || r.blocks < h.s.blocksFor(p.known) || h.s.worked < h.s.catching {
 				continue
 			}
 			if p.passed[r.tenant.name]++; p.passed[r.tenant.name] > 1 {
@@ -466,7 +466,7 @@ func (h *history) account() error {
 	counted := 0
 	for name, t := range h.s.tenants {
 		idle := t.running+t.waiting == 0
-		if counted += t.waiting; t.running != h.runs()[name] || idle && (t.prefilled <= h.s.headStart || len(h.model) == 0) {
+		if counted += t.waiting; t.running != h.runs()[name] || idle && (t.prefilled <= h.s.headStart && h.limits.Sequences > 1 || len(h.model) == 0) {
 			return fmt.Errorf("tenant %s: %+v, want %d", name, t, h.runs()[name])
 		}
 	}

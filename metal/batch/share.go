@@ -35,6 +35,9 @@ type tenant struct {
 	// that, one that is admitted in between gives way to the next that comes, and most of what is computed
 	// may be in vain.
 	rests int64
+	// ran is how long its requests ran until they stopped. waited is Scheduler.worked when it last began to wait,
+	// and before kept it is not forgotten: see catchUp.
+	ran, waited, kept time.Duration
 }
 
 // before reports whether the next request to admit is one of t rather than of o: the tenant that runs
@@ -83,7 +86,7 @@ func (s *Scheduler) enqueue(r *request) {
 func (s *Scheduler) waits(t *tenant) {
 	if t.running == 0 {
 		s.turns++
-		t.since = s.turns
+		t.since, t.waited = s.turns, s.worked
 	}
 }
 
@@ -106,7 +109,7 @@ func (s *Scheduler) rise(planned int64) {
 // leave counts a request that ended. A tenant without one is forgotten once the others have had as
 // much prefill: tenants that come and go would always have had the fewest.
 func (s *Scheduler) leave(t *tenant) {
-	if t.running+t.waiting == 0 && t.prefilled <= s.headStart {
+	if t.running+t.waiting == 0 && t.prefilled <= s.headStart && (s.limits.Sequences > 1 || s.worked >= t.kept) {
 		delete(s.tenants, t.name)
 	}
 	if len(s.all) == 0 {
@@ -178,6 +181,9 @@ func (s *Scheduler) victims() (victims []*request, favored *request) {
 		if victims := yielding.to(w); victims != nil {
 			return victims, w
 		}
+	}
+	if victims, favored := s.overtaking(idle); victims != nil {
+		return victims, favored
 	}
 	return s.unbegun(idle)
 }
