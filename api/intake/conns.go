@@ -133,11 +133,12 @@ type Conn struct {
 	reads    reading
 	life     context.Context // ends when it is closed
 	cancel   context.CancelFunc
-	turned   atomic.Bool  // what was read last had its turn
-	had      atomic.Bool  // a turn
-	pieces   atomic.Int64 // read since a request began, or turns taken
-	body     atomic.Int64 // bytes read since a request began
-	known    atomic.Bool  // a request of it had a key; set with the listener's mu
+	wakes    chan struct{} // has one when a read deadline is over
+	turned   atomic.Bool   // what was read last had its turn
+	had      atomic.Bool   // a turn
+	pieces   atomic.Int64  // read since a request began, or turns taken
+	body     atomic.Int64  // bytes read since a request began
+	known    atomic.Bool   // a request of it had a key; set with the listener's mu
 
 	// Guarded by the listener's mu.
 	address   *address
@@ -151,7 +152,7 @@ type Conn struct {
 }
 
 func newConn(of net.Conn, l *Listener) *Conn {
-	c := &Conn{Conn: of, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}}
+	c := &Conn{Conn: of, listener: l, heads: heads{max: l.HeadLines, maxBytes: l.HeadBytes}, room: headRoom{bodies: l.Bodies}, wakes: make(chan struct{}, 1)}
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
 }

@@ -1,13 +1,13 @@
 package intake
 
 import (
-	"cmp"
 	"container/list"
 	"context"
 	"errors"
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -16,8 +16,11 @@ import (
 )
 
 const (
-	// turnPause is how often turns are given while clients wait, and turnBurst the time whose turns begin at once.
-	turnPause, turnBurst = time.Millisecond, 2 * time.Millisecond
+	// turnPause is how often turns are given while clients wait, and turnBurst the time whose turns begin at once. A
+	// busy processor gives those of turnLag at once to clients that wait.
+	turnPause, turnBurst, turnLag = time.Millisecond, 2 * time.Millisecond, 10 * time.Millisecond
+	// turnQuiet is how long ago the last turn of a client is that counts as new.
+	turnQuiet = time.Second
 	// turnLongest is how long a client without a key waits at most: less than the probes of a load balancer have.
 	turnLongest = 1500 * time.Millisecond
 	// turnClients is the number of clients of a line, and of addresses with keys, from which others are forgotten.
@@ -26,8 +29,8 @@ const (
 	turnKey = 10 * time.Minute
 	// turnPieces of a head are one turn: a long one arrives in several.
 	turnPieces = 4
-	// turnFree bytes of a body are read without a turn.
-	turnFree = 8 << 10
+	// turnFree bytes of a body are read without a turn, where each read counts as turnLeast at least.
+	turnFree, turnLeast = 8 << 10, 512
 )
 
 // errLate is the reason why a turn did not begin: it waited for turnLongest.
@@ -45,26 +48,31 @@ type turns struct {
 	last    int   // index of the last turn in order
 	arrived int64 // how many waited
 	waiting int
-	giving  bool                 // soon
-	keys    map[string]time.Time // when a client at an address showed a key
+	giving  bool // soon
+	// keys are when a client at an address showed a key; earlier ones were before these became too many.
+	keys, earlier map[string]time.Time
 }
 
 // The lines in which clients wait. The first turn of a connection is in one of its own: only then it is known
 // whether its client has a key. Another one is for addresses at which clients have a key, which may be that of a
-// proxy that others share.
+// proxy that others share, and one for the bodies of requests that tenants own, of which there are fewer than addresses.
 const (
 	further = iota
 	first
 	firstWithKey
+	owned
 	lineCount
 )
 
 // order is whose turn is next, unless none waits in that line.
-var order = []int{firstWithKey, first, firstWithKey, further}
+var order = []int{firstWithKey, owned, first, firstWithKey, owned, further}
+
+// newest reports whether the newest one is next in a line.
+func newest(in int) bool { return in == first || in == firstWithKey }
 
 // line is where clients wait. The next one is that whose last turn is the longest ago, so that one that asks now
-// and then waits for no flood of others. In a line of first turns the newest of equal ones is next, and of each client:
-// if there are more than turns, the older ones give way to others.
+// and then waits for no flood of others. In a line of first turns the newest of those that had none for turnQuiet is next,
+// and the newest of each client: if there are more than turns, the older ones give way to others.
 type line struct {
 	clients map[string]*waiter
 	next    ranks[*waiter] // with turns that wait
@@ -77,9 +85,14 @@ type waiter struct {
 	rank rank[*waiter]
 }
 
-// take waits for a turn of a client, of each in a second, in a line. The error is net.ErrClosed if ends is closed
-// first, and errLate if the turn does not begin in time.
-func (t *turns) take(each float64, in int, client string, ends <-chan struct{}, late <-chan time.Time) (err error) {
+// waits is what a wait for a turn ends with: net.ErrClosed, os.ErrDeadlineExceeded, and errLate.
+type waits struct {
+	closed, deadline <-chan struct{}
+	late             <-chan time.Time
+}
+
+// take waits for a turn of a client, of each in a second, in a line.
+func (t *turns) take(each float64, in int, client string, ends waits) (err error) {
 	t.mu.Lock()
 	t.each = each
 	now := time.Now()
@@ -96,7 +109,7 @@ func (t *turns) take(each float64, in int, client string, ends <-chan struct{}, 
 	at := w.wait.PushBack(begins)
 	t.waiting++
 	t.arrived++
-	l.rank(w, in != further, t.arrived)
+	l.rank(w, newest(in), t.arrived, now)
 	if !t.giving {
 		t.giving = true
 		time.AfterFunc(turnPause, t.give)
@@ -105,9 +118,11 @@ func (t *turns) take(each float64, in int, client string, ends <-chan struct{}, 
 	select {
 	case <-begins:
 		return nil
-	case <-ends:
+	case <-ends.closed:
 		err = net.ErrClosed
-	case <-late:
+	case <-ends.deadline:
+		err = os.ErrDeadlineExceeded
+	case <-ends.late:
 		err = errLate
 	}
 	t.mu.Lock()
@@ -134,13 +149,13 @@ func (t *turns) give() {
 	for ; t.waiting > 0 && t.credit >= 1; t.credit-- {
 		in, w := t.next()
 		at := w.wait.Front()
-		if in != further {
+		if newest(in) {
 			at = w.wait.Back()
 		}
 		close(w.wait.Remove(at).(chan struct{}))
 		t.waiting--
 		w.last = now
-		t.lines[in].rank(w, in != further, t.arrived)
+		t.lines[in].rank(w, newest(in), t.arrived, now)
 	}
 	if t.giving = t.waiting > 0; t.giving {
 		time.AfterFunc(turnPause, t.give)
@@ -160,6 +175,9 @@ func (t *turns) next() (in int, w *waiter) {
 // count adds the turns that may begin since it was called before; the lock is held.
 func (t *turns) count(now time.Time) {
 	most := max(1, t.each*turnBurst.Seconds())
+	if t.waiting > 0 {
+		most = max(1, t.each*turnLag.Seconds())
+	}
 	if t.credit += t.each * now.Sub(t.counted).Seconds(); t.credit > most || t.counted.IsZero() {
 		t.credit = most
 	}
@@ -184,15 +202,15 @@ func (l *line) of(client string) *waiter {
 }
 
 // rank gives a client its place in the line.
-func (l *line) rank(w *waiter, newest bool, arrived int64) {
+func (l *line) rank(w *waiter, newest bool, arrived int64, now time.Time) {
 	const never = 1 << 62
 	n := int64(0)
 	switch {
 	case w.wait.Len() == 0:
+	case newest && now.Sub(w.last) > turnQuiet:
+		n = never + arrived
 	case !w.last.IsZero():
 		n = never - w.last.UnixNano()
-	case newest:
-		n = never + arrived
 	default:
 		n = never
 	}
@@ -203,21 +221,21 @@ func (l *line) rank(w *waiter, newest bool, arrived int64) {
 func (t *turns) shows(address string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
-	if t.keys == nil {
-		t.keys = map[string]time.Time{}
+	if t.keys == nil || len(t.keys) >= turnClients {
+		t.keys, t.earlier = map[string]time.Time{}, t.keys
 	}
-	if len(t.keys) >= turnClients {
-		maps.DeleteFunc(t.keys, func(_ string, at time.Time) bool { return now.Sub(at) > turnKey })
-	}
-	t.keys[address] = now
+	t.keys[address] = time.Now()
 }
 
 // lineOf returns the line of the first turn of a connection.
 func (t *turns) lineOf(address string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at, ok := t.keys[address]; ok && time.Since(at) <= turnKey {
+	at, ok := t.keys[address]
+	if !ok {
+		at = t.earlier[address]
+	}
+	if time.Since(at) <= turnKey {
 		return firstWithKey
 	}
 	return first
@@ -232,7 +250,7 @@ func Turn(r *http.Request) error {
 		return nil
 	}
 	Pause(r.Context())
-	if err := c.takeTurn(r.Context(), further); err != nil {
+	if err := c.takeTurn(r.Context(), firstWithKey); err != nil {
 		if errors.Is(err, errLate) {
 			return openai.RateLimited(retry)
 		}
@@ -256,20 +274,38 @@ func (c *Conn) awaitTurn(n int) error {
 		}
 		return c.takeTurn(c.life, in)
 	}
-	if l.Reads == 0 || c.body.Add(int64(n)) <= turnFree {
+	if l.Reads == 0 || c.body.Add(int64(max(n, turnLeast))) <= turnFree {
 		return nil
 	}
+	in, client := further, c.address.name
 	l.mu.Lock()
-	client := cmp.Or(c.owner, c.address.name)
+	if c.owner != "" {
+		in, client = owned, c.owner
+	}
 	l.mu.Unlock()
-	return l.reads.take(perSecond(l.Reads), further, client, c.life.Done(), nil)
+	return l.reads.take(perSecond(l.Reads), in, client, waits{closed: c.life.Done(), deadline: c.wakes})
+}
+
+// SetReadDeadline implements net.Conn. One that is over ends a wait for a turn too.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	select {
+	case <-c.wakes:
+	default:
+	}
+	if !t.IsZero() && !t.After(time.Now()) {
+		select {
+		case c.wakes <- struct{}{}:
+		default:
+		}
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 // takeTurn waits for the turn of a client without a key.
 func (c *Conn) takeTurn(ctx context.Context, in int) error {
 	late := time.NewTimer(turnLongest)
 	defer late.Stop()
-	return c.listener.turns.take(perSecond(c.listener.Turns), in, c.address.name, ctx.Done(), late.C)
+	return c.listener.turns.take(perSecond(c.listener.Turns), in, c.address.name, waits{closed: ctx.Done(), late: late.C})
 }
 
 // perSecond returns how many turns there are in a second, of a number for each processor.
