@@ -5,8 +5,9 @@
 // (TokenReview), and whether that account may get /metrics
 // (SubjectAccessReview), as the filters of controller-runtime do without the
 // dependencies of k8s.io/apiserver. It refuses more questions at once than it
-// has room for, so that this port is no way to flood the API server. An address
-// on the loopback interface is open: only this machine reaches it.
+// has room for, so that this port is no way to flood the API server, and keeps half of
+// the room for addresses that showed a good token. An address on the loopback interface
+// is open: only this machine reaches it.
 //
 // Start reading at Serve and Gate.
 package scrape
@@ -21,6 +22,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -44,9 +46,12 @@ const (
 	// allowedFor and refusedFor are how long an answer of the API server holds.
 	allowedFor = time.Minute
 	refusedFor = 10 * time.Second
+	// knownFor is how long an address is known after its last good token: longer than most
+	// tokens live, so that it is known when it shows the next one.
+	knownFor = 2 * time.Hour
 	// maxAnswers and maxQuestions bound what is remembered, and what is asked at
-	// once.
-	maxAnswers, maxQuestions = 256, 4
+	// once, by strangers and by addresses that are known.
+	maxAnswers, maxQuestions = 256, 2
 	// questionTime is how long the API server may take.
 	questionTime = 5 * time.Second
 	// questionRate bounds the questions of one program, in questions per second.
@@ -107,10 +112,13 @@ type Gate struct {
 	next http.Handler
 	ask  func(ctx context.Context, token string) (status int, err error)
 	now  func() time.Time
-	room chan struct{}
 
-	mu      sync.Mutex // guards answers
+	mu      sync.Mutex // guards the fields after it
 	answers map[[sha256.Size]byte]answer
+	known   map[string]time.Time // until when, by address
+	// asking is how many questions of an address run, and strangers and others how many of all.
+	asking            map[string]int
+	strangers, others int
 }
 
 type answer struct {
@@ -130,7 +138,7 @@ func NewGate(config *rest.Config, next http.Handler) (*Gate, error) {
 }
 
 func newGate(ask func(context.Context, string) (int, error), now func() time.Time, next http.Handler) *Gate {
-	return &Gate{next: next, ask: ask, now: now, room: make(chan struct{}, maxQuestions), answers: map[[sha256.Size]byte]answer{}}
+	return &Gate{next: next, ask: ask, now: now, answers: map[[sha256.Size]byte]answer{}, known: map[string]time.Time{}, asking: map[string]int{}}
 }
 
 // ServeHTTP implements http.Handler.
@@ -140,7 +148,11 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "metrics need a bearer token of an account that may get "+Path+" (ClusterRole metalfleet-metrics-reader)", http.StatusUnauthorized)
 		return
 	}
-	switch status := g.status(r.Context(), token); status {
+	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		address = r.RemoteAddr
+	}
+	switch status := g.status(r.Context(), address, token); status {
 	case http.StatusOK:
 		g.next.ServeHTTP(w, r)
 	case http.StatusForbidden:
@@ -153,7 +165,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // status asks about a token that has no answer yet, or no longer.
-func (g *Gate) status(ctx context.Context, token string) int {
+func (g *Gate) status(ctx context.Context, address, token string) int {
 	key := sha256.Sum256([]byte(token))
 	g.mu.Lock()
 	known, ok := g.answers[key]
@@ -161,29 +173,67 @@ func (g *Gate) status(ctx context.Context, token string) int {
 	if ok && g.now().Before(known.until) {
 		return known.status
 	}
-	select {
-	case g.room <- struct{}{}:
-		defer func() { <-g.room }()
-	default:
+	end := g.begin(address)
+	if end == nil {
 		return http.StatusServiceUnavailable
 	}
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, questionTime)
 	defer cancel()
 	status, err := g.ask(ctx, token)
 	if err != nil {
 		return http.StatusServiceUnavailable
 	}
-	fresh := answer{status, g.now().Add(refusedFor)}
-	if status == http.StatusOK {
-		fresh.until = g.now().Add(allowedFor)
-	}
+	g.keep(address, key, status)
+	return status
+}
+
+// begin takes a place for a question, until the returned function is called; nil if there is none. A
+// stranger gets one place at a time.
+func (g *Gate) begin(address string) (end func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	running := &g.others
+	if !g.now().Before(g.known[address]) {
+		if running = &g.strangers; g.asking[address] > 0 {
+			return nil
+		}
+	}
+	if *running == maxQuestions {
+		return nil
+	}
+	*running++
+	g.asking[address]++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		*running--
+		if g.asking[address]--; g.asking[address] == 0 {
+			delete(g.asking, address)
+		}
+	}
+}
+
+// keep remembers an answer. Refusals, which anyone can cause, displace no good answer.
+func (g *Gate) keep(address string, key [sha256.Size]byte, status int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	maps.DeleteFunc(g.known, func(_ string, until time.Time) bool { return !now.Before(until) })
+	if len(g.answers) >= maxAnswers {
+		maps.DeleteFunc(g.answers, func(_ [sha256.Size]byte, a answer) bool { return a.status != http.StatusOK || !now.Before(a.until) })
+	}
 	if len(g.answers) >= maxAnswers {
 		clear(g.answers)
 	}
+	fresh := answer{status, now.Add(refusedFor)}
+	if status == http.StatusOK {
+		fresh.until = now.Add(allowedFor)
+		if _, known := g.known[address]; known || len(g.known) < maxAnswers {
+			g.known[address] = now.Add(knownFor)
+		}
+	}
 	g.answers[key] = fresh
-	return status
 }
 
 // review has the API server say whose token it is, and what that account may.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,8 +52,11 @@ func play() *played {
 	return p
 }
 
-func (p *played) get(authorization string) int {
+func (p *played) get(authorization string) int { return p.from("10.0.0.1:1", authorization) }
+
+func (p *played) from(address, authorization string) int {
 	r := httptest.NewRequest(http.MethodGet, Path, nil)
+	r.RemoteAddr = address
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
 	}
@@ -101,28 +105,58 @@ func TestAnAnswerHoldsForAWhile(t *testing.T) {
 }
 
 // TestAttackAFloodOfTokens: unauthenticated clients reach the API server through this port
-// only at a bounded rate.
+// only at a bounded rate, and keep no address from it that showed a good token.
 func TestAttackAFloodOfTokens(t *testing.T) {
 	hold, entered := make(chan struct{}), make(chan struct{})
-	g := newGate(func(context.Context, string) (int, error) {
+	now := time.Unix(0, 0)
+	g := newGate(func(_ context.Context, token string) (int, error) {
+		if strings.HasPrefix(token, "good") {
+			return http.StatusOK, nil
+		}
 		entered <- struct{}{}
 		<-hold
 		return http.StatusUnauthorized, nil
-	}, time.Now, http.NotFoundHandler())
+	}, func() time.Time { return now }, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }))
 	p := &played{Gate: g}
+	if got := p.from("10.0.0.1:1", "Bearer good"); got != 200 {
+		t.Fatalf("a good token: %d", got)
+	}
 	ended := make(chan int)
 	for i := range maxQuestions {
-		go func() { ended <- p.get(fmt.Sprintf("Bearer %d", i)) }()
+		go func() { ended <- p.from(fmt.Sprintf("192.0.2.%d:1", i), fmt.Sprintf("Bearer %d", i)) }()
 		<-entered
+		if got := p.from(fmt.Sprintf("192.0.2.%d:2", i), "Bearer good of one that asks"); got != 503 {
+			t.Errorf("an address that asks already: %d, want 503", got)
+		}
 	}
-	if got := p.get("Bearer more"); got != 503 {
+	if got := p.from("192.0.2.99:1", "Bearer more"); got != 503 {
 		t.Errorf("one token more: %d, want 503", got)
+	}
+	now = now.Add(time.Hour) // its token is replaced
+	if got := p.from("10.0.0.1:2", "Bearer good, a later one"); got != 200 {
+		t.Errorf("a later token of an address that showed a good one: %d, want 200", got)
 	}
 	close(hold)
 	for range maxQuestions {
 		if got := <-ended; got != 401 {
 			t.Errorf("a token that was asked about: %d", got)
 		}
+	}
+	if len(g.asking) > 0 || g.strangers != 0 || g.others != 0 {
+		t.Errorf("places are taken after all questions ended: %v, %d, %d", g.asking, g.strangers, g.others)
+	}
+}
+
+// TestAttackTokensThatDisplaceAGoodOne: then each scrape would depend on a question.
+func TestAttackTokensThatDisplaceAGoodOne(t *testing.T) {
+	p := play()
+	p.get("Bearer reader")
+	for i := range 2 * maxAnswers {
+		p.get(fmt.Sprintf("Bearer %d", i))
+	}
+	asked := p.asked
+	if got := p.get("Bearer reader"); got != 200 || p.asked != asked {
+		t.Errorf("%d after %d questions about a token that was good a moment ago", got, p.asked-asked)
 	}
 }
 
