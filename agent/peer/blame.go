@@ -58,6 +58,7 @@ type avoided struct {
 	reason string
 	until  time.Time
 	times  int // how often it was slow or sent wrong bytes
+	failed uint32
 }
 
 // Failed records why a peer gave no copy.
@@ -72,6 +73,7 @@ func (c *Client) Failed(mac string, err error) {
 	if now.After(a.until.Add(forgotten)) {
 		a = avoided{}
 	}
+	a.failed++
 	if longest := map[string]time.Duration{reasonSlow: maxSlow, reasonLied: maxLied}[reason]; longest > 0 {
 		avoid = min(avoid<<min(a.times, 8), longest)
 		a.times++
@@ -80,6 +82,13 @@ func (c *Client) Failed(mac string, err error) {
 		a.until, a.reason = until, reason
 	}
 	c.avoided[mac] = a
+}
+
+// failures returns how often a Mac failed.
+func (c *Client) failures(mac string) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.avoided[mac].failed
 }
 
 // avoids reports whether a Mac must not be asked now.

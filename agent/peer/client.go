@@ -80,7 +80,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // dial connects to the peer in the request's context. The server must prove its
 // name before it receives a grant.
-func (c *Client) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	p, ok := ctx.Value(addressKey{}).(v1alpha1.Peer)
 	if !ok {
 		return nil, errors.New("the request has no peer Mac")
@@ -91,8 +91,15 @@ func (c *Client) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
-	d := tls.Dialer{Config: config}
-	return d.DialContext(ctx, network, net.JoinHostPort(p.Address.Host, strconv.Itoa(int(p.Address.Port))))
+	raw, err := agentapi.Dial(ctx, net.Dialer{}, net.JoinHostPort(p.Address.Host, strconv.Itoa(int(p.Address.Port))), c.failures(p.Mac))
+	if err != nil {
+		return nil, err
+	}
+	secure := tls.Client(raw, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, secure.Close())
+	}
+	return secure, nil
 }
 
 // state is what a peer reports about weights.

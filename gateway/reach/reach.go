@@ -6,9 +6,10 @@
 // counts against a Mac, and only after several tries: an agent that is busy or drains is
 // reachable.
 //
-// A Mac chooses the address that it advertises, and its owner can read the condition. To keep
-// the condition from revealing what is in the network of the gateways, a port that is closed, filtered, or
-// open for anything but this Mac's agent is reported alike and after the same time.
+// A Mac chooses the address that it advertises, and its owner can read the condition, and sees when a
+// name is resolved. To keep both from revealing what is in the network of the gateways, a port that is
+// closed, filtered, or open for anything but this Mac's agent is reported alike and after the same time,
+// and probed again after the same time.
 //
 // Start reading at Prober.Run.
 package reach
@@ -28,19 +29,20 @@ import (
 )
 
 const (
-	// every is the time between two probes of a Mac that was reached. One that was not, or
-	// is new, is probed at each tick.
+	// every is the time from one probe of a Mac that was reached to the next. again is that of
+	// a Mac that was not: longer than a probe takes. A new one is probed at the next tick.
 	every = 5 * time.Second
+	again = patience + tick
 	tick  = time.Second
 	// patience is how long a probe may take, and parallel how many run at once: more than a
 	// tenant has Macs that are slow at the same time, because those do not delay the others.
 	patience = 3 * time.Second
 	parallel = 64
 	// tries and lasting are how many probes must fail in a row, and for how long, before a
-	// Mac is reported as unreachable. lasting is enough for as many tries that time out, at
-	// 2 s each (upstream), so that they are reported no later than those that are refused.
+	// Mac is reported as unreachable. lasting is enough for as many that take all of their time,
+	// so that they are reported no later than those that are refused.
 	tries   = 3
-	lasting = 7 * time.Second
+	lasting = (tries-1)*again + patience
 	// maxError bounds the text of an error in a report.
 	maxError = 200
 )
@@ -62,7 +64,7 @@ type Prober struct {
 // finding is what the probes of one Mac found.
 type finding struct {
 	address string
-	probed  time.Time
+	probed  time.Time // when the last probe began
 	reached bool
 	failed  int       // probes in a row
 	since   time.Time // when the first of them began
@@ -76,36 +78,26 @@ func (p *Prober) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	room := make(chan struct{}, parallel)
-	late := make(chan struct{}, 1) // a probe ended that took longer than a tick: the next one is due
 	for {
-		p.round(ctx, &running, room, late)
+		p.round(ctx, &running, room)
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-		case <-late:
 		}
 	}
 }
 
 // round starts to probe the Macs that are due. It does not wait for the results: a Mac that
 // takes long would delay the probes of others.
-func (p *Prober) round(ctx context.Context, running *sync.WaitGroup, room, late chan struct{}) {
-	for _, mac := range p.due(time.Now()) {
+func (p *Prober) round(ctx context.Context, running *sync.WaitGroup, room chan struct{}) {
+	began := time.Now()
+	for _, mac := range p.due(began) {
 		room <- struct{}{}
 		p.begins(mac)
 		running.Go(func() {
 			defer func() { <-room }()
-			began := time.Now()
-			err := p.probe(ctx, mac)
-			p.ended(ctx, mac, err, began)
-			if time.Since(began) < tick {
-				return
-			}
-			select {
-			case late <- struct{}{}:
-			default:
-			}
+			p.ended(ctx, mac, p.probe(ctx, mac), began)
 		})
 	}
 }
@@ -121,7 +113,7 @@ func (p *Prober) ended(ctx context.Context, mac route.Mac, err error, began time
 	defer p.mu.Unlock()
 	delete(p.probing, mac.UID)
 	if ctx.Err() == nil {
-		p.record(mac, err, began, time.Now())
+		p.record(mac, err, began)
 	}
 }
 
@@ -141,7 +133,11 @@ func (p *Prober) due(now time.Time) (out []route.Mac) {
 		if p.probing[mac.UID] {
 			continue
 		}
-		if f == nil || f.address != mac.Address || !f.reached || now.Sub(f.probed) >= every {
+		wait := again
+		if f != nil && f.reached {
+			wait = every
+		}
+		if f == nil || f.address != mac.Address || now.Sub(f.probed) > wait-tick/2 {
 			out = append(out, mac)
 		}
 	}
@@ -163,16 +159,16 @@ func (p *Prober) probe(ctx context.Context, mac route.Mac) error {
 }
 
 // record keeps the result of a probe. The lock is held.
-func (p *Prober) record(mac route.Mac, err error, began, now time.Time) {
+func (p *Prober) record(mac route.Mac, err error, began time.Time) {
 	f := p.found[mac.UID]
 	if f == nil {
 		f = &finding{address: mac.Address}
 		p.found[mac.UID] = f
 	}
-	f.probed = now
+	f.probed = began
 	switch {
 	case err == nil:
-		*f = finding{address: mac.Address, probed: now, reached: true}
+		*f = finding{address: mac.Address, probed: began, reached: true}
 	case p.NotReached(err):
 		if f.failed == 0 {
 			f.since = began

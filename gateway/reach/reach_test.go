@@ -86,20 +86,20 @@ func TestAMacIsUnreachableAfterSeveralFailures(t *testing.T) {
 		go p.Run(ctx)
 		time.Sleep(100 * time.Millisecond)
 		want(t, p, "uid-a", "") // one failure proves nothing
-		time.Sleep(4 * time.Second)
+		time.Sleep(2 * again)
 		want(t, p, "uid-a", "")
-		time.Sleep(lasting - 4*time.Second)
+		time.Sleep(lasting - 2*again)
 		want(t, p, "uid-a", "uid-b")
 		n.change(func() {
-			if n.probes["a"] > 3 || n.probes["b"] < 6 {
-				t.Errorf("probes %v: a Mac that was reached is probed every %s, another one every %s", n.probes, every, tick)
+			if n.probes["a"] != 3 || n.probes["b"] != 3 {
+				t.Errorf("probes %v: a Mac that was reached is probed every %s, another one every %s", n.probes, every, again)
 			}
 			n.errs["b"] = nil
 		})
-		time.Sleep(tick)
+		time.Sleep(again)
 		want(t, p, "uid-a uid-b", "")
 		n.change(func() { n.errs["a"] = errDial })
-		time.Sleep(every + lasting + time.Second)
+		time.Sleep(every + lasting + again)
 		want(t, p, "uid-b", "uid-a")
 		n.change(func() { n.macs = n.macs[1:] })
 		time.Sleep(tick)
@@ -120,23 +120,22 @@ func TestOnlyConnectionsCountAgainstAMac(t *testing.T) {
 	})
 }
 
-// TestAttackAMacScansTheNetworkOfGateways: the time of a report does not depend on why no
-// connection to the Mac's agent could be opened.
+// TestAttackAMacScansTheNetworkOfGateways: the times of a report and of the probes, each of which
+// resolves a name, do not depend on why no connection to the Mac's agent could be opened.
 func TestAttackAMacScansTheNetworkOfGateways(t *testing.T) {
-	for kind, wait := range map[string]time.Duration{"refused": 0, "another server": 3 * time.Millisecond, "filtered": time.Second, "silent": 2 * time.Second} {
+	for kind, wait := range map[string]time.Duration{"refused": 0, "another server": 3 * time.Millisecond, "filtered": time.Second, "silent": 2 * time.Second, "slow and silent": patience - 20*time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
+			began, times := time.Now(), []time.Duration(nil)
 			p := &Prober{Macs: func() []route.Mac { return []route.Mac{mac("a")} }, NotReached: func(err error) bool { return errors.Is(err, errDial) },
 				To: func(route.Mac) http.RoundTripper {
 					return transport(func(*http.Request) (*http.Response, error) {
+						times = append(times, time.Since(began)) // one probe at a time
 						time.Sleep(wait)
 						return nil, errDial
 					})
 				}}
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			defer wg.Wait()
-			defer cancel()
-			began := time.Now()
 			wg.Go(func() { p.Run(ctx) })
 			var r demand.Report
 			for ; len(r.Unreached) == 0; p.Report(&r) {
@@ -144,6 +143,11 @@ func TestAttackAMacScansTheNetworkOfGateways(t *testing.T) {
 			}
 			if took := time.Since(began); took != lasting {
 				t.Errorf("%s: reported after %s, want %s for all", kind, took, lasting)
+			}
+			cancel()
+			wg.Wait()
+			if want := []time.Duration{0, again, 2 * again}; !slices.Equal(times, want) {
+				t.Errorf("%s: probed after %v, want %v for all", kind, times, want)
 			}
 		})
 	}
@@ -176,14 +180,14 @@ func TestAttackAMacThatNeverEndsItsProbe(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go p.Run(ctx)
-		time.Sleep(lasting + tick)
+		time.Sleep(lasting + tick/2)
 		want(t, p, "", "uid-b")
 		n.change(func() {
 			if n.errs["b"] = nil; n.probes["a"] != 1 {
 				t.Errorf("%d probes of one Mac at once", n.probes["a"])
 			}
 		})
-		time.Sleep(2 * tick)
+		time.Sleep(again)
 		want(t, p, "uid-b", "")
 	})
 }
@@ -196,7 +200,7 @@ func TestANewAddressIsProbedAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go p.Run(ctx)
-		time.Sleep(10 * time.Second)
+		time.Sleep(lasting)
 		want(t, p, "", "uid-a")
 		moved := mac("a")
 		moved.Address = "elsewhere:7443"

@@ -93,6 +93,8 @@ type conn struct {
 	opened *opened
 	excess *excess
 
+	failures atomic.Uint32 // to open a connection
+
 	failed atomic.Bool               // a connection failed, and no probe has succeeded since
 	probed atomic.Pointer[time.Time] // time of the last probe; nil before the first
 
@@ -113,8 +115,8 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 	http2.SetHTTP2(true)
 	c.Transport = &http.Transport{
 		MaxResponseHeaderBytes: agentapi.MaxAnswerHeaderBytes,
-		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return c.dial(ctx, network, address, func() *tls.Config { return current().ClientTLS(e.Mac, c.uid) }, silent)
+		DialTLSContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return c.dial(ctx, address, func() *tls.Config { return current().ClientTLS(e.Mac, c.uid) }, silent)
 		},
 		DisableCompression: true,
 		IdleConnTimeout:    5 * time.Minute,
@@ -125,7 +127,7 @@ func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.I
 }
 
 // dial opens a connection. The Mac has to answer a handshake with a configuration.
-func (c *conn) dial(ctx context.Context, network, address string, config func() *tls.Config, silent func()) (net.Conn, error) {
+func (c *conn) dial(ctx context.Context, address string, config func() *tls.Config, silent func()) (net.Conn, error) {
 	if n, ok := ctx.Value(dialsKey{}).(*atomic.Int32); ok && n.Add(1) > maxDials {
 		return nil, errTurnedAway
 	}
@@ -135,8 +137,9 @@ func (c *conn) dial(ctx context.Context, network, address string, config func() 
 	if err := c.opened.await(ctx); err != nil {
 		return nil, err
 	}
-	raw, err := (&net.Dialer{Timeout: connectTimeout, KeepAlive: -1}).DialContext(ctx, network, address) // HTTP/2 pings replace KeepAlive
+	raw, err := agentapi.Dial(ctx, net.Dialer{Timeout: connectTimeout, KeepAlive: -1}, address, c.failures.Load()) // HTTP/2 pings replace KeepAlive
 	if err != nil {
+		c.failures.Add(1)
 		c.opened.leave()
 		return nil, fmt.Errorf("%w: %w", errNotReached, err)
 	}
@@ -152,6 +155,7 @@ func (c *conn) dial(ctx context.Context, network, address string, config func() 
 	watched.received()
 	secure := tls.Client(combineWrites(watched), config())
 	if err := secure.HandshakeContext(ctx); err != nil {
+		c.failures.Add(1)
 		return nil, fmt.Errorf("%w: %w", errNotReached, errors.Join(err, secure.Close()))
 	}
 	watched.count = c.excess.received
