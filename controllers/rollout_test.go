@@ -96,6 +96,39 @@ func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
 	}
 }
 
+// The Mac with the most room gets the new replica first, and reports that its engine fails.
+func TestARevisionThatFailsOnOneMacServesOnAnother(t *testing.T) {
+	w := rollouts{newWorld(t)}
+	failing := holding(60 * gib)
+	spoilt(&failing)
+	w.mac("failing", failing)
+	w.mac("sound", holding(30*gib))
+	w.looked()
+	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Placement.NodeSelector = map[string]string{"name": "sound"}
+	})
+	first := w.rollout("small", v1alpha1.RolloutComplete)
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.MaxTokens, s.Placement.NodeSelector = 512, nil })
+	w.eventually("the new revision serves", func() error {
+		d := w.get("small")
+		if d.Status.Rollout.Halt != nil {
+			t.Fatalf("halted: %s", brief(d))
+		}
+		if d.Status.Rollout.State != v1alpha1.RolloutComplete || d.Status.CurrentRevision == first.Status.CurrentRevision {
+			return errors.New(brief(d))
+		}
+		return nil
+	})
+	for _, r := range w.replicas("small") {
+		if r.Spec.Revision == first.Status.CurrentRevision {
+			continue // it drains
+		}
+		if a := r.Spec.Avoid; r.Spec.NodeName != "sound" || len(a) != 1 || a[0].Name != "failing" || a[0].Failure != v1alpha1.ReasonCanaryFailed {
+			t.Errorf("it serves on %s and avoids %+v", r.Spec.NodeName, a)
+		}
+	}
+}
+
 // It swaps one replica after the other, or waits if the spec says so.
 func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
 	w := rollouts{newWorld(t)}

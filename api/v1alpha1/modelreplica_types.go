@@ -209,6 +209,10 @@ type AvoidedMac struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
+	// failure is the reason for which a predecessor was given up there; empty: it was refused.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Failure string `json:"failure,omitempty"`
 }
 
 // ContextLimits is the resolved form of ContextSpec that replicas and Macs use.

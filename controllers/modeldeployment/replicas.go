@@ -32,6 +32,8 @@ type desiredState struct {
 	paused, halted bool
 	// avoid is for how long the successor of a refused replica avoids the Mac that refused.
 	avoid time.Duration
+	// abandoned are the replicas that are replaced because of their Macs, which their successors avoid.
+	abandoned map[types.UID]v1alpha1.AvoidedMac
 	// unplaced is how many replicas may wait for a Mac at once; 0 means maxUnplaced.
 	unplaced int
 	// mayRemove reports whether a surplus replica may be removed; nil: any may.
@@ -71,7 +73,7 @@ func partitionOf(w desiredState, existing []v1alpha1.ModelReplica) partition {
 		r := &existing[i]
 		switch {
 		case !r.DeletionTimestamp.IsZero():
-		case failed(r):
+		case failed(r) || w.gaveUp(r):
 			k.failed = append(k.failed, r)
 		case r.Spec.Revision == w.revision:
 			k.current = append(k.current, r)
@@ -87,6 +89,11 @@ func partitionOf(w desiredState, existing []v1alpha1.ModelReplica) partition {
 		}
 	}
 	return k
+}
+
+func (w desiredState) gaveUp(r *v1alpha1.ModelReplica) bool {
+	_, ok := w.abandoned[r.UID]
+	return ok
 }
 
 // evicted reports whether a person drains the Mac of a replica.
@@ -401,7 +408,7 @@ func fillSlots(w desiredState, revision string, room int, same []*v1alpha1.Model
 			last[r.Spec.Slot] = max(last[r.Spec.Slot], r.Spec.Epoch)
 		}
 	}
-	avoid := avoided(w, existing, now)
+	avoid := avoided(w, revision, existing, now)
 	var out []replicaToCreate
 	for slot := int32(0); len(out) < room; slot++ {
 		if !taken[slot] {
@@ -411,23 +418,34 @@ func fillSlots(w desiredState, revision string, room int, same []*v1alpha1.Model
 	return out
 }
 
-// avoided returns the Macs that refused any replica of this deployment, for as long as the
-// refusal is remembered: by the refused replica while it exists, and by every successor
-// that copied it.
-func avoided(w desiredState, existing []v1alpha1.ModelReplica, now time.Time) []v1alpha1.AvoidedMac {
+// avoided returns the Macs that refused any replica of this deployment, or where one of the revision
+// was given up, for as long as that is remembered: by the refused replica while it exists, and by
+// every successor that copied it.
+func avoided(w desiredState, revision string, existing []v1alpha1.ModelReplica, now time.Time) []v1alpha1.AvoidedMac {
 	byName := map[string]v1alpha1.AvoidedMac{}
 	latest := metav1.NewTime(now.Add(w.avoid).Truncate(time.Second)) // later ones are of a clock that was ahead
 	note := func(a v1alpha1.AvoidedMac) {
 		if a.Until.After(latest.Time) {
 			a.Until = latest
 		}
-		if known, has := byName[a.Name]; a.Until.After(now) && (!has || known.Until.Before(&a.Until)) {
-			byName[a.Name] = a
+		known, has := byName[a.Name]
+		if !a.Until.After(now) || has && !known.Until.Before(&a.Until) {
+			return
 		}
+		if a.Failure == "" && known.Failure != "" {
+			a.Failure, a.Reason = known.Failure, known.Reason
+		}
+		byName[a.Name] = a
 	}
 	for i := range existing {
 		r := &existing[i]
+		same := r.Spec.Revision == revision
 		for _, a := range r.Spec.Avoid {
+			if same || a.Failure == "" {
+				note(a)
+			}
+		}
+		if a, ok := w.abandoned[r.UID]; ok && same {
 			note(a)
 		}
 		if why, refused := fleet.Refused(r); refused && r.Spec.NodeName != "" {

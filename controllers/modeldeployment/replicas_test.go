@@ -56,6 +56,8 @@ func have(words string) v1alpha1.ModelReplica {
 			r.Annotations = map[string]string{v1alpha1.AnnotationEvict: "true"}
 		case "swap":
 			r.Spec.Swap = true
+		case "succeeds": // a replica that was given up
+			r.Spec.Avoid = []v1alpha1.AvoidedMac{{Name: "mac-9", Until: metav1.NewTime(now.Add(time.Minute)), Failure: v1alpha1.ReasonCanaryFailed, Reason: "no token"}}
 		case "unplaced":
 			r.Spec.NodeName = ""
 		case "deleting":

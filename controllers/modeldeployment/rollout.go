@@ -15,7 +15,8 @@ import (
 )
 
 // maxFailures is how often engines of a revision may fail before it is halted while others
-// serve. If none does, every request waits, and one failure is enough.
+// serve. If none does, every request waits, and one failure is enough. All on one Mac count as one
+// less at most, because the Mac may be at fault: its replicas are given up, and successors avoid it.
 const maxFailures = 3
 
 // served returns the last revision that served with all wanted replicas, if it still
@@ -50,12 +51,17 @@ type figures struct {
 	// failures of engines that do not serve, and the first of their replicas.
 	failures int32
 	failing  *v1alpha1.ModelReplica
+	// blamed are the Macs with replicas that do not serve, and those where their predecessors were
+	// given up, with their failures.
+	blamed map[string]int32
+	// rest is a replica for which placement found no Mac after its predecessor was given up.
+	rest *v1alpha1.ModelReplica
 	// serving replicas of any revision.
 	serving int
 }
 
 func (s *scope) figures() figures {
-	var f figures
+	f := figures{blamed: map[string]int32{}}
 	for i := range s.replicas {
 		r := &s.replicas[i]
 		if available(r) {
@@ -75,6 +81,7 @@ func (s *scope) figures() figures {
 		f.loads = f.loads || r.Spec.NodeName != "" || prefetches(r)
 		f.fetches = f.fetches || prefetches(r)
 		f.bytes = fleet.Add(f.bytes, r.Status.Progress.BytesDone)
+		f.blame(r)
 		if n := r.Status.Restarts; n > 0 {
 			f.failures = int32(min(fleet.Add(int64(f.failures), int64(n)), math.MaxInt32))
 			if f.failing == nil || r.Spec.Slot < f.failing.Spec.Slot {
@@ -109,9 +116,10 @@ func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 	if rollout.Paused {
 		return next, false
 	}
-	overdue = f.loads && s.now.Sub(next.ProgressTime.Time) >= deadline(d)
-	if served := s.served(); served != "" && served != wanted {
+	overdue = f.late(s, next.ProgressTime)
+	if s.fallsBack() {
 		next.Halt = s.halt(f, overdue, now)
+		overdue = overdue && next.Halt != nil // else its replicas are given up
 	}
 	return next, overdue
 }
@@ -122,21 +130,15 @@ func later(t *metav1.Time, now metav1.Time) bool { return t == nil || t.After(no
 // halt returns why the wanted revision is given up; nil if it is not.
 func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.RolloutHalt {
 	h := &v1alpha1.RolloutHalt{Revision: s.current.object.Name, RetryGeneration: s.deployment.Spec.Rollout.RetryGeneration, Time: now}
-	most := int32(maxFailures)
-	if f.serving == 0 {
-		most = 1
-	}
 	switch {
-	case f.failures >= most:
-		h.Reason, h.Message = v1alpha1.ReasonLoadFailed, "the engine fails"
-		// The conditions of a restarted engine no longer contain the failure.
-		if last := f.failing.Status.LastFailure; last != nil {
-			h.Reason, h.Message = last.Reason, last.Message
-		} else if c := trouble(f.failing); c != nil {
-			h.Reason, h.Message = c.Reason, c.Message
-		}
+	case f.failing != nil && (f.serving == 0 || f.several()):
+		h.Reason, h.Message = failureOf(f.failing)
 		h.Message = status.Shorten(fmt.Sprintf("%s on %s, after %d failures: %s", f.failing.Name, f.failing.Spec.NodeName, f.failures, h.Message), 2048)
-	case overdue:
+	case f.rest != nil && f.placed == 0 && !f.fetches:
+		a := givenUp(f.rest)
+		h.Reason = a.Failure
+		h.Message = status.Shorten(fmt.Sprintf("no other Mac can run it after a replica on %s was given up: %s", a.Name, a.Reason), 2048)
+	case overdue && (f.serving == 0 || len(f.blamed) > 1):
 		h.Reason = v1alpha1.ReasonProgressDeadline
 		h.Message = fmt.Sprintf("no progress for %d s (rollout.progressDeadlineSeconds)", int(deadline(s.deployment).Seconds()))
 	default:

@@ -204,38 +204,45 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 	}{
 		"it loads":                    {have: []string{"old#0 ready", "new#0"}},
 		"two failures are not enough": {change: fails(2, 1), have: []string{"old#0 ready", "new#0"}},
-		"three are":                   {change: fails(3, 1), have: []string{"old#0 ready", "new#0 nocanary"}, reason: v1alpha1.ReasonCanaryFailed},
+		"three on one Mac may be its": {change: fails(9, 1), have: []string{"old#0 ready", "new#0 nocanary"}},
+		"three on two are":            {change: func(s *scope) { fails(2, 1)(s); fails(1, 2)(s) }, have: []string{"old#0 ready", "new#0 nocanary", "new#1"}, reason: v1alpha1.ReasonCanaryFailed},
+		"one after it was given up":   {change: fails(1, 1), have: []string{"old#0 ready", "new#0 nocanary succeeds"}, reason: v1alpha1.ReasonCanaryFailed},
+		"no other Mac can run it":     {have: []string{"old#0 ready", "new#0 unplaced noroom succeeds"}, reason: v1alpha1.ReasonCanaryFailed},
+		"another one may":             {have: []string{"old#0 ready", "new#0 unplaced noroom succeeds", "new#1"}},
+		"it has no Mac yet":           {have: []string{"old#0 ready", "new#0 unplaced succeeds"}},
 		"one is if no replica serves": {change: fails(1, 0), have: []string{"new#0"}, reason: v1alpha1.ReasonLoadFailed},
 		"its Mac starts it again meanwhile": {change: func(s *scope) {
 			fails(3, 1)(s)
 			s.replicas[1].Status.LastFailure = &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "no token"}
 		},
-			have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonCanaryFailed},
+			have: []string{"old#0 ready", "new#0 succeeds"}, reason: v1alpha1.ReasonCanaryFailed},
 		"one that serves again is forgiven": {change: fails(9, 1), have: []string{"old#0 ready", "new#0 ready"}},
 		"failures of the old are not its":   {change: fails(9, 0), have: []string{"old#0", "new#0"}},
 		"a removed one is not counted":      {change: fails(9, 1), have: []string{"old#0 ready", "new#0 deleting", "new#1"}},
-		"no progress in ten minutes":        {change: late, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonProgressDeadline},
+		"no progress in ten minutes":        {change: late, have: []string{"old#0 ready", "new#0 succeeds"}, reason: v1alpha1.ReasonProgressDeadline},
+		"on one Mac it may be its":          {change: late, have: []string{"old#0 ready", "new#0"}},
+		"not if nothing serves":             {change: late, have: []string{"old#0", "new#0"}, reason: v1alpha1.ReasonProgressDeadline},
 		"bytes are progress":                {change: func(s *scope) { late(s); s.replicas[1].Status.Progress.BytesDone = 7 }, have: []string{"old#0 ready", "new#0"}},
 		"one more that has a Mac is":        {change: late, have: []string{"old#0 ready", "new#0", "new#1"}},
-		"weights that do not come are":      {change: unfetched, have: []string{"old#0 ready", "new#0 unplaced fetches swap"}, reason: v1alpha1.ReasonProgressDeadline},
+		"weights that do not come are":      {change: unfetched, have: []string{"old#0 ready", "new#0 unplaced fetches swap succeeds"}, reason: v1alpha1.ReasonProgressDeadline},
 		"bytes of them are progress":        {change: func(s *scope) { unfetched(s); s.replicas[1].Status.Progress.BytesDone = 7 }, have: []string{"old#0 ready", "new#0 unplaced fetches swap"}},
 		"a fetch that begins late is not": {change: func(s *scope) { unfetched(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutWaiting },
 			have: []string{"old#0 ready", "new#0 unplaced fetches swap"}, reason: ""},
-		"also where their Mac is away":       {change: unfetched, have: []string{"old#0 ready", "new#0 unplaced away swap"}, reason: v1alpha1.ReasonProgressDeadline},
+		"also where their Mac is away":       {change: unfetched, have: []string{"old#0 ready", "new#0 unplaced away swap succeeds"}, reason: v1alpha1.ReasonProgressDeadline},
 		"one that waits for room is no load": {change: late, have: []string{"old#0 ready", "new#0 unplaced noroom"}},
 		"a pause stops the clock":            {change: func(s *scope) { late(s); s.deployment.Spec.Rollout.Paused = true }, have: []string{"old#0 ready", "new#0"}},
 		"its end starts it again":            {change: func(s *scope) { late(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutPaused }, have: []string{"old#0 ready", "new#0"}},
 		"another revision starts it again":   {change: func(s *scope) { late(s); s.deployment.Status.UpdateRevision = "older" }, have: []string{"old#0 ready", "new#0"}},
 		"a deadline of its own": {change: func(s *scope) { s.deployment.Spec.Rollout.ProgressDeadlineSeconds = ptr.To[int32](60) },
-			have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonProgressDeadline},
+			have: []string{"old#0 ready", "new#0 succeeds"}, reason: v1alpha1.ReasonProgressDeadline},
 		"nothing served before":    {change: func(s *scope) { late(s); fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0"}},
 		"what served is not there": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "pruned" }, have: []string{"new#0"}},
-		"what serves is fallen to": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0", "older#0 ready"}, reason: v1alpha1.ReasonLoadFailed},
+		"what serves is fallen to": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, have: []string{"new#0 succeeds", "older#0 ready"}, reason: v1alpha1.ReasonLoadFailed},
 		"the revision that served": {change: func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "new" }, have: []string{"new#0", "old#0"}},
 		"a halt is remembered":     {change: halt("new", 0), have: []string{"old#0 ready"}, reason: "Why"},
 		"until another is wanted":  {change: halt("older", 0), have: []string{"old#0 ready", "new#0"}},
 		"or another attempt is":    {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.RetryGeneration = 1; late(s) }, have: []string{"old#0 ready", "new#0"}},
-		"which may fail as well":   {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.RetryGeneration = 1; fails(3, 1)(s) }, have: []string{"old#0 ready", "new#0"}, reason: v1alpha1.ReasonLoadFailed},
+		"which may fail as well":   {change: func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.RetryGeneration = 1; fails(3, 1)(s) }, have: []string{"old#0 ready", "new#0 succeeds"}, reason: v1alpha1.ReasonLoadFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rolled(tc.change, tc.have...)
@@ -249,6 +256,50 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 			}
 			if reason != tc.reason {
 				t.Errorf("halted for %q, want %q: %+v", reason, tc.reason, next)
+			}
+		})
+	}
+}
+
+// TestAttackAMacThatHaltsEachRollout: what one Mac reports, or leaves out, halts none while another has
+// room. Its replica is replaced, and the successor is placed on another.
+func TestAttackAMacThatHaltsEachRollout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(*scope)
+		have    string
+		failure string
+	}{
+		"its engine fails":    {change: func(s *scope) { s.replicas[1].Status.Restarts = math.MaxInt32 }, have: "new#0 nocanary", failure: v1alpha1.ReasonCanaryFailed},
+		"it loads for ever":   {change: func(s *scope) { s.now = now.Add(time.Hour) }, have: "new#0", failure: v1alpha1.ReasonProgressDeadline},
+		"it fetches for ever": {change: func(s *scope) { s.now = now.Add(time.Hour) }, have: "new#0 unplaced fetches swap", failure: v1alpha1.ReasonProgressDeadline},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rolled(tc.change, "old#0 ready", tc.have)
+			s.deployment.Spec.Rollout.MaxSurge = intOrString("1")
+			s.deployment.Status.Rollout.State, s.deployment.Status.Rollout.PlacedReplicas = v1alpha1.RolloutPrefetching, s.figures().placed
+			if s.rollout, s.overdue = assess(s); s.rollout.Halt != nil || s.overdue {
+				t.Fatalf("halted: %+v, overdue %v", s.rollout.Halt, s.overdue)
+			}
+			c := plan(s.desired(), s.replicas, s.now)
+			if len(c.remove) != 1 || c.remove[0].UID != s.replicas[1].UID || len(c.create) != 1 {
+				t.Fatalf("%+v", c)
+			}
+			next := c.create[0]
+			if next.revision != "new" || next.epoch != 2 || len(next.avoid) != 1 || next.avoid[0].Name != "mac-0" || next.avoid[0].Failure != tc.failure || next.avoid[0].Until.Sub(s.now) != avoidFor {
+				t.Errorf("the successor is %+v", next)
+			}
+			// It serves, and the rollout continues. Replicas of another revision do not avoid the Mac.
+			successor := have("new#1 ready")
+			successor.Spec.Avoid = next.avoid
+			s.replicas[1] = successor
+			if s.rollout, s.overdue = assess(s); s.rollout.Halt != nil {
+				t.Errorf("halted for %+v", s.rollout.Halt)
+			}
+			if a := avoided(s.desired(), "old", s.replicas, s.now); len(a) > 0 {
+				t.Errorf("the old revision avoids %v", a)
+			}
+			if a := avoided(s.desired(), "new", s.replicas, s.now); len(a) != 1 {
+				t.Errorf("the next replica of the new one avoids %v", a)
 			}
 		})
 	}

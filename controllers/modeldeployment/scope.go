@@ -362,7 +362,7 @@ func (s *scope) desired() desiredState {
 	return desiredState{
 		unplaced: s.unplaced(),
 		revision: s.current.object.Name, served: s.served(), count: count, surge: surge, unavailable: unavailable,
-		swap: rollout.OnInsufficientMemory != v1alpha1.InsufficientMemoryWait, paused: rollout.Paused && !s.deployment.Spec.Suspend, halted: s.rollout.Halt != nil, avoid: avoidFor,
+		swap: rollout.OnInsufficientMemory != v1alpha1.InsufficientMemoryWait, paused: rollout.Paused && !s.deployment.Spec.Suspend, halted: s.rollout.Halt != nil, avoid: avoidFor, abandoned: s.abandoned(),
 		mayRemove: func(r *v1alpha1.ModelReplica) bool { return fleet.MayRemove(s.deployment, r) },
 	}
 }

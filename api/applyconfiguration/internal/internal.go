@@ -536,6 +536,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: dev.metalfleet.metalfleet.api.v1alpha1.AvoidedMac
   map:
     fields:
+    - name: failure
+      type:
+        scalar: string
     - name: name
       type:
         scalar: string

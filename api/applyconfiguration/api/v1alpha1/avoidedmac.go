@@ -17,6 +17,8 @@ type AvoidedMacApplyConfiguration struct {
 	Until *v1.Time `json:"until,omitempty"`
 	// reason is why the Mac is avoided.
 	Reason *string `json:"reason,omitempty"`
+	// failure is the reason for which a predecessor was given up there; empty: it was refused.
+	Failure *string `json:"failure,omitempty"`
 }
 
 // AvoidedMacApplyConfiguration constructs a declarative configuration of the AvoidedMac type for use with
@@ -46,5 +48,13 @@ func (b *AvoidedMacApplyConfiguration) WithUntil(value v1.Time) *AvoidedMacApply
 // If called multiple times, the Reason field is set to the value of the last call.
 func (b *AvoidedMacApplyConfiguration) WithReason(value string) *AvoidedMacApplyConfiguration {
 	b.Reason = &value
+	return b
+}
+
+// WithFailure sets the Failure field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Failure field is set to the value of the last call.
+func (b *AvoidedMacApplyConfiguration) WithFailure(value string) *AvoidedMacApplyConfiguration {
+	b.Failure = &value
 	return b
 }
