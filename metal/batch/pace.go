@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -27,6 +28,9 @@ const (
 	// idle times its prefill-only time, however late or early it is.
 	targetSlowdown, promisedSlowdown = 2.75, 2.95
 	rushed, idle                     = 2.6, 4.5
+	// sharedSlowdown is how many times as long steps take on average next to prompts of other tenants, a little
+	// less than the promised factor of two.
+	sharedSlowdown = 1.8
 )
 
 const (
@@ -36,6 +40,14 @@ const (
 	// loneSlice is the target duration of prefill-only steps, and with that the
 	// time until a cancellation takes effect.
 	loneSlice = time.Second
+	// sharedSlice is that duration while several tenants have requests and for sharedFor after that: the first
+	// token of another waits for such a step. It may take as long as sharedTokens without context: fewer would take
+	// much longer per token.
+	sharedSlice  = 200 * time.Millisecond
+	sharedFor    = 10 * time.Second
+	sharedTokens = 32
+	// sharedStep is how long a step next to sequences of other tenants may take in any case, if the prefill needs it.
+	sharedStep = 200 * time.Millisecond
 	// probe: after this many mixed steps, one decode-only step measures the
 	// time of decoding alone. It is less than one step in a hundred because a
 	// GPU may have to rebuild its graphs for it, which doubles its time.
@@ -68,8 +80,14 @@ const (
 // may take up to 12 times as long. Steps of up to 1.6 times are always allowed.
 // If no large prefill-only step has shown how long prefill takes, as decoding
 // never pauses, a few steps that also decode are as large.
+//
+// The time of a prompt counts less than the sequences of other tenants. While several
+// tenants share the steps, decode-only steps follow those that take longer, so that decoding
+// takes at most 1.8 times as long on average.
 // The zero value is ready to use.
 type Pace struct {
+	// Slice is the target duration of prefill-only steps while several tenants have requests; 0 is 200 ms.
+	Slice time.Duration
 	measured
 	// spent is the total duration in seconds of the steps since the current
 	// head became the head, aloneWorth the prefill-only time of the
@@ -84,6 +102,10 @@ type Pace struct {
 	// mixed steps it is not set again.
 	tried, pause int
 	busy         bool // some request is in prefill
+	// shared is Work.Shared, and lately for how many more seconds of steps slices are short after that. owed is
+	// how many seconds decode-only steps take before one with prefill.
+	shared       bool
+	lately, owed float64
 	outlook      outlook
 }
 
@@ -92,6 +114,14 @@ func (p *Pace) Took(l Load, d time.Duration) {
 	took := d.Seconds()
 	if took <= 0 {
 		return
+	}
+	p.lately -= took
+	if p.shared && l.Decodes > 0 {
+		if step := p.step(l.Decodes, float64(l.DecodeContext)); step > 0 && l.PrefillTokens > 0 {
+			p.owed = min(p.owed+pause(took, step), loneSlice.Seconds())
+		} else {
+			p.owed -= took
+		}
 	}
 	p.add(l, took)
 	if p.busy {
@@ -107,29 +137,49 @@ func (p *Pace) Tokens(w Work, limit int) int {
 	if !p.busy || p.head != w.Head {
 		p.spent, p.aloneWorth, p.head, p.planned = 0, 0, w.Head, 0
 	}
+	if p.shared = w.Shared; p.shared {
+		p.lately = sharedFor.Seconds()
+	}
 	if p.busy = len(w.Prompts) > 0; !p.busy {
 		return 0
 	}
+	if !p.shared || w.Decodes == 0 {
+		p.owed = 0
+	}
 	if w.Decodes == 0 {
-		if p.speed.n == 0 {
-			return min(limit, firstTokens)
-		}
-		from := float64(w.Prompts[0].From)
-		return max(1, min(limit, int(loneSlice.Seconds()/p.speed.at(from, p.deeper(from)))))
+		return p.alone(float64(w.Prompts[0].From), limit)
 	}
 	step := p.step(w.Decodes, float64(w.DecodeContext))
-	if step == 0 || p.since >= probe || p.decodeOnly[w.Decodes] == nil && p.since >= guess {
+	if step == 0 || p.owed > 0 || p.since >= probe || p.decodeOnly[w.Decodes] == nil && p.since >= guess {
 		return 0
 	}
 	if n := p.slice(w, step, limit); p.atLeast(like(n)) < enough && p.mixed-p.tried >= max(probe, p.pause) {
 		return p.try(n)
 	}
 	b := &p.outlook
+	b.shared = w.Shared
 	b.look(&p.measured, w, step, min(sizeOf(max(1, limit)), p.explored()+ahead))
 	p.stretch += (b.bound(p.spent, p.aloneWorth)/step - p.stretch) / min(patience, 1+p.planned/8)
 	p.planned++
 	p.size = b.near(p.size, p.stretch*step)
 	return min(limit, int(b.tokens[p.size]))
+}
+
+// alone is the number of tokens of a prefill-only step at a context length.
+func (p *Pace) alone(from float64, limit int) int {
+	if p.speed.n == 0 {
+		return min(limit, firstTokens)
+	}
+	n := loneSlice.Seconds() / p.speed.at(from, p.deeper(from))
+	if p.lately > 0 {
+		n = min(n, max(cmp.Or(p.Slice, sharedSlice).Seconds(), sharedTokens*p.quickest)/p.token(from))
+	}
+	return max(1, min(limit, int(n)))
+}
+
+// pause is for how long decode-only steps follow one that takes longer.
+func pause(took, step float64) float64 {
+	return max(0, took-sharedSlowdown*step) / (sharedSlowdown - 1)
 }
 
 // Growth is by how much more a token of a prompt costs per token of its context, see Scheduler.Weigh.
@@ -184,6 +234,8 @@ type outlook struct {
 	// prefill-only time in seconds, 0 if unknown.
 	parts []part
 	alone float64
+	// shared steps are followed by pauses.
+	shared bool
 	// speeds is a buffer of under.
 	speeds []float64
 }
@@ -195,7 +247,7 @@ type part struct{ tokens, depth float64 }
 func (b *outlook) look(m *measured, w Work, step float64, top int) {
 	*b = outlook{
 		step: step, growth: m.decodeTrend.slope() * float64(w.Decodes), deeper: m.extraTrend.slope(),
-		depth: float64(w.Prompts[0].From), tokens: b.tokens[:0], extra: b.extra[:0], parts: b.parts[:0], speeds: b.speeds,
+		depth: float64(w.Prompts[0].From), tokens: b.tokens[:0], extra: b.extra[:0], parts: b.parts[:0], speeds: b.speeds, shared: b.shared,
 	}
 	spans := w.Prompts[:min(parts, len(w.Prompts))]
 	for _, s := range spans {
@@ -218,6 +270,14 @@ func (b *outlook) at(k int, depth float64) float64 {
 	return max(b.extra[k]+b.deeper*b.tokens[k]*(depth-b.depth), remains*b.extra[k])
 }
 
+// all is how long a step takes with the pause after it.
+func (b *outlook) all(took, step float64) float64 {
+	if b.shared {
+		took += pause(took, step)
+	}
+	return took
+}
+
 // under is the smallest chunk size that prefills nearly as fast as any size
 // whose step takes at most bound, given a context length and the decode-only
 // time.
@@ -227,7 +287,7 @@ func (b *outlook) under(bound, depth, step float64) int {
 	for k := range b.extra {
 		speed := 0.0
 		if t := step + b.at(k, depth); k == 0 || t <= bound {
-			speed = b.tokens[k] / t
+			speed = b.tokens[k] / b.all(t, step)
 		}
 		b.speeds = append(b.speeds, speed)
 		quickest = max(quickest, speed)
@@ -240,8 +300,10 @@ func (b *outlook) under(bound, depth, step float64) int {
 // size.
 func (b *outlook) near(last int, bound float64) int {
 	k := b.under(bound, b.depth, b.step)
-	if last < len(b.extra) && b.step+b.extra[last] <= bound && b.tokens[last]/(b.step+b.extra[last]) >= nearly*b.speeds[k] {
-		return last
+	if last < len(b.extra) {
+		if t := b.step + b.extra[last]; t <= bound && b.tokens[last]/b.all(t, b.step) >= nearly*b.speeds[k] {
+			return last
+		}
 	}
 	return k
 }
@@ -254,7 +316,7 @@ func (b *outlook) finish(bound float64) (took float64) {
 		step := b.step + b.growth*steps
 		k := b.under(bound, part.depth, step)
 		n := part.tokens / b.tokens[k]
-		took += n * (step + b.at(k, part.depth))
+		took += n * b.all(step+b.at(k, part.depth), step)
 		steps += n
 	}
 	return took
@@ -274,7 +336,11 @@ func (b *outlook) bound(spent, worth float64) float64 {
 	if t := b.finish(maxSlowdown * b.step); t > in {
 		// A prefill that is only slightly late is not worth longer steps.
 		if t > left(promisedSlowdown) {
-			top, t = lastResortSlowdown, b.finish(lastResortSlowdown*b.step)
+			top = lastResortSlowdown
+			if b.shared { // pauses make up for it
+				top = max(top, sharedStep.Seconds()/b.step)
+			}
+			t = b.finish(top * b.step)
 		}
 		in = max(in, min(t/nearly, left(promisedSlowdown)), t)
 	}

@@ -19,6 +19,8 @@ type Work struct {
 	// Head is the first one's request.
 	Prompts []Span
 	Head    ID
+	// Shared: the sequences and prompts are of several tenants.
+	Shared bool
 }
 
 // Span is the range of positions [From, To) of a prompt.
@@ -45,11 +47,18 @@ func (s Step) Load() (l Load) {
 // until the next call.
 func (s *Scheduler) Work() Work {
 	w := Work{Prompts: s.spans[:0]}
+	var first *tenant
 	for _, r := range s.running {
 		if r.decodes() {
 			w.Decodes++
 			w.DecodeContext += r.computed
+		} else if !r.prefills() {
+			continue
 		}
+		if first == nil {
+			first = r.tenant
+		}
+		w.Shared = w.Shared || r.tenant != first
 	}
 	if head := s.prefill(nil); head != nil && !s.paused {
 		w.Head = head.id
