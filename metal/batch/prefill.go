@@ -18,10 +18,11 @@ const (
 // without any. Steps are shared, and the next head is chosen, by what tokens cost.
 func (s *Scheduler) Weigh(growth float64) { s.growth = growth }
 
+// Dearer is how many times as much a token costs with some context as without, see Pace.Growth.
+func Dearer(growth float64, context int) float64 { return min(heaviest, 1+growth*float64(context)) }
+
 // weight is what the next token of a prompt costs.
-func (s *Scheduler) weight(computed int) int64 {
-	return int64(unit * min(heaviest, 1+s.growth*float64(computed)))
-}
+func (s *Scheduler) weight(computed int) int64 { return int64(unit * Dearer(s.growth, computed)) }
 
 // cost is what the tokens of a row cost.
 func (s *Scheduler) cost(row Row) int64 { return int64(row.Length) * s.weight(row.Start) }

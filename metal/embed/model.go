@@ -99,7 +99,7 @@ func (m *Model) Compute(ctx context.Context, inputs []Input) ([][]float32, error
 		w := m.Walk(ctx, inputs[0])
 		defer w.Release()
 		for {
-			if result, err := w.Next(); err != nil || w.Left() == 0 {
+			if result, err := w.Next(PassTokens(m.b)); err != nil || w.Left() == 0 {
 				return [][]float32{result}, err
 			}
 		}

@@ -276,6 +276,40 @@ func TestALongInputOfADecoderGoesInChunks(t *testing.T) {
 	}
 }
 
+// TestAnInputInPartsOfAnySizeIsTheSame, also if a step would take all of it.
+func TestAnInputInPartsOfAnySizeIsTheSame(t *testing.T) {
+	for _, c := range tinymodel.Readers() {
+		if c.Family != "qwen3" {
+			continue
+		}
+		r := openReader(t, write(t, c), ref.New(ref.Options{Threads: 2}))
+		for _, p := range poolings() {
+			if r.Pooling = p; c.Rerank && p != embed.Default() {
+				continue
+			}
+			for i, in := range r.inputs(c.Rerank) {
+				want := make([]float64, 0)
+				for _, x := range r.compute([]embed.Input{in})[0] {
+					want = append(want, float64(x))
+				}
+				w := r.Walk(t.Context(), in)
+				var got []float32
+				for parts := 1; got == nil; parts++ {
+					var err error
+					if got, err = w.Next(parts); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if w.Left() != 0 {
+					t.Errorf("%s: %d tokens are left", c.Name, w.Left())
+				}
+				w.Release()
+				near(t, fmt.Sprintf("%s, %v: input %d", c.Name, p, i), got, want)
+			}
+		}
+	}
+}
+
 // TestWhatIsTooLongIsRefusedUnlessItMayBeCut names how long it was.
 func TestWhatIsTooLongIsRefusedUnlessItMayBeCut(t *testing.T) {
 	for _, c := range tinymodel.Readers() {

@@ -24,9 +24,9 @@ func Run(ctx context.Context, b tensor.Backend, n Network, cache tensor.Cache, i
 // Walk is one input that is longer than a pass, and computed in parts. Other inputs may be
 // computed between two of them.
 type Walk interface {
-	// Next computes the next part. The result is nil until the last one is computed. An error is
-	// that of the back end, after which the walk can only be released.
-	Next() (result []float32, err error)
+	// Next computes the next part: of a decoder that is at most as many tokens. The result is nil until the last
+	// one is computed. An error is that of the back end, after which the walk can only be released.
+	Next(tokens int) (result []float32, err error)
 	// Computed is how many tokens were computed, or as many as are as much work.
 	Computed() int
 	// Left is how many were not; 0 once there is a result.
@@ -50,17 +50,14 @@ type chunks struct {
 	end func(tokens []int32) ([]float32, error)
 	// mean is set if the result is put together from the means of all chunks, which sum
 	// weighs by their lengths.
-	mean, normalize bool
-	sum             []float64
+	mean bool
+	sum  []float64
+	p    Pooling
 }
 
 func newChunks(ctx context.Context, b tensor.Backend, n Network, cache tensor.Cache, id tensor.RequestID, tokens []int32, p Pooling) *chunks {
 	w := &chunks{ctx: ctx, b: b, n: n, cache: cache, id: id, chunk: max(1, b.Chunk())}
-	if p.Mode == First { // what follows cannot change it: families are causal
-		tokens = tokens[:min(w.chunk, len(tokens))]
-	}
-	w.tokens, w.whole = tokens, len(tokens)
-	w.mean, w.normalize = p.Mode == Mean && len(tokens) > w.chunk, p.Normalize
+	w.tokens, w.whole, w.p = tokens, len(tokens), p
 	w.end = func(tokens []int32) ([]float32, error) { return w.pool(tokens, p) }
 	return w
 }
@@ -71,8 +68,12 @@ func (w *chunks) Left() int { return len(w.tokens) }
 
 func (w *chunks) Release() { w.cache.Drop(w.id) }
 
-func (w *chunks) Next() (result []float32, err error) {
-	piece := w.tokens[:min(w.chunk, len(w.tokens))]
+func (w *chunks) Next(tokens int) (result []float32, err error) {
+	piece := w.tokens[:min(w.chunk, max(1, tokens), len(w.tokens))]
+	if w.p.Mode == First { // what follows cannot change it: families are causal
+		w.tokens, w.whole = piece, len(piece)
+	}
+	w.mean = w.mean || w.p.Mode == Mean && len(piece) < len(w.tokens)
 	switch last := len(piece) == len(w.tokens); {
 	case w.mean:
 		result, err = w.add(piece, last)
@@ -91,7 +92,7 @@ func (w *chunks) Next() (result []float32, err error) {
 // rest computes all that is left.
 func (w *chunks) rest() ([]float32, error) {
 	for {
-		if result, err := w.Next(); err != nil || w.Left() == 0 {
+		if result, err := w.Next(w.chunk); err != nil || w.Left() == 0 {
 			return result, err
 		}
 	}
@@ -146,7 +147,7 @@ func (w *chunks) add(piece []int32, last bool) ([]float32, error) {
 		return nil, nil
 	}
 	scale := 1 / float64(w.whole)
-	if w.normalize {
+	if w.p.Normalize {
 		var squares float64
 		for _, x := range w.sum {
 			squares += x * x
@@ -172,7 +173,7 @@ type layers struct {
 	tokens int
 }
 
-func (w *layers) Next() ([]float32, error) {
+func (w *layers) Next(int) ([]float32, error) {
 	if w.pass == nil {
 		w.pass = w.m.encoder.Begin(w.scope, w.texts)
 	}

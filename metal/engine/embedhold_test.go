@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/tinymodel"
 )
 
@@ -27,18 +28,24 @@ type passCounter struct {
 	t      *testing.T
 	reader *Reader
 	passes int
+	// took is called after each pass, with what each input has of it, if it is set.
+	took func(pass []passInput, tokens, depth []int)
 }
 
 // countPasses loads a model, and returns a function that makes a loop with a cache of some tokens.
 func countPasses(t *testing.T) func(cache int) *passCounter {
 	t.Helper()
+	return countPassesOf(t, ref.New(ref.Options{}), textContext)
+}
+
+func countPassesOf(t *testing.T, b tensor.Backend, context int) func(cache int) *passCounter {
+	t.Helper()
 	c := tinymodel.Default()
-	c.Family, c.Context = tinymodel.Qwen3, textContext
+	c.Family, c.Context = tinymodel.Qwen3, context
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
 	if err := tinymodel.Write(path, c); err != nil {
 		t.Fatal(err)
 	}
-	b := ref.New(ref.Options{})
 	r, err := OpenReader(t.Context(), path, b, model.Embed)
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +76,8 @@ func (c *passCounter) ask(tenant string, n int) *embedding {
 // countedWalk only counts the tokens of a text.
 type countedWalk struct{ computed, left, chunk int }
 
-func (w *countedWalk) Next() ([]float32, error) {
-	n := min(w.left, w.chunk)
+func (w *countedWalk) Next(tokens int) ([]float32, error) {
+	n := min(w.left, w.chunk, tokens)
 	w.computed, w.left = w.computed+n, w.left-n
 	return nil, nil
 }
@@ -86,18 +93,28 @@ func (c *passCounter) step() (served []*embedding) {
 		c.t.Fatalf("%d requests wait, and none is computed", len(c.requests))
 	}
 	c.passes++
+	var tokens, depths []int
 	for _, in := range pass {
 		r := in.of
 		if !c.long(in) {
 			in.done()
+			tokens, depths = append(tokens, in.tokens()), append(depths, in.tokens()/2)
 			continue
+		}
+		if len(pass) > 1 {
+			c.t.Fatalf("a part of a text is one of %d inputs of a pass", len(pass))
 		}
 		if r.walk == nil {
 			r.walk, r.leave = &countedWalk{left: in.tokens(), chunk: c.opts.Backend.Chunk()}, func() {}
 		}
 		before := r.walk.Computed()
-		_, _ = r.walk.Next()
-		r.count(r.walk.Computed() - before)
+		_, _ = r.walk.Next(c.pace.part(before, c.opts.Backend.Chunk()))
+		n := r.walk.Computed() - before
+		tokens, depths = append(tokens, n), append(depths, before+n/2)
+		r.count(c.weigh(n, before))
+	}
+	if c.took != nil {
+		c.took(pass, tokens, depths)
 	}
 	blocks := 0
 	for _, r := range c.requests {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
@@ -19,6 +20,7 @@ type embedLoop struct {
 	*shared
 	model *loadedModel
 	embedTurns
+	pace     embedPace
 	failures int
 }
 
@@ -30,6 +32,7 @@ type passInput struct {
 
 func newEmbedLoop(s *shared, m *loadedModel) *embedLoop {
 	l := &embedLoop{shared: s, model: m}
+	l.pace.Slice = textSlice
 	if m.embedder.BlockTokens() > 0 {
 		l.least = embed.PassTokens(s.opts.Backend) / (shortPasses * s.opts.Sequences)
 	}
@@ -89,21 +92,34 @@ func (l *embedLoop) reap() {
 
 // pass returns the inputs of the next pass: those whose turn it is, so that long lists, or
 // many, do not delay the requests of others, until they are as many tokens as the back end
-// takes at once. What a decoder keeps of them fits the promised KV cache. An input that is
-// longer is alone in its pass, which computes a part of it.
+// takes at once, or in a short time while several tenants have requests. What a decoder keeps of
+// them fits the promised KV cache. An input that is longer is alone in its pass, which computes a part of it.
 func (l *embedLoop) pass() (out []passInput) {
-	room, blocks := embed.PassTokens(l.opts.Backend), l.held()
+	tokens, blocks := 0, l.held()
 	l.begin()
+	l.look()
 	l.hold(blocks)
 	for r := l.next(); r != nil; r = l.next() {
-		n := r.inputs[r.begun+r.taken].Len()
+		in := passInput{r, r.begun + r.taken}
+		n, long := in.tokens(), l.long(in)
 		blocks += l.blocks(n)
-		if len(out) > 0 && (n > room || l.full(len(out)+1, blocks)) {
+		if len(out) > 0 && (long || tokens+n > l.pace.room || l.full(len(out)+1, blocks)) {
 			return out
 		}
-		out, room = append(out, r.take()), room-n
+		if out, tokens = append(out, r.take()), tokens+n; long {
+			return out
+		}
 	}
 	return out
+}
+
+// look sets how many tokens the next pass takes, and what they cost.
+func (l *embedLoop) look() {
+	deepest := 0
+	for _, r := range l.requests {
+		deepest = max(deepest, l.depth(r))
+	}
+	l.growth = l.pace.look(len(l.tenants) > 1, deepest, embed.PassTokens(l.opts.Backend))
 }
 
 // blocks of the cache that tokens take in a decoder.
@@ -132,9 +148,11 @@ func (l *embedLoop) compute(pass []passInput) error {
 		l.finish(pass[0].of, outOfMemory(exceeded))
 		return nil
 	}
+	began := time.Now()
 	out, err := l.forward(pass)
 	if errors.Is(err, tensor.ErrMemory) {
 		if n, rerr := l.guard.Reclaim(); rerr == nil && n > 0 || len(pass) > 1 {
+			began = time.Now()
 			out, err = l.forward(pass[:1])
 			pass = pass[:1]
 		}
@@ -154,6 +172,7 @@ func (l *embedLoop) compute(pass []passInput) error {
 		return l.failed(pass, err)
 	}
 	l.failures = 0
+	l.pace.took(time.Since(began), pass)
 	for i, p := range pass {
 		p.of.out = append(p.of.out, out[i])
 		p.done()

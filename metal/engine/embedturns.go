@@ -1,5 +1,7 @@
 package engine
 
+import "metalfleet.dev/metalfleet/metal/batch"
+
 // shortPasses is how many passes of a decoder count as much as one that is full of tokens: each has
 // only as many inputs as sequences were promised, but reads all weights.
 const shortPasses = 8
@@ -9,7 +11,8 @@ const shortPasses = 8
 const tinyTexts = 32
 
 // embedTurns decides whose inputs a pass computes: those of the tenant for which the fewest
-// tokens were computed, and of its requests the one with the fewest. One that comes later
+// tokens were computed, and of its requests the one with the fewest. A token with a long context counts as
+// several. One that comes later
 // begins with the share of each, so that it neither waits for the others nor they for it: if it began
 // with the fewest, tenants that come and go would always have these, and lists would never end.
 // A text that is under way while others wait for its memory has half of the tokens of its tenant.
@@ -17,6 +20,8 @@ const tinyTexts = 32
 type embedTurns struct {
 	// least is how many tokens an input counts as at least.
 	least int
+	// growth of what a token costs per token of its context, as a part of what it costs without any.
+	growth float64
 	// requests that have not ended, in order of arrival.
 	requests []*embedding
 	tenants  map[string]*embedTenant
@@ -115,7 +120,11 @@ func (e *embedding) count(tokens int) {
 	e.computed += tokens
 	t.computed += tokens
 	t.share += float64(tokens) / float64(t.requests)
-	t.all.share += float64(tokens) / float64(len(t.all.tenants))
+	if len(t.all.tenants) > 1 {
+		t.all.share += float64(tokens) / float64(len(t.all.tenants))
+	} else { // what it missed before it has now, and one that comes is next
+		t.all.share = max(t.all.share, float64(t.computed-tokens))
+	}
 	if e.walk != nil {
 		t.part, t.others = tokens, tokens
 	} else {
@@ -124,6 +133,14 @@ func (e *embedding) count(tokens int) {
 }
 
 // cost is how many tokens an input counts as.
-func (p passInput) cost() int { return max(p.tokens(), p.of.of.all.least) }
+func (p passInput) cost() int {
+	all, n := p.of.of.all, p.tokens()
+	return max(all.weigh(n, n/2), all.least)
+}
+
+// weigh is how many tokens without context cost as much as some with an average context.
+func (e *embedTurns) weigh(tokens, depth int) int {
+	return int(float64(tokens) * batch.Dearer(e.growth, depth))
+}
 
 func (p passInput) tokens() int { return p.of.inputs[p.at].Len() }

@@ -3,16 +3,51 @@ package engine
 import (
 	"context"
 	"errors"
+	"time"
 
+	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine/guard"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
 // long reports whether an input is computed in parts, between which others may be: chunks of a
-// decoder, or layers of an encoder.
+// decoder, or layers of an encoder. A decoder computes those in parts, too, that take longer than a pass should and
+// have room next to all of those under way.
 func (l *embedLoop) long(p passInput) bool {
-	return l.model.embedder.Long(p.tokens())
+	n := p.tokens()
+	if p.of.walk != nil && p.at == p.of.begun || l.model.embedder.Long(n) {
+		return true
+	}
+	return n > l.pace.room && !l.encodes() && !l.full(1, l.underWay()+l.spare(n))
+}
+
+// underWay is how many blocks inputs take in the end of which a part is computed.
+func (l *embedLoop) underWay() (blocks int) {
+	for _, r := range l.requests {
+		if r.walk != nil {
+			blocks += l.blocks(r.inputs[r.begun].Len())
+		}
+	}
+	return blocks
+}
+
+// spare is how many blocks have to be free before an input of this many tokens begins, which is computed in parts: its
+// own and those of a pass of short ones.
+func (l *embedLoop) spare(tokens int) int {
+	return l.blocks(tokens) + l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
+}
+
+// depth is the context of the next tokens of an input that is computed in parts; on average in an encoder, whose layers
+// have all of it.
+func (l *embedLoop) depth(e *embedding) int {
+	switch {
+	case e.walk == nil:
+		return 0
+	case l.encodes():
+		return e.inputs[e.begun].Len() / 2
+	}
+	return e.walk.Computed()
 }
 
 // forgetWalk drops what is computed of an input.
@@ -39,15 +74,15 @@ func (l *embedLoop) held() (blocks int) {
 // pass of short ones next to all of those under way. If a long one began before the next, that
 // might never have room. A short one waits until the cache has room for it now: the long ones
 // do not grow while it is computed. An encoder has memory for one long input. One alone never
-// waits. It also notes whether one waits that would not without those under way.
+// waits. It also notes whether one waits that would not without those under way. While an input is under way that the
+// back end could take at once, the others of its tenant wait.
 func (l *embedLoop) hold(held int) {
 	l.awaited = false
-	under := map[*embedTenant]bool{}
-	blocks := 0 // that long inputs take in the end
+	under, cut := map[*embedTenant]bool{}, map[*embedTenant]bool{}
 	for _, r := range l.requests {
 		if r.waits = false; r.walk != nil {
 			under[r.of] = true
-			blocks += l.blocks(r.inputs[r.begun].Len())
+			cut[r.of] = cut[r.of] || !l.model.embedder.Long(r.inputs[r.begun].Len())
 		}
 	}
 	if len(under) == 0 {
@@ -58,8 +93,11 @@ func (l *embedLoop) hold(held int) {
 		if r.walk != nil || r.begun == len(r.inputs) {
 			continue
 		}
-		if next := (passInput{r, r.begun}); !l.long(next) {
-			r.waits = l.full(1, held+l.blocks(next.tokens()))
+		if r.waits = cut[r.of]; r.waits {
+			continue
+		}
+		if n := r.inputs[r.begun].Len(); !l.model.embedder.Long(n) {
+			r.waits = l.full(1, held+l.blocks(n))
 			l.awaited = l.awaited || r.waits
 			continue
 		}
@@ -68,8 +106,7 @@ func (l *embedLoop) hold(held int) {
 		}
 	}
 	if due != nil {
-		blocks += l.blocks(due.inputs[due.begun].Len()) + l.opts.Sequences + l.blocks(l.opts.Backend.Chunk())
-		due.waits = l.encodes() || l.full(1, blocks)
+		due.waits = l.encodes() || l.full(1, l.underWay()+l.spare(due.inputs[due.begun].Len()))
 		l.awaited = l.awaited || due.waits
 	}
 }
@@ -100,10 +137,12 @@ func (l *embedLoop) computeChunk(p passInput) error {
 		l.beginWalk(p)
 	}
 	l.counters.steps.Add(1)
-	before, part := r.walk.Computed(), min(l.opts.Backend.Chunk(), r.walk.Left())
-	out, err := r.walk.Next()
+	before, depth, began := r.walk.Computed(), l.depth(r), time.Now()
+	tokens := l.pace.part(depth, embed.PassTokens(l.opts.Backend))
+	cost := l.weigh(min(tokens, r.walk.Left()), depth)
+	out, err := r.walk.Next(tokens)
 	if err != nil {
-		r.count(part)
+		r.count(cost)
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -116,7 +155,9 @@ func (l *embedLoop) computeChunk(p passInput) error {
 		return l.failed([]passInput{p}, err)
 	}
 	l.failures = 0
-	r.count(r.walk.Computed() - before)
+	n := r.walk.Computed() - before
+	l.pace.tookPart(time.Since(began), n, depth)
+	r.count(l.weigh(n, depth))
 	if r.walk.Left() > 0 {
 		return nil
 	}
