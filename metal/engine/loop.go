@@ -60,7 +60,8 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 		return nil, err
 	}
 	held := &sequences{byID: map[batch.ID]*sequence{}, sched: sched, kv: m.cache}
-	b := &blocks{sequences: held, prefixes: p, guard: s.guard, log: s.log, side: &sideWork{}, came: s.admission.came}
+	restores, images := newSideWork()
+	b := &blocks{sequences: held, prefixes: p, guard: s.guard, log: s.log, side: restores, came: s.admission.came}
 	l := &loop{
 		shared: s, sequences: held, prefixes: p, blocks: b,
 		planner: &planner{sequences: held, blocks: b, guard: s.guard, log: s.log, chunk: s.opts.Backend.Chunk(), notify: s.admission.notify},
@@ -75,7 +76,7 @@ func newLoop(s *shared, m *loadedModel, p *prefixCache) (*loop, error) {
 	}
 	if m.tower != nil {
 		l.runner.axes = m.input.images.tower.Axes != nil
-		l.encoder = &imageEncoder{sequences: held, tower: m.tower, input: m.input, backend: s.opts.Backend, kernels: footprint.KernelsOf(kernelsName(s.opts.Backend)), shared: s, blocks: b, side: &sideWork{}}
+		l.encoder = &imageEncoder{sequences: held, tower: m.tower, input: m.input, backend: s.opts.Backend, kernels: footprint.KernelsOf(kernelsName(s.opts.Backend)), shared: s, blocks: b, side: images}
 	}
 	return l, nil
 }
@@ -121,7 +122,7 @@ func (l *loop) iterate() (more bool, err error) {
 	if len(step.Rows) > 0 {
 		return true, l.execute(step, needed)
 	}
-	if encoding || l.forgive() || len(l.blocks.wanted) > 0 { // what came in during a part of an image may be a step
+	if encoding || l.blocks.side.forgive() || len(l.blocks.wanted) > 0 { // what came in during a part of an image may be a step
 		return true, nil
 	}
 	if draining && len(l.byID) == 0 {
@@ -131,15 +132,6 @@ func (l *loop) iterate() (more bool, err error) {
 		l.wait()
 	}
 	return true, nil
-}
-
-// forgive has side work wait for no steps, as there is none. It reports whether some waited.
-func (l *loop) forgive() bool {
-	owed := l.blocks.side.forgive()
-	if l.encoder != nil {
-		owed = l.encoder.side.forgive() || owed
-	}
-	return owed
 }
 
 // encode computes a part of an image that a prompt needs.

@@ -51,7 +51,8 @@ func restoring(t *testing.T, n int) (*planner, *restoringCache) {
 	t.Cleanup(func() { prefixes.ram.Close(t.Context()) })
 	g := guard.New(guard.Options{Backend: idleBackend{}, Cached: prefixes.bytes, Unread: func() int64 { return 0 }})
 	held := &sequences{byID: map[batch.ID]*sequence{}, sched: sched, kv: cache}
-	b := &blocks{sequences: held, prefixes: prefixes, guard: g, log: slog.New(slog.DiscardHandler), side: &sideWork{}}
+	side, _ := newSideWork()
+	b := &blocks{sequences: held, prefixes: prefixes, guard: g, log: slog.New(slog.DiscardHandler), side: side}
 	p := &planner{sequences: held, blocks: b, guard: g, chunk: block}
 	for id := range batch.ID(n) {
 		s := &sequence{id: id, tokens: make([]int32, block+2), prompt: block + 2}
@@ -160,16 +161,56 @@ func TestPrefixesLeaveTimeToPromptsOfOthers(t *testing.T) {
 // Without a step, nothing that waits for steps would ever be done.
 func TestSideWorkWaitsForNoStepsThatThereAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &loop{blocks: &blocks{side: &sideWork{}}, encoder: &imageEncoder{side: &sideWork{}}}
-		for _, w := range []*sideWork{l.blocks.side, l.encoder.side} {
+		restores, images := newSideWork()
+		for _, w := range []*sideWork{restores, images} {
 			began := time.Now()
 			time.Sleep(restoreTime)
 			if w.did(began, 1); !w.waits(1) || w.waits(0) {
 				t.Fatal("it waits without others, or not next to them")
 			}
-			if !l.forgive() || w.waits(1) || l.forgive() {
+			if !restores.forgive() || w.waits(1) {
 				t.Error("it waits for steps although there is none")
 			}
+			if restores.forgive(); restores.forgive() {
+				t.Error("something waits although nothing does")
+			}
+		}
+	})
+}
+
+// TestAttackPrefixesAndImagesTogether: requests with both took twice as much time as the steps of others. Together
+// they take as much, half of it each, and all of it if the other has no more.
+func TestAttackPrefixesAndImagesTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		restores, images := newSideWork()
+		spent := map[*sideWork]time.Duration{}
+		var steps time.Duration
+		round := func(works ...*sideWork) {
+			for _, w := range works {
+				for range 3 { // several wait
+					if began := time.Now(); !w.waits(1) {
+						time.Sleep(restoreTime)
+						w.did(began, 1)
+						spent[w] += restoreTime
+					}
+				}
+			}
+			time.Sleep(restoreTime / 4)
+			steps += restoreTime / 4
+			restores.stepped(restoreTime / 4)
+		}
+		for range 400 {
+			round(images, restores)
+		}
+		if a, b := spent[images], spent[restores]; a+b > steps+restoreTime || max(a, b)-min(a, b) > restoreTime {
+			t.Errorf("images take %v and prefixes %v next to steps of %v", a, b, steps)
+		}
+		before := spent[restores]
+		for range 400 {
+			round(restores)
+		}
+		if got := spent[restores] - before; got < 9*restoreTime*10 {
+			t.Errorf("without images, prefixes take %v next to steps of %v", got, steps/2)
 		}
 	})
 }

@@ -202,9 +202,6 @@ func (l *loop) record(f *inflightStep) {
 	l.completed = now
 	l.blocks.side.stepped(took)
 	l.sched.Took(took)
-	if l.encoder != nil {
-		l.encoder.side.stepped(took)
-	}
 	load := f.step.Load()
 	if !l.encoded && (f.promptLogprobs == nil || load.Decodes > 0) { // else it took longer than prompts do
 		took := took - f.ranking
