@@ -27,7 +27,7 @@ const (
 	turnClients = 8192
 	// turnKey is how long an address is one of clients with a key after one has shown it.
 	turnKey = 10 * time.Minute
-	// turnPieces of a head are one turn: a long one arrives in several.
+	// turnPieces of a head wait for one turn: a long one arrives in several.
 	turnPieces = 4
 	// turnFree bytes of a body are read without a turn, where each read counts as turnLeast at least.
 	turnFree, turnLeast = 8 << 10, 512
@@ -138,6 +138,13 @@ func (t *turns) take(each float64, in int, client string, ends waits) (err error
 		l.next.set(&w.rank, 0)
 	}
 	return err
+}
+
+// charge counts a turn that did not wait.
+func (t *turns) charge() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.credit--
 }
 
 // give begins the turns that wait, as many as may begin.
@@ -266,6 +273,7 @@ func (c *Conn) awaitTurn(n int) error {
 	l := c.listener
 	if l.Turns > 0 && !c.known.Load() {
 		if pieces := c.pieces.Add(1); n > 0 && pieces > 1 && pieces <= turnPieces {
+			l.turns.charge()
 			return nil
 		}
 		in := further

@@ -305,6 +305,29 @@ func TestABusyProcessorGivesTheTurnsItOwes(t *testing.T) {
 	}
 }
 
+// TestPiecesThatDoNotWaitAreCharged: clients whose heads arrive in several have no more of the processors.
+func TestPiecesThatDoNotWaitAreCharged(t *testing.T) {
+	const each, clients = 100, 40
+	turnsOf(t, each, func(p *pipes, _ *Listener, served *atomic.Int64) {
+		for i := range clients {
+			c := p.dial(fmt.Sprint("10.0.0.", i))
+			defer func() { _ = c.Close() }()
+			go func() {
+				for range 100 {
+					for _, piece := range []string{"GET / HTTP/1.1\r\n", "Host: x\r\n", "A: b\r\n", "\r\n"} {
+						_, _ = io.WriteString(c, piece)
+					}
+				}
+			}()
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+		}
+		time.Sleep(time.Second)
+		if n, most := served.Load(), int64(each*runtime.GOMAXPROCS(0)/turnPieces); n < most/2 || n > most+clients {
+			t.Errorf("%d requests in %d pieces are served in a second, want %d", n, turnPieces, most)
+		}
+	})
+}
+
 // TestAClosedConnectionWaitsForNoTurn: there may be any number of them.
 func TestAClosedConnectionWaitsForNoTurn(t *testing.T) {
 	const clients, places = 100, 10
