@@ -7,7 +7,8 @@
 // rejects connections without the tunnel preamble and Macs that do not authenticate in time.
 // Beyond a limit of unauthenticated connections, in total or per address, the oldest one is
 // closed. It no longer counts once the Mac's certificate was verified, after one round trip;
-// then each Mac may have one connection that has not answered yet. A second tunnel of a Mac replaces the first, whose responses continue. The
+// then each Mac may have one connection that has not answered yet. A second tunnel of a Mac
+// replaces the first, which closes when its responses have ended, or as the oldest of many. The
 // certificate must belong to the current MacNode of that name: when the MacNode is deleted or
 // replaced, its tunnel is closed at once, with all responses.
 //
@@ -15,7 +16,7 @@
 // per stream, so that a slow reader blocks no other stream, and the Mac announces how many
 // streams it accepts.
 //
-// Start reading at Hub.Serve and Hub.To.
+// Start reading at Hub.Serve and Hub.To; conn.go has one connection.
 package tunnel
 
 import (
@@ -26,7 +27,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -52,6 +53,8 @@ const (
 	// address: a load balancer may hide the addresses of all clients. 500 new ones a second
 	// then leave each Mac a second for the round trip in which it authenticates.
 	maxStrangers = 1024
+	// maxOld is how many replaced tunnels of a Mac may be open: their responses last as long as it sends.
+	maxOld = 8
 	// logPeriod is the period in which the lines about the tunnels of a Mac are counted, and logEach how
 	// many are logged: a Mac that opens tunnels again and again does not displace the log.
 	logPeriod = time.Minute
@@ -90,20 +93,12 @@ type Hub struct {
 
 	mu      sync.Mutex // guards the fields after it
 	tunnels map[string]*macConn
-	proving map[string]*macConn // authenticated, but not known to answer yet
-	old     map[*macConn]bool   // replaced, but not closed yet
+	proving map[string]*macConn   // authenticated, but not known to answer yet
+	old     map[string][]*macConn // by Mac: replaced, but not closed yet, the oldest first
 	closed  bool
 	lines   map[string]int // logged in the period, by Mac
 	since   time.Time      // start of the period
 	dropped int            // lines of all Macs since the last one that was logged
-}
-
-// macConn is one tunnel connection of a Mac.
-type macConn struct {
-	*http.ClientConn
-	mac, uid string
-	identity *identity.Identity
-	secure   *tls.Conn
 }
 
 // New returns a hub without tunnels.
@@ -121,7 +116,7 @@ func New(o Options) *Hub {
 		o.Received = func(string, int) error { return nil }
 	}
 	return &Hub{Options: o, id: strings.ToLower(rand.Text()), strangers: intake.Strangers{Max: maxStrangers, MaxPerAddress: maxStrangers / 2},
-		computing: intake.NewComputing(), tunnels: map[string]*macConn{}, proving: map[string]*macConn{}, old: map[*macConn]bool{}}
+		computing: intake.NewComputing(), tunnels: map[string]*macConn{}, proving: map[string]*macConn{}, old: map[string][]*macConn{}}
 }
 
 // Len returns the number of Macs with a tunnel.
@@ -158,22 +153,25 @@ func (h *Hub) current(mac string) *macConn {
 	return l
 }
 
-// retire takes a tunnel out of use; it closes once it is idle. The lock is held.
+// retire takes a tunnel out of use; it closes once it is idle, or as the oldest of more than maxOld
+// of its Mac. The lock is held.
 func (h *Hub) retire(l *macConn) {
 	if h.tunnels[l.mac] == l {
 		delete(h.tunnels, l.mac)
 	}
-	h.old[l] = true
-	go func() { // not under the lock: it calls gone
-		l.SetStateHook(func(*http.ClientConn) { l.endIdle() })
-		l.endIdle()
-	}()
-}
-
-func (l *macConn) endIdle() {
-	if l.InFlight() == 0 {
-		_ = l.Close() // the error of a connection that is given up is of no interest
+	old := append(slices.Clip(h.old[l.mac]), l)
+	var oldest *macConn
+	if len(old) > maxOld {
+		oldest = old[0]
+		old = slices.Delete(old, 0, 1)
 	}
+	h.old[l.mac] = old
+	go func() { // not under the lock: closing calls gone
+		l.retire()
+		if oldest != nil {
+			_ = oldest.Close()
+		}
+	}()
 }
 
 // Serve accepts tunnels until ctx ends, and then closes them all.
@@ -237,16 +235,6 @@ func (h *Hub) pingAll(ctx context.Context) {
 	}
 }
 
-// ping sends a small request to the Mac.
-func (l *macConn) ping(ctx context.Context) error {
-	r := &http.Request{Method: http.MethodGet, Header: http.Header{}, URL: &url.URL{Scheme: "https", Host: agentapi.MacServerName(l.mac), Path: agentapi.PathHealth}}
-	resp, err := l.RoundTrip(r.WithContext(ctx))
-	if err != nil {
-		return err
-	}
-	return resp.Body.Close()
-}
-
 func (h *Hub) closeAll() {
 	h.mu.Lock()
 	h.closed = true
@@ -254,8 +242,8 @@ func (h *Hub) closeAll() {
 	for _, l := range h.tunnels {
 		all = append(all, l)
 	}
-	for l := range h.old {
-		all = append(all, l)
+	for _, old := range h.old {
+		all = append(all, old...)
 	}
 	h.mu.Unlock()
 	for _, l := range all {
@@ -417,11 +405,7 @@ func (h *Hub) Drop(mac string) {
 	if l := h.tunnels[mac]; l != nil {
 		all = append(all, l)
 	}
-	for l := range h.old {
-		if l.mac == mac {
-			all = append(all, l)
-		}
-	}
+	all = append(all, h.old[mac]...)
 	h.mu.Unlock()
 	for _, l := range all { // not under the lock: Close calls gone
 		_ = l.Close()
@@ -435,7 +419,11 @@ func (h *Hub) gone(l *macConn) {
 	if used {
 		delete(h.tunnels, l.mac)
 	}
-	delete(h.old, l)
+	if old := slices.DeleteFunc(slices.Clone(h.old[l.mac]), func(o *macConn) bool { return o == l }); len(old) > 0 {
+		h.old[l.mac] = old
+	} else {
+		delete(h.old, l.mac)
+	}
 	h.mu.Unlock()
 	if used {
 		h.log("Tunnel of a Mac is closed", l.mac)
