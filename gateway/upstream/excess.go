@@ -36,8 +36,9 @@ const (
 	// uploadShare of a request's body is what a Mac sends at most to open its windows: two frames
 	// for each 4 KiB take 70 bytes.
 	uploadShare = 32
-	// maxAbandoned bounds what may still come of responses that were closed early.
-	maxAbandoned = 16 << 20
+	// maxAbandoned bounds what may still come of responses that were closed early, and maxUnbegun of
+	// those among them that had not begun: a header each.
+	maxAbandoned, maxUnbegun = 16 << 20, 1 << 20
 )
 
 // errExcess is why the connections of a Mac were closed.
@@ -103,9 +104,10 @@ func (e *excess) begin(room float64) {
 	e.limit()
 }
 
-// end takes back the room of a request. abandoned bytes of its response may not have been read.
-func (e *excess) end(room, abandoned float64) {
-	e.add(-abandoned, -maxAbandoned)
+// end takes back the room of a request. abandoned bytes of its response may not have been read; they
+// take the count no lower than least.
+func (e *excess) end(room, abandoned, least float64) {
+	e.add(-abandoned, least)
 	e.begin(-room)
 }
 
@@ -190,13 +192,15 @@ func (b *measuredBody) Close() error {
 // before it was read to its end.
 func (b *measuredBody) end(err error) {
 	b.once.Do(func() {
-		abandoned := float64(streamWindow)
+		abandoned, least := float64(streamWindow), -float64(maxAbandoned)
 		switch left := b.left.Load(); {
 		case err == io.EOF || err != nil && b.ctx.Err() == nil:
 			abandoned = 0
+		case b.ReadCloser == nil: // the Mac may have sent nothing
+			abandoned, least = agentapi.MaxAnswerHeaderBytes, -maxUnbegun
 		case err == nil && left >= 0:
 			abandoned = min(abandoned, float64(left))
 		}
-		b.of.end(b.room, abandoned)
+		b.of.end(b.room, abandoned, least)
 	})
 }

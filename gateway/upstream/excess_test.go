@@ -115,20 +115,42 @@ func TestExcessIsBoundedByItsRate(t *testing.T) {
 		over(excessBurst+streamWindow, false)
 		over(1, true)
 		e.read(streamWindow + 2)
-		e.end(streamWindow, 0)
+		e.end(streamWindow, 0, 0)
 		over(0, false)
 		time.Sleep(time.Minute)
-		e.end(0, streamWindow) // a client that went away
+		e.end(0, streamWindow, -maxAbandoned) // a client that went away
 		over(excessBurst+streamWindow, false)
 		over(1, true)
 		time.Sleep(time.Minute)
 		for range 1000 {
-			e.end(0, streamWindow)
+			e.end(0, streamWindow, -maxAbandoned)
 		}
+		e.end(0, streamWindow, -maxUnbegun) // which is above that already
 		over(excessBurst+maxAbandoned, false)
 		over(1, true)
 		if lost != 4 {
 			t.Errorf("the Mac was lost %d times, want 4", lost)
+		}
+	})
+}
+
+// TestASilentMacWhoseClientsLeaveIsOwedLittle: it saves up no bytes for frames that nothing asked for.
+func TestASilentMacWhoseClientsLeaveIsOwedLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &excess{lost: func(error) {}}
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		for range 1000 {
+			r, err := http.NewRequestWithContext(left, http.MethodGet, "https://a", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := (measured{failing{context.Canceled}, e}).RoundTrip(r); err == nil {
+				t.Fatal("it answers")
+			}
+		}
+		if e.received(excessBurst+maxUnbegun) != nil || e.received(1) == nil {
+			t.Errorf("the count is %.0f bytes", e.bytes)
 		}
 	})
 }
