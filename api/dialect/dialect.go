@@ -14,6 +14,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,8 +39,10 @@ type Dialect struct {
 	// event returns an error inside a stream: the event name, which may be
 	// empty, and the data.
 	event func(e *openai.Error, id string) (name string, data []byte, err error)
-	// ends are the prefixes of the last event of a stream.
-	ends [][]byte
+	// ends are the prefixes of the last event of a stream, and fails those of one that reports an error.
+	ends, fails [][]byte
+	// status returns the status of such an error; 0 if it is none.
+	status func(failure) int
 	// idle reports whether an event holds nothing of a response; nil if none does.
 	idle func(event []byte) bool
 }
@@ -54,7 +57,7 @@ func unnamed(e *openai.Error, _ string) (string, []byte, error) {
 // The dialects.
 var (
 	OpenAI = &Dialect{Name: "OpenAI", body: plain, event: unnamed,
-		ends: [][]byte{[]byte("data: [DONE]"), []byte(`data: {"error":`)}, idle: emptyChunk}
+		ends: [][]byte{[]byte("data: [DONE]")}, fails: [][]byte{[]byte(`data: {"error":`)}, status: statusOfType, idle: emptyChunk}
 	Rerank = &Dialect{Name: "rerank", event: unnamed,
 		body: func(e *openai.Error, _ string) ([]byte, error) { return rerank.ErrorBody(e) }}
 	Anthropic = &Dialect{Name: "Anthropic", body: anthropic.ErrorBody,
@@ -62,14 +65,14 @@ var (
 			data, err := anthropic.ErrorBody(e, id)
 			return "error", data, err
 		},
-		ends: [][]byte{[]byte("event: message_stop\n"), []byte("event: error\n")}, idle: eventNamed("ping")}
+		ends: [][]byte{[]byte("event: message_stop\n")}, fails: [][]byte{[]byte("event: error\n")}, status: statusOfType, idle: eventNamed("ping")}
 	Responses = &Dialect{Name: "Responses", body: plain,
 		event: func(e *openai.Error, _ string) (string, []byte, error) {
 			data, err := responses.ErrorEvent(e)
 			return "error", data, err
 		},
-		ends: [][]byte{[]byte("event: response.completed\n"), []byte("event: response.incomplete\n"),
-			[]byte("event: response.failed\n"), []byte("event: error\n")},
+		ends:  [][]byte{[]byte("event: response.completed\n"), []byte("event: response.incomplete\n")},
+		fails: [][]byte{[]byte("event: response.failed\n"), []byte("event: error\n")}, status: statusOfCode,
 		idle: eventNamed("response.created", "response.in_progress")}
 	Ollama = &Dialect{Name: "Ollama", body: func(e *openai.Error, _ string) ([]byte, error) { return ollama.ErrorBody(e) }, event: unnamed}
 )
@@ -143,10 +146,9 @@ const EndBytes = 64
 // Ends reports whether an event is the last one of its stream, an error or not.
 // The first EndBytes of the event are enough.
 func (d *Dialect) Ends(event []byte) bool {
-	for _, end := range d.ends {
-		if bytes.HasPrefix(event, end) {
-			return true
-		}
-	}
-	return false
+	return hasPrefix(event, d.ends) || hasPrefix(event, d.fails)
+}
+
+func hasPrefix(event []byte, any [][]byte) bool {
+	return slices.ContainsFunc(any, func(one []byte) bool { return bytes.HasPrefix(event, one) })
 }

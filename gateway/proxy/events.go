@@ -17,7 +17,9 @@ type blocks struct {
 	sent int // bytes at the front that were returned
 	end  int // bytes read; those after sent are not returned yet
 	last []byte
-	err  error
+	// status of the error in the last event; 0 if it reports none.
+	status int
+	err    error
 }
 
 // eventBytes bounds one event.
@@ -55,13 +57,14 @@ func (b *blocks) next() ([]byte, error) {
 	return nil, b.err
 }
 
-// note remembers the beginning of a block's last event.
+// note remembers the beginning of a block's last event, and its error.
 func (b *blocks) note(block []byte) {
 	event := block[:len(block)-2]
 	if i := bytes.LastIndex(event, []byte("\n\n")); i >= 0 {
 		event = event[i+2:]
 	}
 	b.last = append(b.last[:0], event[:min(len(event), dialect.EndBytes)]...)
+	b.status = b.of.ErrorStatus(event)
 }
 
 // ended reports whether the stream ended with its last event, or an error event. A partial

@@ -39,6 +39,8 @@ type request struct {
 	attribution bool
 	// cut is why the Mac's last response ended early.
 	cut error
+	// sent is the status of the error with which the Mac ended a stream; 0 without one.
+	sent int
 	// within bounds the time until the response begins, if the forwarder does not bound it more; 0
 	// means no limit.
 	within time.Duration
@@ -109,7 +111,7 @@ func (f *forwarder) forward(ctx context.Context, w *reply, req *request) error {
 func (f *forwarder) observe(ctx context.Context, w *reply, req *request, lease *dispatch.Lease) (failed *dispatch.Failure, err error) {
 	err = errIncomplete // if a panic aborts the response
 	defer func() {
-		how := outcomeOf(w.Status(), failed, err)
+		how := outcomeOf(cmp.Or(req.sent, w.Status()), failed, err)
 		if errors.Is(err, errIncomplete) && req.cut != nil && ctx.Err() == nil && !w.Delayed() {
 			how = dispatch.OutcomeFailed
 		}
@@ -132,14 +134,16 @@ func (b noted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// outcomeOf returns how a request ended at its replica. It is unknown for lack of memory, here
-// or there, and for a request that the client ended or delayed.
+// outcomeOf returns how a request ended at its replica. It is unknown for lack of memory that others
+// use, here or there, and for a request that the client ended or delayed.
 func outcomeOf(status int, failed *dispatch.Failure, err error) dispatch.Outcome {
 	var e *openai.Error
 	if errors.Is(err, errOfMac) && errors.As(err, &e) {
 		status, err = e.Status, nil
 	}
 	switch {
+	case errors.Is(err, errMacsRoom), failed != nil && errors.Is(failed.Err, errMacsRoom):
+		return dispatch.OutcomeRejected
 	case failed != nil && errors.Is(failed.Err, errNoRoom):
 		return dispatch.OutcomeUnknown
 	case errors.Is(err, errDelayed), failed != nil && errors.Is(failed.Err, errDelayed):
@@ -210,7 +214,7 @@ func (f *forwarder) try(ctx context.Context, w *reply, req *request, lease *disp
 	}
 	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
 	f.dispatcher.Trust(lease.Mac)
-	req.cut, resp.Body = nil, noted{resp.Body, &req.cut}
+	req.cut, req.sent, resp.Body = nil, 0, noted{resp.Body, &req.cut}
 	d := delivery{w: w, req: req, resp: trimmed(resp), mac: lease.Mac, forwarder: f}
 	if resp.StatusCode != http.StatusOK && resp.StatusCode < http.StatusBadRequest || resp.StatusCode > maxStatus {
 		return nil, d.invalid()

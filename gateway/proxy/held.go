@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 )
 
@@ -16,6 +17,8 @@ const (
 var (
 	errTooLong = errors.New("it is too long to be held back")
 	errNoRoom  = errors.New("other responses use all available memory")
+	// errMacsRoom means that a Mac's own responses use much of what it may have.
+	errMacsRoom = fmt.Errorf("%w, of which responses of the same Mac use much", errNoRoom)
 )
 
 // buffers are reused between responses.
@@ -54,6 +57,16 @@ func (r *room) take(of source, n int64) bool {
 	}
 	r.count(of, n)
 	return true
+}
+
+// refusal returns why there is no memory for a response of a Mac.
+func (r *room) refusal(mac string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if used := r.macs[mac]; used >= (r.most-(r.all-used))/2/4 {
+		return errMacsRoom
+	}
+	return errNoRoom
 }
 
 func (r *room) give(of source, n int64) {
@@ -100,7 +113,7 @@ func (h *held) grow(most int) error {
 		return errTooLong
 	}
 	if !h.room.take(h.of, int64(size)) {
-		return errNoRoom
+		return h.room.refusal(h.of.mac)
 	}
 	bigger := make([]byte, size)
 	copy(bigger, h.bytes)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/dispatch"
 )
 
@@ -74,6 +75,17 @@ func TestAttackEventsWithoutEnd(t *testing.T) {
 	}
 	if !noRoom || r.all > 2*eventBytes {
 		t.Errorf("%d bytes are held back", r.all)
+	}
+	for mac, want := range map[string]dispatch.Outcome{"evil": dispatch.OutcomeRejected, "mac-a": dispatch.OutcomeUnknown} {
+		for name, err := range map[string]error{"before it begins": r.refusal(mac), "later": fmt.Errorf("x: %w", &openai.Error{Status: 503, Cause: r.refusal(mac)})} {
+			failed := &dispatch.Failure{Reason: dispatch.ReasonStream, Err: err}
+			if name == "later" {
+				failed = nil
+			}
+			if how := outcomeOf(200, failed, err); how != want {
+				t.Errorf("a response of %s for which memory is lacking %s: outcome %d, want %d", mac, name, how, want)
+			}
+		}
 	}
 	event := "data: " + strings.Repeat("x", eventBytes/4) + "\n\n"
 	b := newBlocks(strings.NewReader(event), dialect.OpenAI, r.hold(source{mac: "mac-a"}))
