@@ -11,7 +11,8 @@ import (
 // judge marks the replicas whose requests fail, and those that reject far more requests of a client than
 // others do. While another one can serve the request, even if that is full, they get none: one that fails
 // at once always has a free slot, and would get all that others have no slot for. Afterwards a replica is
-// proving: it gets one request at a time until it answers. It returns which ones are; nil is none.
+// proving: it gets one request at a time until it answers, or until each has taken as long as an answer
+// usually does. Of all replicas at most half get none. It returns which ones are proving; nil is none.
 func (s *slots) judge(r *Request, endpoints []route.Endpoint, loads []*replicaLoad, candidates []pick.Candidate, now time.Time) (proving []bool) {
 	if !s.outliers.Any() && !s.rejected.Any(r.Owner) {
 		return nil
@@ -31,12 +32,15 @@ func (s *slots) judge(r *Request, endpoints []route.Endpoint, loads []*replicaLo
 	if !others || s.perSequence == 0 { // without a limit none is full
 		return proving
 	}
-	for _, i := range closed(until) {
+	without := closed(until)
+	for _, i := range without {
 		candidates[i].Excluded = true
 	}
+	left := len(endpoints)/2 - len(without)
 	for i, l := range loads {
-		if proving[i] && (l.probes > 0 || l.rejected.of[r.Owner] > 0) {
+		if left > 0 && proving[i] && (now.Before(l.probed) || l.rejected.of[r.Owner] > 0) {
 			candidates[i].Excluded = true
+			left--
 		}
 	}
 	return proving

@@ -126,16 +126,27 @@ func (q *queue) takeSlot(r *Request, now time.Time) (*Lease, bool) {
 		return nil, false
 	}
 	model := r.model
-	stop := func() bool { return false }
-	if settle != nil {
-		stop = time.AfterFunc(guestTime, func() {
+	var timers []*time.Timer
+	later := func(after time.Duration, do func()) {
+		timers = append(timers, time.AfterFunc(after, func() {
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			settle()
+			do()
 			q.serve(model, q.now())
-		}).Stop
+		}))
 	}
-	l := &Lease{Endpoint: endpoint, Model: model, guest: settle != nil, began: now, free: sync.OnceFunc(func() { stop(); free() })}
+	if settle != nil {
+		later(guestTime, settle)
+	}
+	if probes := q.slots.replicas[endpoint.Replica].probed.Sub(now); probes > 0 {
+		later(probes, func() {}) // others may be sent there
+	}
+	l := &Lease{Endpoint: endpoint, Model: model, guest: settle != nil, began: now, free: sync.OnceFunc(func() {
+		for _, t := range timers {
+			t.Stop()
+		}
+		free()
+	})}
 	l.release = func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()

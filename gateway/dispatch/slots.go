@@ -57,8 +57,8 @@ type slots struct {
 type replicaLoad struct {
 	id       uint64
 	inFlight int
-	guests   int // sequences beyond the limit, see mostGuests
-	probes   int // requests that it was sent while proving, see judge
+	guests   int       // sequences beyond the limit, see mostGuests
+	probed   time.Time // until then a request keeps others away while it is proving, see judge
 	total    uint64
 	used     time.Time
 	tenants  map[string]int // in flight, by tenant
@@ -173,12 +173,12 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle
 		asGuest = weight
 		settle = func() { l.guests, asGuest = l.guests-asGuest, 0 }
 	}
-	probes := 0
-	if c.isProbe {
-		probes = 1
+	var probed time.Time
+	if c.isProbe && r.OnlyMac == "" { // else no other replica can serve it
+		probed = now.Add(lingerFor(OutcomeRejected, s.usualAnswer(r.model.Endpoints()), 0))
+		l.probed = probed
 	}
 	l.guests += asGuest
-	l.probes += probes
 	l.add(r.Owner, weight)
 	l.total++
 	l.used = now
@@ -188,7 +188,9 @@ func (s *slots) take(r *Request, now time.Time) (at route.Endpoint, free, settle
 	}
 	return c.at, func() {
 		l.guests, asGuest = l.guests-asGuest, 0
-		l.probes -= probes
+		if l.probed.Equal(probed) {
+			l.probed = time.Time{}
+		}
 		l.add(r.Owner, -weight)
 		model.add(prefix, r.Owner, -weight)
 	}, settle, true
