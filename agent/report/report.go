@@ -3,7 +3,8 @@
 //
 // It owns how often that happens: conditions, reclaims and everything that
 // others act on at once; progress at most every 2 s; figures at most every
-// 30 s, and only when they moved by more than 1 % or 64 MiB. What did not
+// 30 s, and only when they moved by more than 1 % or 64 MiB; and of large
+// statuses no more than 16 KiB a second in the long run. What did not
 // change is not written. What came while a write was under way goes with the
 // next. It refuses to force a conflict: a field that another writer owns stays
 // theirs; and to send what the API server's schema has not, because an older
@@ -117,18 +118,20 @@ const (
 func (r *Reporter) Run(ctx context.Context) error {
 	var sent *v1alpha1.MacNodeStatus
 	var sentAt time.Time
+	pace := newPace()
 	for {
 		next, again := r.take()
 		if again {
 			sent = nil
 		}
-		wait, needed := due(sent, next)
-		wait -= time.Since(sentAt)
+		after, needed := due(sent, next)
+		wait := max(after-time.Since(sentAt), pace.wait(after == 0))
 		if needed && wait <= 0 {
 			if !r.writeUntilDone(ctx, &next) {
 				return ctx.Err()
 			}
 			sent, sentAt = next, time.Now()
+			pace.written(sent)
 			continue
 		}
 		if !r.pause(ctx, needed, wait) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -122,6 +123,39 @@ func TestAMacUnderPressureIsWrittenAtMostEvery30Seconds(t *testing.T) {
 			t.Errorf("%d writes in ten minutes: %v", n, w.at())
 		}
 	})
+}
+
+// TestManyLargeStatusesAreWrittenSeldom: tenants have a Mac inspect other sources all the time.
+func TestManyLargeStatusesAreWrittenSeldom(t *testing.T) {
+	for name, tc := range map[string]struct {
+		bytes    int
+		urgent   bool
+		min, max int // of 6,000 statuses in ten minutes
+	}{
+		"small and urgent": {0, true, 850, 1100},
+		"large and urgent": {256 << 10, true, 30, 36}, // 8 MiB and 600 s of 16 KiB, each takes 528 KiB
+		"large progress":   {256 << 10, false, 22, 28},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, w, stop := running(t)
+				defer stop()
+				text := strings.Repeat("x", tc.bytes)
+				for i := range 6000 {
+					r.Offer(status(func(s *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) {
+						s.Inspections = []v1alpha1.InspectionStatus{{ID: "i", Message: text}}
+						if a.Progress.BytesDone = int64(i); tc.urgent {
+							a.Restarts = int32(i)
+						}
+					}))
+					time.Sleep(100 * time.Millisecond)
+				}
+				if n := len(w.at()); n < tc.min || n > tc.max {
+					t.Errorf("%d writes, want %d to %d", n, tc.min, tc.max)
+				}
+			})
+		})
+	}
 }
 
 // writes records what a reporter wrote and when.
