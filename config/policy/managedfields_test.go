@@ -68,16 +68,16 @@ func TestAnAgentMakesUpNoManagedFields(t *testing.T) {
 			`]},"spec":{"signerName":"metalfleet.dev/agent","usages":["digital signature","server auth"],"request":"` + certificateRequest(t) + `"}}`
 	}
 	var managers []string
-	for i := range 200 {
+	for i := range 20 {
 		managers = append(managers, strings.Replace(owned(fmt.Sprintf("%0100d", i), leases, `{"f:spec":{"f:renewTime":{}}}`), "Update", "Apply", 1)) // of which any number is kept
 	}
 	const refused = "managedFields"
 	w.play([]attempt{
-		{name: "fields of a Lease", who: fields, object: lease, patch: renewal(owned("a", leases, `{"f:metadata":{"f:annotations":`+many(1000, "{}")+`}}`)), refused: refused},
+		{name: "fields of a Lease", who: fields, object: lease, patch: renewal(owned("a", leases, `{"f:metadata":{"f:annotations":`+many(60, "{}")+`}}`)), refused: refused},
 		{name: "a renewal", who: fields, object: lease, patch: `{"spec":{"holderIdentity":"me"}}`},
 		{name: "nested fields of a Lease", who: fields, object: lease, patch: renewal(owned("a", leases, `{"f:metadata":{"f:annotations":{"f:a":{"f:b":`+many(1000, "{}")+`}}}}`)), refused: refused},
 		{name: "managers of a Lease", who: fields, object: lease, patch: renewal(managers...), refused: refused},
-		{name: "fields of a request", who: fields, object: request(owned("a", signing, `{"f:metadata":{"f:annotations":`+many(1000, "{}")+`}}`)), refused: refused},
+		{name: "fields of a request", who: fields, object: request(owned("a", signing, `{"f:metadata":{"f:annotations":`+many(60, "{}")+`}}`)), refused: refused},
 		{name: "a request", who: fields, object: request()},
 	})
 	big := object(t, lease)
