@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -182,13 +183,19 @@ func cacheOptions(namespace string, namespaces []string) cache.Options {
 	}
 }
 
-// bare drops the metadata of an object that nothing reads, and that may be as long as etcd stores.
+// bare drops the metadata of an object that nothing reads, and that may be as long as etcd stores. Of the managedFields
+// of a MacNode it leaves that its agent wrote this version.
 func bare(in any) (any, error) {
+	mac, isMac := in.(*v1alpha1.MacNode)
 	if o, ok := in.(client.Object); ok {
+		byAgent := isMac && identity.WrittenByAgent(mac)
 		o.SetManagedFields(nil)
 		o.SetGenerateName("")
+		if byAgent {
+			o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: v1alpha1.ManagerAgent}})
+		}
 	}
-	if mac, ok := in.(*v1alpha1.MacNode); ok {
+	if isMac {
 		kept := map[string]string{}
 		for _, key := range []string{v1alpha1.AnnotationLost, v1alpha1.AnnotationEnrolledKey} {
 			if value := mac.Annotations[key]; value != "" && len(value) <= maxAnnotation {

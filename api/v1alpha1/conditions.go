@@ -18,6 +18,7 @@ import (
 //	Mac         Ready Reachable IdentityClash                      operator (macnode)
 //	            AgentCurrent                                       operator (agentupgrade)
 //	            ClassApplied                                       operator (macclass)
+//	            WritesSuspended                                    operator (identity)
 //	            Accepting MemoryPressure WiredStranded             agent
 //	            MemoryDiverged GuardInactive
 //	class       Accepted Applied                                   operator (macclass)
@@ -76,6 +77,9 @@ const (
 	// ConditionIdentityClash: two machines run an agent with the identity of this
 	// Mac; the one that began later has stopped.
 	ConditionIdentityClash = "IdentityClash"
+	// ConditionWritesSuspended: the Mac may not write its MacNode and its Lease,
+	// because it wrote far more than an agent does. Absent until that happens.
+	ConditionWritesSuspended = "WritesSuspended"
 	// ConditionAgentCurrent: the agent has the version that the administrator
 	// requested or, without a request, one that this operator supports.
 	ConditionAgentCurrent = "AgentCurrent"
@@ -149,6 +153,12 @@ const (
 const (
 	ReasonAgentFenced = "AgentFenced" // an agent with a copy of the Mac's state folder was stopped
 	ReasonOneAgent    = "OneAgent"
+)
+
+// Reasons for WritesSuspended.
+const (
+	ReasonTooManyWrites = "TooManyWrites" // the Mac may be stolen: it fills etcd
+	ReasonWritesAllowed = "WritesAllowed" // the suspension has ended
 )
 
 // Reasons for AgentCurrent, and for Accepting while an agent is replaced.
@@ -359,6 +369,8 @@ const (
 	// ManagerClasses is the operator's field manager of the class in a
 	// MacAssignment, of ClassApplied, and of the status of MacClasses.
 	ManagerClasses = "metalfleet-classes"
+	// ManagerWrites is the operator's field manager of WritesSuspended.
+	ManagerWrites = "metalfleet-writes"
 	// ManagerPlacement is the operator's field manager of nodeName and Placed.
 	ManagerPlacement = "metalfleet-placement"
 )

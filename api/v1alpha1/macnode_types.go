@@ -37,7 +37,8 @@ type MacNode struct {
 	// +optional
 	Spec MacNodeSpec `json:"spec,omitzero"`
 	// status is the state that the Mac's agent reports. The operator writes the
-	// conditions Ready, IdentityClash, AgentCurrent and ClassApplied.
+	// conditions Ready, Reachable, IdentityClash, WritesSuspended, AgentCurrent
+	// and ClassApplied.
 	// +optional
 	// +kubebuilder:default={"observedGeneration":-1}
 	Status MacNodeStatus `json:"status,omitzero"`

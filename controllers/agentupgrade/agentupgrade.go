@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -46,10 +47,19 @@ type Reconciler struct {
 	// Version of this operator.
 	Version string
 	Clock   clock.PassiveClock
+
+	// limits bound the writes of AgentCurrent: a Mac may report another version all the time.
+	limits notice.Limits
 }
+
+const (
+	judgeBurst = 16
+	judgeEvery = 10 * time.Second
+)
 
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	r.limits.Burst, r.limits.Every = judgeBurst, judgeEvery
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: "fleet"}}}
 	})
@@ -95,7 +105,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			if t.Start && mac.Name == t.Mac {
 				failures = append(failures, r.order(ctx, assigned.Items, mac.Name, g.Class.Spec.Release))
 			}
-			failures = append(failures, r.judge(ctx, mac, g.Release()))
+			later, err := r.judge(ctx, mac, g.Release())
+			if later && (res.RequeueAfter == 0 || judgeEvery < res.RequeueAfter) {
+				res.RequeueAfter = judgeEvery // until the condition of a Mac may be written again
+			}
+			failures = append(failures, err)
 		}
 		failures = append(failures, r.report(ctx, g.Class, &t))
 	}
@@ -139,23 +153,26 @@ func (r *Reconciler) order(ctx context.Context, assigned []v1alpha1.MacAssignmen
 		ac.MacAssignment(mac).WithUID(assigned[i].UID).WithResourceVersion(assigned[i].ResourceVersion).WithSpec(ac.MacAssignmentSpec().WithAgent(order))))
 }
 
-// judge writes the condition AgentCurrent if it changed, and emits an Event on a failure.
-func (r *Reconciler) judge(ctx context.Context, mac turn.Mac, w *v1alpha1.AgentRelease) error {
+// judge writes the condition AgentCurrent if it changed, and emits an Event on a failure. It reports whether that is for later.
+func (r *Reconciler) judge(ctx context.Context, mac turn.Mac, w *v1alpha1.AgentRelease) (later bool, err error) {
 	if !mac.DeletionTimestamp.IsZero() {
-		return nil
+		return false, nil
 	}
 	c := turn.Judge(w, mac, r.Version)
 	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)
 	after := status.Merge(before, 0, r.Clock.Now(), status.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
 	if status.Equal(before, after) {
-		return nil
+		return false, nil
+	}
+	if !r.limits.Allow(mac.Name, r.Clock.Now()) {
+		return true, nil
 	}
 	if c.Reason == v1alpha1.ReasonAgentRolledBack || c.Reason == v1alpha1.ReasonAgentRefused {
 		if _, err := upgradeNotice(mac.MacNode, c).Post(ctx, r.Client, r.Clock.Now()); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return client.IgnoreNotFound(status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerUpgrades,
+	return false, client.IgnoreNotFound(status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerUpgrades,
 		ac.MacNode(mac.Name).WithUID(mac.UID).WithStatus(ac.MacNodeStatus().WithConditions(status.Conditions(after)...))))
 }
 

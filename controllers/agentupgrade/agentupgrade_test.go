@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +242,32 @@ func TestALongMessageOfAMacIsWrittenOnce(t *testing.T) {
 		if again := o.class(); again.ResourceVersion != written.ResourceVersion || len(again.Status.Upgrade.Message) < maxMessage-8 {
 			t.Errorf("%d: written again, with %q", extra, again.Status.Upgrade.Message)
 		}
+	}
+}
+
+// TestAMacThatReportsAnotherVersionAllTheTimeIsJudgedSeldom: each judgement stores its whole MacNode again.
+func TestAMacThatReportsAnotherVersionAllTheTimeIsJudgedSeldom(t *testing.T) {
+	o := newRoom(t)
+	o.r.limits.Burst, o.r.limits.Every = judgeBurst, judgeEvery
+	judged := map[string]bool{}
+	for i := range 10 * judgeBurst {
+		m := o.mac("studio")
+		m.Status.AgentVersion = fmt.Sprintf("v0.3.%d", i)
+		if err := o.c.Status().Update(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		if res := o.look(); i > judgeBurst && res.RequeueAfter != judgeEvery {
+			t.Errorf("the next look is in %s, want %s", res.RequeueAfter, judgeEvery)
+		}
+		judged[meta.FindStatusCondition(o.mac("studio").Status.Conditions, v1alpha1.ConditionAgentCurrent).Message] = true
+	}
+	if len(judged) != judgeBurst {
+		t.Errorf("judged %d times at once, want %d", len(judged), judgeBurst)
+	}
+	o.clock.SetTime(o.clock.Now().Add(judgeEvery))
+	o.look()
+	if c := meta.FindStatusCondition(o.mac("studio").Status.Conditions, v1alpha1.ConditionAgentCurrent); judged[c.Message] {
+		t.Errorf("the last version is not judged %s later: %s", judgeEvery, c.Message)
 	}
 }
 

@@ -40,6 +40,8 @@ type Macs struct {
 	// mu guards gone: when the objects of a MacNode that is being deleted were gone, by its name.
 	mu   sync.Mutex
 	gone map[string]departure
+
+	writes writeLimits
 }
 
 type departure struct {
@@ -64,6 +66,9 @@ func (r *Macs) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	onlyDeleted := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }, UpdateFunc: func(event.UpdateEvent) bool { return false }}
 	return b.Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(madeFor), builder.WithPredicates(onlyDeleted)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(rootsChanged(r.Issuer.key()))).
+		Watches(&v1alpha1.MacNode{}, r.counted()).
+		Watches(&coordinationv1.Lease{}, r.counted()).
+		Watches(&certificatesv1.CertificateSigningRequest{}, r.counted()).
 		Complete(r)
 }
 
@@ -119,11 +124,15 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(req.Name)
+			r.writes.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if fleet.Leaving(&mac) && !lost(&mac) {
-		return reconcile.Result{}, nil // it needs its identity until it is drained
+	if fleet.Leaving(&mac) && !lost(&mac) { // it needs its identity until it is drained
+		if !controllerutil.ContainsFinalizer(&mac, v1alpha1.FinalizerIdentity) {
+			return reconcile.Result{}, nil
+		}
+		return r.maintain(ctx, &mac)
 	}
 	if !mac.DeletionTimestamp.IsZero() {
 		wait, err := r.takeBack(ctx, &mac)
@@ -135,26 +144,42 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
 	}
-	for _, want := range r.objects(mac.Name) {
+	return r.maintain(ctx, &mac)
+}
+
+// maintain creates or restores the objects of a Mac. One that is drained has the rest.
+func (r *Macs) maintain(ctx context.Context, mac *v1alpha1.MacNode) (reconcile.Result, error) {
+	suspended := r.writes.suspended(mac, r.Issuer.Clock.Now())
+	for _, want := range r.objects(mac.Name, suspended.IsZero()) {
 		if err := ensure(ctx, r.Client, want); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	if err := r.letIn(ctx, mac.Name); err != nil {
+	stays := mac.DeletionTimestamp.IsZero()
+	if stays || !suspended.IsZero() {
+		if err := r.letIn(ctx, mac.Name, suspended.IsZero()); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	err := r.reportSuspension(ctx, mac, suspended)
+	if stays {
+		err = errors.Join(err, r.Issuer.publish(ctx, mac.Name))
+	}
+	if err != nil || suspended.IsZero() {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, r.Issuer.publish(ctx, mac.Name)
+	return reconcile.Result{RequeueAfter: max(time.Second, suspended.Sub(r.Issuer.Clock.Now()))}, nil // until it may write again
 }
 
-// letIn grants the permissions of the join account while there is a token. The API server
+// letIn grants the permissions of the join account while there is a token and the Mac may write. The API server
 // evaluates the bindings of all accounts for each request, so that unused ones have a cost.
-func (r *Macs) letIn(ctx context.Context, mac string) error {
+func (r *Macs) letIn(ctx context.Context, mac string, writes bool) error {
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Issuer.Namespace, Name: join.Account(mac)}, &corev1.Secret{})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read the join token of Mac %s: %w", mac, err)
 	}
 	for _, o := range r.joinRights(mac) {
-		if err == nil {
+		if err == nil && writes {
 			if err := ensure(ctx, r.Client, o); err != nil {
 				return err
 			}
@@ -208,6 +233,7 @@ func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) (time.Durati
 	} else if wait := remembered - r.Issuer.Clock.Now().Sub(since); wait > 0 {
 		return min(wait, remembered), nil
 	}
+	r.writes.forget(mac.Name) // the next of its name is another
 	return 0, client.IgnoreNotFound(status.RemoveFinalizer(ctx, r.Client, v1alpha1.ManagerOperator, mac, v1alpha1.FinalizerIdentity))
 }
 
@@ -236,7 +262,7 @@ func (r *Macs) remove(ctx context.Context, mac *v1alpha1.MacNode) error {
 	case err != nil:
 		return err
 	}
-	objects := append(r.objects(mac.Name), r.joinRights(mac.Name)...)
+	objects := append(r.objects(mac.Name, true), r.joinRights(mac.Name)...)
 	for _, account := range []string{v1alpha1.AgentObjectName(mac.Name), join.Account(mac.Name)} {
 		objects = append(objects, secret(client.ObjectKey{Namespace: r.Issuer.Namespace, Name: account}, nil, nil),
 			&certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)}})
@@ -286,20 +312,23 @@ func substance(o client.Object) any {
 
 func labels(mac string) map[string]string { return map[string]string{v1alpha1.LabelMac: mac} }
 
-// objects returns what a Mac's agent needs in the API, without its Secret.
-func (r *Macs) objects(mac string) []client.Object {
+// objects returns what a Mac's agent needs in the API, without its Secret. One that may not write only reads.
+func (r *Macs) objects(mac string, writes bool) []client.Object {
 	own, group := v1alpha1.AgentObjectName(mac), v1alpha1.GroupVersion.Group
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: own, Labels: labels(mac)},
 		Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](v1alpha1.MacSilentSeconds)}}
-	global := append([]rbacv1.PolicyRule{
+	global := []rbacv1.PolicyRule{
 		rule(group, "macnodes", mac, "get", "list", "watch"),
 		rule(group, "macassignments", mac, "get", "list", "watch"),
-		rule(group, "macnodes/status", mac, "patch", "update"),
-	}, requests(own)...)
+	}
 	local := []rbacv1.PolicyRule{
-		rule(coordinationv1.GroupName, "leases", own, "get", "update", "patch"),
+		rule(coordinationv1.GroupName, "leases", own, "get"),
 		rule("", "secrets", own, "get", "list", "watch"),
 		rule("", "serviceaccounts/token", own, "create"),
+	}
+	if writes {
+		global = append(append(global, rule(group, "macnodes/status", mac, "patch", "update")), requests(own)...)
+		local[0].Verbs = append(local[0].Verbs, "update", "patch")
 	}
 	objects := []client.Object{lease, r.account(mac, own), r.account(mac, join.Account(mac))}
 	return append(objects, r.rights(mac, own, global, local)...)

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,6 +27,7 @@ import (
 
 	ac "metalfleet.dev/metalfleet/api/applyconfiguration/api/v1alpha1"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/notice"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -38,10 +40,19 @@ import (
 type Reconciler struct {
 	Client client.Client
 	Clock  clock.PassiveClock
+
+	// limits bound the writes of ClassApplied: a Mac may report other settings all the time.
+	limits notice.Limits
 }
+
+const (
+	reportBurst = 16
+	reportEvery = 10 * time.Second
+)
 
 // SetupWithManager starts the reconciler with its watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	r.limits.Burst, r.limits.Every = reportBurst, reportEvery
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: "fleet"}}}
 	})
@@ -74,6 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := errors.Join(r.Client.List(ctx, &classes, shared), r.Client.List(ctx, &macs, shared), r.Client.List(ctx, &assigned, shared)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the Macs and their classes: %w", err)
 	}
+	var res reconcile.Result
 	var failed []error
 	members := map[string][]member{}
 	for i := range macs.Items {
@@ -88,12 +100,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		}
 		m := member{mac, judge(mac, class)}
 		members[mac.ClassName()] = append(members[mac.ClassName()], m)
-		failed = append(failed, r.assign(ctx, mac, class, assigned.Items), r.report(ctx, m))
+		later, err := r.report(ctx, m)
+		if later {
+			res.RequeueAfter = reportEvery // until the condition of a Mac may be written again
+		}
+		failed = append(failed, r.assign(ctx, mac, class, assigned.Items), err)
 	}
 	for i := range classes.Items {
 		failed = append(failed, r.reportClass(ctx, &classes.Items[i], members[classes.Items[i].Name]))
 	}
-	return reconcile.Result{}, errors.Join(failed...)
+	return res, errors.Join(failed...)
 }
 
 // assign writes the class of a Mac if it changed, with the resource version that the decision
@@ -122,22 +138,25 @@ func (r *Reconciler) assign(ctx context.Context, mac *v1alpha1.MacNode, class *v
 }
 
 // report writes whether a Mac follows its class, if that changed. A Mac without a class has no
-// such condition.
-func (r *Reconciler) report(ctx context.Context, m member) error {
+// such condition. It reports whether that is for later.
+func (r *Reconciler) report(ctx context.Context, m member) (later bool, err error) {
 	before := status.Pick(m.mac.Status.Conditions, v1alpha1.ConditionClassApplied)
 	said := ac.MacNodeStatus()
 	if m.verdict.Type == "" {
 		if len(before) == 0 {
-			return nil
+			return false, nil
 		}
 	} else {
 		after := status.Merge(before, 0, r.Clock.Now(), m.verdict)
 		if status.Equal(before, after) {
-			return nil
+			return false, nil
 		}
 		said.WithConditions(status.Conditions(after)...)
 	}
-	return client.IgnoreNotFound(status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerClasses, ac.MacNode(m.mac.Name).WithUID(m.mac.UID).WithStatus(said)))
+	if !r.limits.Allow(m.mac.Name, r.Clock.Now()) {
+		return true, nil
+	}
+	return false, client.IgnoreNotFound(status.ApplyStatus(ctx, r.Client, v1alpha1.ManagerClasses, ac.MacNode(m.mac.Name).WithUID(m.mac.UID).WithStatus(said)))
 }
 
 // reportClass writes the status of a class if it changed. Its upgrade has another writer.

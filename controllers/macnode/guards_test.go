@@ -386,3 +386,39 @@ func TestReachabilityIsWhatGatewaysReport(t *testing.T) {
 		t.Errorf("%d Events: %+v", len(events.Items), events.Items)
 	}
 }
+
+// TestAnUnreachableMacThatMovesAllTheTimeIsWrittenSeldom: each write stores its whole MacNode again.
+func TestAnUnreachableMacThatMovesAllTheTimeIsWrittenSeldom(t *testing.T) {
+	clock := clocktesting.NewFakeClock(start)
+	c := objects(t, aMac(), leaseOf(start))
+	h := &Heartbeat{Client: c, Live: c, Namespace: "system", Clock: clock, Reach: func(types.UID) demand.Reach { return demand.Reach{Known: true, Gateways: 1} }}
+	h.rewrites.Burst, h.rewrites.Every = rewriteBurst, rewriteEvery
+	seen := map[string]bool{}
+	look := func(port int32) (message string) {
+		var mac v1alpha1.MacNode
+		if err := c.Get(t.Context(), request.NamespacedName, &mac); err != nil {
+			t.Fatal(err)
+		}
+		mac.Status.Address = &v1alpha1.MacAddress{Host: "192.0.2.7", Port: port}
+		if err := c.Status().Update(t.Context(), &mac); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(t.Context(), request.NamespacedName, &mac); err != nil {
+			t.Fatal(err)
+		}
+		return meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReachable).Message
+	}
+	for port := range int32(100) {
+		seen[look(port+1)] = true
+	}
+	if len(seen) != rewriteBurst+1 { // with that of the change to unreachable
+		t.Errorf("written %d times at once, want %d", len(seen), rewriteBurst+1)
+	}
+	clock.Step(rewriteEvery)
+	if m := look(7443); !strings.Contains(m, ":7443 ") && !strings.Contains(m, ":7443.") {
+		t.Errorf("its last address is not shown %s later: %s", rewriteEvery, m)
+	}
+}

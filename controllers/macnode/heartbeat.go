@@ -3,6 +3,7 @@ package macnode
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,6 +46,8 @@ type Heartbeat struct {
 	wake   chan event.GenericEvent
 	// limits bound the Events: a Mac can renew and report a clash as it likes.
 	limits notice.Limits
+	// rewrites bound the writes that change messages only: they name addresses that a Mac chose.
+	rewrites notice.Limits
 	// named is when the second machine of an identity clash was last written.
 	named perMac[time.Time]
 	stops perMac[stop]
@@ -52,9 +55,15 @@ type Heartbeat struct {
 	sightings perMac[sighting]
 }
 
+const (
+	rewriteBurst = 4
+	rewriteEvery = time.Minute
+)
+
 // SetupWithManager starts the reconciler with its watches and its watchdog.
 func (h *Heartbeat) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	h.wake = make(chan event.GenericEvent)
+	h.rewrites.Burst, h.rewrites.Every = rewriteBurst, rewriteEvery
 	byLease := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, lease client.Object) []reconcile.Request {
 		mac, ok := strings.CutPrefix(lease.GetName(), v1alpha1.AgentObjectName(""))
 		if !ok {
@@ -182,7 +191,7 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionReachable, v1alpha1.ConditionIdentityClash)
 	all := append([]status.Condition{next}, h.reachable(mac)...)
 	after := status.Merge(before, judgedGeneration(mac, next.Status), now, append(all, twin.conditions(before, now, named)...)...)
-	if status.Equal(before, after) {
+	if status.Equal(before, after) || sameJudgement(before, after) && !h.rewrites.Allow(mac.Name, now) {
 		return after, nil
 	}
 	notices := append(twin.notices(mac, before), presence(mac, meta.FindStatusCondition(before, v1alpha1.ConditionReady), next)...)
@@ -197,6 +206,14 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	}
 	notice.PostAll(ctx, h.Client, now, h.limits.Within(mac.Name, now, notices)...)
 	return after, nil
+}
+
+// sameJudgement reports whether conditions differ in their messages only. A later renewal writes those.
+func sameJudgement(before, after []metav1.Condition) bool {
+	return slices.EqualFunc(before, after, func(a, b metav1.Condition) bool {
+		a.Message = b.Message
+		return status.Equal(a, b)
+	})
 }
 
 // judgedGeneration returns the observedGeneration of the condition Ready, which kubectl

@@ -22,6 +22,7 @@ var (
 var macConditions = []string{
 	v1alpha1.ConditionReady, v1alpha1.ConditionReachable, v1alpha1.ConditionMemoryPressure, v1alpha1.ConditionWiredStranded,
 	v1alpha1.ConditionMemoryDiverged, v1alpha1.ConditionGuardInactive, v1alpha1.ConditionIdentityClash,
+	v1alpha1.ConditionWritesSuspended,
 }
 
 // problem is a reason of a condition that is not True and counts an object. The list is

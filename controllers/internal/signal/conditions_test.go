@@ -63,7 +63,7 @@ func TestConditionsOfMacsAndProblemsAreExported(t *testing.T) {
 		"metalfleet_operator_problems ModelReplica LoadFailed":     1,
 	}
 	for _, mac := range []string{"alive", "dead", "silent", "ordered"} {
-		for _, kind := range []string{"MemoryPressure", "WiredStranded", "MemoryDiverged", "GuardInactive", "IdentityClash"} {
+		for _, kind := range []string{"MemoryPressure", "WiredStranded", "MemoryDiverged", "GuardInactive", "IdentityClash", "WritesSuspended"} {
 			want["metalfleet_operator_mac_condition "+kind+" "+mac] = 0
 		}
 		if mac != "ordered" { // its agent has not joined yet

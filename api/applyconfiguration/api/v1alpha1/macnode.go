@@ -24,7 +24,8 @@ type MacNodeApplyConfiguration struct {
 	// spec is the desired state of the Mac, written by the administrator.
 	Spec *MacNodeSpecApplyConfiguration `json:"spec,omitempty"`
 	// status is the state that the Mac's agent reports. The operator writes the
-	// conditions Ready, IdentityClash, AgentCurrent and ClassApplied.
+	// conditions Ready, Reachable, IdentityClash, WritesSuspended, AgentCurrent
+	// and ClassApplied.
 	Status *MacNodeStatusApplyConfiguration `json:"status,omitempty"`
 }
 
