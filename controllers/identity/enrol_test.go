@@ -1,13 +1,19 @@
 package identity
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -103,5 +109,34 @@ func TestAnEnrolmentIsJudged(t *testing.T) {
 		if admitted := who.mac == "lab-1" && who.fingerprint == fingerprint && who.key != nil; admitted != (tc.want == "") {
 			t.Errorf("a request %s admits %+v", name, who)
 		}
+	}
+}
+
+// TestTheEndOfAnEnrolmentDeletesNoLaterRequest: the requester of a slot that was freed creates another one while the end is
+// under way. The operator would wait for the deletion of one that is gone already.
+func TestTheEndOfAnEnrolmentDeletesNoLaterRequest(t *testing.T) {
+	c := newDrama(t).api
+	request := func(uid types.UID) *certificatesv1.CertificateSigningRequest {
+		return &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.EnrolmentRequest("lab", 1), UID: uid}}
+	}
+	if err := c.Create(t.Context(), request("first")); err != nil {
+		t.Fatal(err)
+	}
+	replaced := interceptor.NewClient(c, interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+		if err := errors.Join(c.Delete(ctx, request("")), c.Create(ctx, request("later"))); err != nil {
+			t.Fatal(err)
+		}
+		want := (&client.DeleteOptions{}).ApplyOptions(opts).Preconditions
+		if want == nil || want.UID == nil || *want.UID != "first" {
+			t.Errorf("%s is deleted whichever it is: %v", o.GetName(), want)
+		}
+		return apierrors.NewConflict(certificatesv1.Resource("certificatesigningrequests"), o.GetName(), errors.New("the UID is another"))
+	}})
+	r := &Enrolments{Client: replaced, Issuer: &Issuer{Client: c, Namespace: "ns"}}
+	if err := r.takeBack(t.Context(), "lab"); !apierrors.IsConflict(err) {
+		t.Errorf("%v, want a conflict", err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(request("")), request("")); err != nil {
+		t.Errorf("the later request is gone: %v", err)
 	}
 }

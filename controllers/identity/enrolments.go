@@ -115,11 +115,12 @@ func (r *Enrolments) takeBack(ctx context.Context, enrolment string) error {
 		return fmt.Errorf("list requests of enrolment %s: %w", enrolment, err)
 	}
 	for k := range requests.Items {
-		if of, ok := join.CutEnrolmentRequest(requests.Items[k].Name); !ok || of != enrolment || len(requests.Items[k].Status.Certificate) > 0 {
+		csr := &requests.Items[k]
+		if of, ok := join.CutEnrolmentRequest(csr.Name); !ok || of != enrolment || len(csr.Status.Certificate) > 0 {
 			continue // one that was signed is collected first
 		}
-		if err := r.Client.Delete(ctx, &requests.Items[k]); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete request %s: %w", requests.Items[k].Name, err)
+		if err := r.Client.Delete(ctx, csr, client.Preconditions{UID: &csr.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete request %s: %w", csr.Name, err)
 		}
 	}
 	return nil

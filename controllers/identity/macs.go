@@ -194,7 +194,8 @@ func (r *Macs) letIn(ctx context.Context, mac string, writes bool) error {
 func withdraw(ctx context.Context, c client.Client, o client.Object) error {
 	err := c.Get(ctx, client.ObjectKeyFromObject(o), o)
 	if err == nil {
-		err = c.Delete(ctx, o)
+		uid := o.GetUID()
+		err = c.Delete(ctx, o, client.Preconditions{UID: &uid})
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("withdraw %T %s: %w", o, o.GetName(), err)

@@ -112,8 +112,11 @@ func (r *Deletion) drain(ctx context.Context, mac *v1alpha1.MacNode) (time.Durat
 		return min(left, drainAgain), nil
 	}
 	assigned := &v1alpha1.MacAssignment{}
-	assigned.Name = mac.Name
-	if err := r.Client.Delete(ctx, assigned); client.IgnoreNotFound(err) != nil {
+	err := r.Client.Get(ctx, client.ObjectKey{Name: mac.Name}, assigned)
+	if err == nil {
+		err = r.Client.Delete(ctx, assigned, client.Preconditions{UID: &assigned.UID})
+	}
+	if client.IgnoreNotFound(err) != nil {
 		return 0, fmt.Errorf("delete MacAssignment %s: %w", mac.Name, err)
 	}
 	return 0, nil

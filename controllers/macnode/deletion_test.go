@@ -51,7 +51,7 @@ func TestADrainEndsAlthoughTheClockWasSlow(t *testing.T) {
 func TestAMacThatWritesItsStatusAllTheTimeIsDeleted(t *testing.T) {
 	mac := aMac()
 	mac.Finalizers, mac.DeletionTimestamp = []string{v1alpha1.FinalizerIdentity, v1alpha1.FinalizerDrain}, &metav1.Time{Time: start}
-	c := objects(t, mac)
+	c := objects(t, mac, &v1alpha1.MacAssignment{ObjectMeta: metav1.ObjectMeta{Name: mac.Name}})
 	busy := interceptor.NewClient(c, interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 		if err := c.Status().Patch(ctx, aMac(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"bootID":"b"}}`))); err != nil {
 			t.Fatal(err)

@@ -265,7 +265,7 @@ func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 		return nil
 	}
 	for _, old := range s.revisions {
-		if err := r.Client.Delete(ctx, old.object); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Delete(ctx, old.object, client.Preconditions{UID: &old.object.UID}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete revision %s: %w", old.object.Name, err)
 		}
 	}

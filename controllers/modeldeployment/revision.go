@@ -155,7 +155,7 @@ func revisionName(d *v1alpha1.ModelDeployment, hash string) string {
 // pruneRevisions deletes the oldest revisions beyond the history.
 func (r *Reconciler) pruneRevisions(ctx context.Context, s *scope) error {
 	for _, old := range surplusRevisions(s) {
-		if err := r.Client.Delete(ctx, old.object); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Delete(ctx, old.object, client.Preconditions{UID: &old.object.UID}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete revision %s: %w", old.object.Name, err)
 		}
 	}

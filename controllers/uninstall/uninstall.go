@@ -81,7 +81,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	if want == "" {
-		if err := r.Client.Delete(ctx, &have); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Delete(ctx, &have, client.Preconditions{UID: &have.UID}); client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, fmt.Errorf("delete ConfigMap %s: %w", Name, err)
 		}
 		return ctrl.Result{}, nil
