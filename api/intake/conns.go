@@ -135,8 +135,8 @@ type Conn struct {
 	cancel   context.CancelFunc
 	wakes    chan struct{} // has one when a read deadline is over
 	turned   atomic.Bool   // what was read last had its turn
-	had      atomic.Bool   // a turn
-	pieces   atomic.Int64  // read since a request began, or turns taken
+	had      atomic.Bool   // a request
+	pieces   atomic.Int64  // of its first head
 	body     atomic.Int64  // bytes read since a request began
 	known    atomic.Bool   // a request of it had a key; set with the listener's mu
 

@@ -223,7 +223,7 @@ func Guard(next http.Handler) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}
-		c.pieces.Store(0)
+		c.had.Store(true)
 		defer c.ended()
 		encoded, why := c.heads.begin()
 		if encoded || why != nil {

@@ -18,14 +18,15 @@ const (
 	// after its request has ended, so that a client that does not read it gives way.
 	portTarget = 512
 	portWrite  = 30 * time.Second
-	// portTurns in each second, for each processor, suffice for probes and scrapes: each is a read of 4 KiB at
-	// most, which is parsed for up to a millisecond.
-	portTurns = 200
+	// portTurns in each second, for each processor, take a twentieth of its time.
+	portTurns = 1000
+	// portHeadLines of a request take little time.
+	portHeadLines = 64
 )
 
 // Port bounds the connections of a port for probes or metrics.
 func Port(l net.Listener) net.Listener {
-	return &Listener{Listener: l, Total: portConnections, PerAddress: portConnectionsPerAddress, Turns: portTurns, Silent: true}
+	return &Listener{Listener: l, Total: portConnections, PerAddress: portConnectionsPerAddress, Turns: portTurns, HeadLines: portHeadLines, Silent: true}
 }
 
 // PortServer returns the server of a port for probes or metrics. Anyone may connect there,

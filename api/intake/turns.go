@@ -27,7 +27,7 @@ const (
 	turnClients = 8192
 	// turnKey is how long an address is one of clients with a key after one has shown it.
 	turnKey = 10 * time.Minute
-	// turnPieces of a head wait for one turn: a long one arrives in several.
+	// turnPieces of a first head are first turns: a long one arrives in several.
 	turnPieces = 4
 	// turnFree bytes of a body are read without a turn, where each read counts as turnLeast at least.
 	turnFree, turnLeast = 8 << 10, 512
@@ -53,8 +53,8 @@ type turns struct {
 	keys, earlier map[string]time.Time
 }
 
-// The lines in which clients wait. The first turn of a connection is in one of its own: only then it is known
-// whether its client has a key. Another one is for addresses at which clients have a key, which may be that of a
+// The lines in which clients wait. The turns of the first request of a connection are in one of their own: only then it
+// is known whether its client has a key. Another one is for addresses at which clients have a key, which may be that of a
 // proxy that others share, and one for the bodies of requests that tenants own, of which there are fewer than addresses.
 const (
 	further = iota
@@ -138,13 +138,6 @@ func (t *turns) take(each float64, in int, client string, ends waits) (err error
 		l.next.set(&w.rank, 0)
 	}
 	return err
-}
-
-// charge counts a turn that did not wait.
-func (t *turns) charge() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.credit--
 }
 
 // give begins the turns that wait, as many as may begin.
@@ -272,12 +265,8 @@ func Turn(r *http.Request) error {
 func (c *Conn) awaitTurn(n int) error {
 	l := c.listener
 	if l.Turns > 0 && !c.known.Load() {
-		if pieces := c.pieces.Add(1); n > 0 && pieces > 1 && pieces <= turnPieces {
-			l.turns.charge()
-			return nil
-		}
 		in := further
-		if !c.had.Swap(true) {
+		if c.pieces.Add(1) <= turnPieces && !c.had.Load() {
 			in = l.turns.lineOf(c.address.name)
 		}
 		return c.takeTurn(c.life, in)
