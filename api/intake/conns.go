@@ -294,10 +294,7 @@ func (c *Conn) move(to *list.List) {
 func (c *Conn) Read(p []byte) (int, error) {
 	// net/http reads a single byte while it responds to the request before.
 	if len(p) > 1 && c.heads.tooMany() {
-		c.countHead()
-		refuseHead(c.Conn, c.heads.refusal())
-		_ = c.Close() // net/http would add a response of its own
-		return 0, errHeadLines
+		return 0, c.refuseLong()
 	}
 	if len(p) > 1 && c.heads.ends() {
 		return 0, errHeadLines
@@ -309,13 +306,25 @@ func (c *Conn) Read(p []byte) (int, error) {
 		}
 		c.turned.Store(true)
 	}
-	c.heads.see(p[:n])
+	if fine := c.heads.see(p[:n]); fine < n && len(p) > 1 {
+		if n, err = fine, nil; n == 0 {
+			return 0, c.refuseLong()
+		}
+	}
 	if m := c.heads.memory(); m > freeHead && !c.room.grow(c.address.name, m, c.interrupt) {
 		refuseHead(c.Conn, openai.Overloaded(retry))
 		_ = c.Close()
 		return 0, errNoHeadRoom
 	}
 	return n, err
+}
+
+// refuseLong ends a connection for too many or too long header lines.
+func (c *Conn) refuseLong() error {
+	c.countHead()
+	refuseHead(c.Conn, c.heads.refusal())
+	_ = c.Close() // net/http would add a response of its own
+	return errHeadLines
 }
 
 // countHead counts a connection that is closed for too many or too long header lines.

@@ -62,18 +62,27 @@ const lineBytes = 64
 // as long as a thousand bytes.
 const headReads, headPiece = 256, 64
 
-func (h *heads) see(p []byte) {
+// see parses bytes that were read. It returns how many of them net/http may have: those before the first head with
+// too many or too long lines.
+func (h *heads) see(p []byte) (fine int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	all := len(p)
+	if h.over > 0 {
+		return all // it has begun
+	}
 	if h.skip == 0 {
 		h.reads++
 	}
-	for len(p) > 0 && h.encoded == 0 && h.over == 0 {
+	for len(p) > 0 && h.encoded == 0 {
 		if h.skip > 0 {
 			n := min(h.skip, int64(len(p)))
 			h.skip -= n
 			p = p[n:]
 			continue
+		}
+		if !h.within && len(h.line) == 0 {
+			fine = all - len(p) // a head begins
 		}
 		part, rest, whole := bytes.Cut(p, []byte("\n"))
 		n := min(len(part), lineBytes-len(h.line))
@@ -84,7 +93,11 @@ func (h *heads) see(p []byte) {
 		} else if whole {
 			h.ended()
 		}
+		if h.over > 0 {
+			return fine
+		}
 	}
+	return all
 }
 
 // hides reports whether a line names many trailers, or continues the one before it, which may then be of

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"metalfleet.dev/metalfleet/test/patience"
@@ -257,4 +258,51 @@ func TestAHeadInTinyPiecesIsRefused(t *testing.T) {
 	if n := send("GET / HTTP/1.1\nX: " + strings.Repeat("y", 2000)); n > 2*headReads {
 		t.Errorf("%d pieces of a head are read", n)
 	}
+}
+
+// TestNothingOfALongHeadIsParsed: net/http keeps each line of it, in 4 KiB a thousand. What was sent before it
+// counts.
+func TestNothingOfALongHeadIsParsed(t *testing.T) {
+	const get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	const post = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n123\n\n\n789"
+	long := "GET / HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("a:\n", 300)
+	for name, tc := range map[string]struct {
+		send []string
+		want int // of the last one
+	}{
+		"at once":                  {[]string{long}, 0},
+		"after a request":          {[]string{get + long}, len(get)},
+		"after one with a body":    {[]string{post + get + long}, len(post) + len(get)},
+		"after a part of a body":   {[]string{post[:len(post)-3], post[len(post)-3:] + long}, 3},
+		"in two pieces":            {[]string{long[:300], long[300:]}, 0},
+		"that is not long":         {[]string{get, long[:300]}, 300},
+		"after a body of any kind": {[]string{"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", long}, len(long)},
+	} {
+		h, fine := heads{max: 200}, 0
+		for _, piece := range tc.send {
+			fine = h.see([]byte(piece))
+		}
+		if fine != tc.want {
+			t.Errorf("%s: %d bytes may be parsed, want %d", name, fine, tc.want)
+		}
+	}
+}
+
+// TestALongHeadIsRefusedBeforeItIsParsed: its body is not awaited.
+func TestALongHeadIsRefusedBeforeItIsParsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes()
+		s := &http.Server{ConnContext: Context, Handler: Guard(http.NotFoundHandler())}
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(&Listener{Listener: p, HeadLines: 200}) }()
+		c, began := p.dial("10.0.0.1"), time.Now()
+		go func() {
+			_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"+strings.Repeat("a:\n", 300)+"\n")
+		}()
+		if got, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 431") || time.Since(began) > refuseTime {
+			t.Errorf("a client reads %.20q until %s (%v)", got, time.Since(began), err)
+		}
+		_ = s.Close()
+		<-ended
+	})
 }

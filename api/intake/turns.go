@@ -55,7 +55,8 @@ type turns struct {
 
 // The lines in which clients wait. The turns of the first request of a connection are in one of their own: only then it
 // is known whether its client has a key. Another one is for addresses at which clients have a key, which may be that of a
-// proxy that others share, and one for the bodies of requests that tenants own, of which there are fewer than addresses.
+// proxy that others share, and one for what is on connections of clients with keys: bodies of requests that tenants own, of
+// which there are fewer than addresses, and requests without a key that a proxy sends.
 const (
 	further = iota
 	first
@@ -250,7 +251,7 @@ func Turn(r *http.Request) error {
 		return nil
 	}
 	Pause(r.Context())
-	if err := c.takeTurn(r.Context(), firstWithKey); err != nil {
+	if err := c.takeTurn(r.Context(), owned); err != nil {
 		if errors.Is(err, errLate) {
 			return openai.RateLimited(retry)
 		}
