@@ -184,18 +184,21 @@ func cacheOptions(namespace string, namespaces []string) cache.Options {
 }
 
 // bare drops the metadata of an object that nothing reads, and that may be as long as etcd stores. Of the managedFields
-// of a MacNode it leaves that its agent wrote this version.
+// of a MacNode it leaves who wrote this version, if that counts.
 func bare(in any) (any, error) {
 	mac, isMac := in.(*v1alpha1.MacNode)
+	writer := ""
+	if isMac {
+		writer = identity.WrittenBy(mac)
+	}
 	if o, ok := in.(client.Object); ok {
-		byAgent := isMac && identity.WrittenByAgent(mac)
 		o.SetManagedFields(nil)
 		o.SetGenerateName("")
-		if byAgent {
-			o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: v1alpha1.ManagerAgent}})
-		}
 	}
 	if isMac {
+		if writer != "" {
+			mac.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: writer}}
+		}
 		kept := map[string]string{}
 		for _, key := range []string{v1alpha1.AnnotationLost, v1alpha1.AnnotationEnrolledKey} {
 			if value := mac.Annotations[key]; value != "" && len(value) <= maxAnnotation {

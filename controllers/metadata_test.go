@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,6 +42,29 @@ func TestTheCacheKeepsNoUnboundedMetadata(t *testing.T) {
 			if name := meta.Type().Field(i).Name; !meta.Field(i).IsZero() && !slices.Contains(bounded, name) {
 				t.Errorf("the cache keeps %s of a %T", name, kind)
 			}
+		}
+	}
+}
+
+// TestTheCacheKeepsWhichAgentOrOperatorWroteAMac: identity counts the versions that Macs cause. client-go may transform an object twice.
+func TestTheCacheKeepsWhichAgentOrOperatorWroteAMac(t *testing.T) {
+	for _, manager := range []string{v1alpha1.ManagerAgent, v1alpha1.ManagerOperator, v1alpha1.ManagerUpgrades, v1alpha1.ManagerClasses, strings.Repeat("x", 64<<10)} {
+		mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+			{Manager: "first", Time: &metav1.Time{Time: time.Unix(1, 0)}},
+			{Manager: manager, Time: &metav1.Time{Time: time.Unix(3, 0)}},
+			{Manager: "second", Time: &metav1.Time{Time: time.Unix(2, 0)}},
+		}}}
+		for range 2 {
+			if _, err := bare(mac); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := []metav1.ManagedFieldsEntry{{Manager: manager}}
+		if len(manager) > 100 {
+			want = nil
+		}
+		if got := mac.ManagedFields; !reflect.DeepEqual(got, want) {
+			t.Errorf("the cache keeps %+v, want %+v", got, want)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,11 +28,12 @@ import (
 )
 
 // etcd keeps each version of an object for five to ten minutes, in a database of 2 GiB by default, and when that is full nothing in
-// the cluster can be written. No admission policy can count. So the operator counts what each Mac has etcd store, and a Mac that
-// stores far more than an agent, which keeps to 8 MiB and 16 KiB a second, may only read for a while.
+// the cluster can be written. No admission policy can count. So the operator counts what each Mac has etcd store, also by conditions
+// that the operator writes of it: each stores the whole MacNode again. A Mac that stores far more than an agent on a bad network may
+// only read for a while. An agent keeps to 8 MiB and 16 KiB a second, and its failures cause at most 11 KiB a second.
 const (
 	// mostBytes is what a Mac may store at once, and bytesPerSecond per second in the long run.
-	mostBytes, bytesPerSecond = 48 << 20, 24 << 10
+	mostBytes, bytesPerSecond = 48 << 20, 28 << 10
 	// fewerBytes replaces mostBytes while the fleet stores more than fleetBytes, and fleetPerSecond per second.
 	fewerBytes                 = 16 << 20
 	fleetBytes, fleetPerSecond = 384 << 20, 512 << 10
@@ -162,15 +165,23 @@ func (r *Macs) counted() handler.EventHandler {
 	}
 }
 
-// storedBy returns which Mac stored a version, and about how many bytes it takes; 0 if no Mac did.
+// judges reports whether a field manager is one of the operator's for MacNodes: it writes what a Mac does or fails to do.
+func judges(manager string) bool {
+	return slices.Contains([]string{v1alpha1.ManagerOperator, v1alpha1.ManagerUpgrades, v1alpha1.ManagerClasses, v1alpha1.ManagerWrites}, manager)
+}
+
+// storedBy returns which Mac caused a version, and about how many bytes it takes; 0 if no Mac did.
 func storedBy(o client.Object) (mac string, bytes int) {
 	switch o := o.(type) {
 	case *v1alpha1.MacNode:
-		if !WrittenByAgent(o) {
+		text, _ := json.Marshal(&o.Status) // a status can be encoded; its field names, half as long at most, are in managedFields too
+		switch WrittenBy(o) {
+		case "":
 			return "", 0
+		case v1alpha1.ManagerAgent: // which expects that it counts twice
+			return o.Name, macNodeBytes + 2*len(text)
 		}
-		text, _ := json.Marshal(&o.Status)        // a status can be encoded
-		return o.Name, macNodeBytes + 2*len(text) // its field names are in managedFields too
+		return o.Name, macNodeBytes + len(text)*3/2
 	case *coordinationv1.Lease:
 		if mac = o.Labels[v1alpha1.LabelMac]; mac != "" {
 			return mac, leaseBytes
@@ -185,21 +196,36 @@ func storedBy(o client.Object) (mac string, bytes int) {
 	return "", 0
 }
 
-// WrittenByAgent reports whether the last write of a MacNode was that of its agent: the API server notes the time of
-// each, and a Mac writes no other's.
-func WrittenByAgent(mac *v1alpha1.MacNode) bool {
-	var agents, others time.Time
-	wrote := false
-	for _, e := range mac.ManagedFields {
-		at := &others
-		if e.Manager == v1alpha1.ManagerAgent {
-			at, wrote = &agents, true
-		}
-		if e.Time != nil && e.Time.After(*at) {
-			*at = e.Time.Time
-		}
+// WrittenBy returns the field manager of the last write of a MacNode if it is the agent's or one of the operator's: the API
+// server notes the second of each, and a Mac writes no other's. Of two writes in one second it is the agent's, else the operator's.
+func WrittenBy(mac *v1alpha1.MacNode) string {
+	compare := func(a, b metav1.ManagedFieldsEntry) int {
+		return cmp.Or(secondOf(a).Compare(secondOf(b)), rank(a.Manager)-rank(b.Manager))
 	}
-	return wrote && !agents.Before(others)
+	if len(mac.ManagedFields) == 0 {
+		return ""
+	}
+	if last := slices.MaxFunc(mac.ManagedFields, compare).Manager; rank(last) > 0 {
+		return last
+	}
+	return ""
+}
+
+func secondOf(e metav1.ManagedFieldsEntry) time.Time {
+	if e.Time == nil {
+		return time.Time{}
+	}
+	return e.Time.Time
+}
+
+func rank(manager string) int {
+	switch {
+	case manager == v1alpha1.ManagerAgent:
+		return 2
+	case judges(manager):
+		return 1
+	}
+	return 0
 }
 
 // reportSuspension writes whether a Mac is suspended if that changed. One that never was has no such condition.
@@ -211,7 +237,7 @@ func (r *Macs) reportSuspension(ctx context.Context, mac *v1alpha1.MacNode, unti
 	next := status.False(v1alpha1.ConditionWritesSuspended, v1alpha1.ReasonWritesAllowed, "the Mac may write again")
 	if !until.IsZero() {
 		next = status.True(v1alpha1.ConditionWritesSuspended, v1alpha1.ReasonTooManyWrites, fmt.Sprintf(
-			"the Mac wrote its MacNode, Lease or certificate requests far more often than an agent does, which fills etcd: it may not write until %s. "+
+			"the Mac wrote its MacNode, Lease or certificate requests, or failed and came back, far more often than an agent does, which fills etcd: it may not write until %s. "+
 				"It may be stolen: annotate it with %s=true and delete it", until.UTC().Format(time.RFC3339), v1alpha1.AnnotationLost))
 	}
 	after := status.Merge(before, 0, now, next)

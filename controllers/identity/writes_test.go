@@ -39,6 +39,62 @@ func TestAnAgentIsNeverSuspended(t *testing.T) {
 	}
 }
 
+// judged returns how many bytes count when the operator writes a condition of a Mac whose status takes as many as given.
+func judged(status int) int {
+	_, n := storedBy(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: v1alpha1.ManagerOperator}}},
+		Status: v1alpha1.MacNodeStatus{BootID: strings.Repeat("x", status)}})
+	return n
+}
+
+// TestAnAgentOnABadNetworkIsNeverSuspended: all day it is silent for 30 s and back for 5 s, each with Ready and Reachable in
+// versions of their own, or gateways reach it 2 s of 20. Its agent writes what it may, which it could not while it is silent.
+func TestAnAgentOnABadNetworkIsNeverSuspended(t *testing.T) {
+	for _, size := range []int{20 << 10, 60 << 10} {
+		for name, tc := range map[string]struct{ versions, period int }{"silent and back": {4, 35}, "unreachable and back": {2, 20}} {
+			var w writeLimits
+			w.stored("m", 8<<20, now)
+			for s := range 24 * 3600 {
+				at := now.Add(time.Duration(s) * time.Second)
+				w.fleet.bytes = 1 << 30
+				n := 16 << 10
+				if s%10 == 0 {
+					n += leaseBytes
+				}
+				if s%tc.period < tc.versions {
+					n += judged(size)
+				}
+				if w.stored("m", n, at) {
+					t.Fatalf("%s, with %d KiB: suspended after %d s", name, size>>10, s)
+				}
+			}
+		}
+	}
+}
+
+// TestManyMacsThatFlapStoreLessThanEtcdHolds: 50 machines with the largest status cause writes of the operator, which they do
+// not write themselves, as fast as they can: two while they are silent and back, two of their clashes, ten of their ports in a minute.
+func TestManyMacsThatFlapStoreLessThanEtcdHolds(t *testing.T) {
+	var w writeLimits
+	n := judged(880 << 10)
+	total, ended := 0, map[string]bool{}
+	for s := range 600 {
+		for k := range 50 {
+			if mac := fmt.Sprint("m", k); !ended[mac] && s%5 == 0 {
+				total += n
+				ended[mac] = w.stored(mac, n, now.Add(time.Duration(s)*time.Second))
+			}
+		}
+	}
+	if len(ended) != 50 || total > 1200<<20 {
+		t.Errorf("the operator stored %d MiB of %d Macs, want at most 1200 of 50", total>>20, len(ended))
+	}
+	for mac, end := range ended {
+		if !end {
+			t.Errorf("%s is not suspended", mac)
+		}
+	}
+}
+
 // TestAMacThatStoresTooMuchIsSuspendedEverLonger, and as briefly as at first after a day without.
 func TestAMacThatStoresTooMuchIsSuspendedEverLonger(t *testing.T) {
 	var w writeLimits
@@ -109,8 +165,12 @@ func TestVersionsOfAMacCount(t *testing.T) {
 		"its status":                    {mac(entry(operator, 1), entry(agent, 2)), "m", 200 << 10, 220 << 10},
 		"its status, in the cache":      {mac(metav1.ManagedFieldsEntry{Manager: agent}), "m", 200 << 10, 220 << 10},
 		"in the second of the operator": {mac(entry(agent, 2), entry(operator, 2)), "m", 200 << 10, 220 << 10},
-		"one of the operator":           {mac(entry(agent, 2), entry(operator, 3)), "", 0, 0},
-		"before its agent joins":        {mac(metav1.ManagedFieldsEntry{Manager: operator}), "", 0, 0},
+		"one of the operator":           {mac(entry(operator, 3), entry(agent, 2)), "m", 150 << 10, 160 << 10},
+		"its agent's judgement":         {mac(entry(agent, 2), entry(v1alpha1.ManagerUpgrades, 3)), "m", 150 << 10, 160 << 10},
+		"its class, in the cache":       {mac(metav1.ManagedFieldsEntry{Manager: v1alpha1.ManagerClasses}), "m", 150 << 10, 160 << 10},
+		"one of a person":               {mac(entry(agent, 2), entry(operator, 3), entry("kubectl-edit", 4)), "", 0, 0},
+		"one of a person, in the cache": {mac(metav1.ManagedFieldsEntry{Manager: "kubectl-edit"}), "", 0, 0},
+		"in the second of a person":     {mac(entry("kubectl-edit", 3), entry(operator, 3)), "m", 150 << 10, 160 << 10},
 		"without managedFields":         {mac(), "", 0, 0},
 		"its Lease":                     {&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "mac-m", Labels: labels("m")}}, "m", 6 << 10, 6 << 10},
 		"the leader's Lease":            {&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "mac-leader"}}, "", 0, 0},

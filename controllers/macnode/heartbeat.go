@@ -48,6 +48,8 @@ type Heartbeat struct {
 	limits notice.Limits
 	// rewrites bound the writes that change messages only: they name addresses that a Mac chose.
 	rewrites notice.Limits
+	// suspended bound the writes of Macs that fill etcd: those may still open and close their port.
+	suspended notice.Limits
 	// named is when the second machine of an identity clash was last written.
 	named perMac[time.Time]
 	stops perMac[stop]
@@ -58,12 +60,16 @@ type Heartbeat struct {
 const (
 	rewriteBurst = 4
 	rewriteEvery = time.Minute
+
+	suspendedBurst = 1
+	suspendedEvery = 5 * time.Minute
 )
 
 // SetupWithManager starts the reconciler with its watches and its watchdog.
 func (h *Heartbeat) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	h.wake = make(chan event.GenericEvent)
 	h.rewrites.Burst, h.rewrites.Every = rewriteBurst, rewriteEvery
+	h.suspended.Burst, h.suspended.Every = suspendedBurst, suspendedEvery
 	byLease := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, lease client.Object) []reconcile.Request {
 		mac, ok := strings.CutPrefix(lease.GetName(), v1alpha1.AgentObjectName(""))
 		if !ok {
@@ -191,7 +197,7 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionReachable, v1alpha1.ConditionIdentityClash)
 	all := append([]status.Condition{next}, h.reachable(mac)...)
 	after := status.Merge(before, judgedGeneration(mac, next.Status), now, append(all, twin.conditions(before, now, named)...)...)
-	if status.Equal(before, after) || sameJudgement(before, after) && !h.rewrites.Allow(mac.Name, now) {
+	if status.Equal(before, after) || !h.mayWrite(mac, next, sameJudgement(before, after)) {
 		return after, nil
 	}
 	notices := append(twin.notices(mac, before), presence(mac, meta.FindStatusCondition(before, v1alpha1.ConditionReady), next)...)
@@ -206,6 +212,23 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	}
 	notice.PostAll(ctx, h.Client, now, h.limits.Within(mac.Name, now, notices)...)
 	return after, nil
+}
+
+// mayWrite reports whether the conditions of a Mac may be written now: each write stores its whole MacNode again. That a
+// suspended Mac is silent or gone is always written: it cannot come back before it may write again.
+func (h *Heartbeat) mayWrite(mac *v1alpha1.MacNode, next status.Condition, same bool) bool {
+	now := h.Clock.Now()
+	switch {
+	case suspended(mac):
+		return worse(meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady), next) || h.suspended.Allow(mac.Name, now)
+	case same:
+		return h.rewrites.Allow(mac.Name, now)
+	}
+	return true
+}
+
+func suspended(mac *v1alpha1.MacNode) bool {
+	return meta.IsStatusConditionTrue(mac.Status.Conditions, v1alpha1.ConditionWritesSuspended)
 }
 
 // sameJudgement reports whether conditions differ in their messages only. A later renewal writes those.

@@ -56,7 +56,8 @@ func (h *Heartbeat) reachChanged(mac *v1alpha1.MacNode) bool {
 	return false
 }
 
-// lookAtReach triggers the reconciler for each Mac that gateways reach or no longer reach.
+// lookAtReach triggers the reconciler for each Mac that gateways reach or no longer reach. Suspended ones, whose writes
+// wait, have time until look.
 func (w *watchdog) lookAtReach(ctx context.Context) {
 	h := w.heartbeat
 	var macs v1alpha1.MacNodeList
@@ -64,7 +65,7 @@ func (w *watchdog) lookAtReach(ctx context.Context) {
 		return
 	}
 	for i := range macs.Items {
-		if !h.reachChanged(&macs.Items[i]) {
+		if suspended(&macs.Items[i]) || !h.reachChanged(&macs.Items[i]) {
 			continue
 		}
 		if found := h.Reach(macs.Items[i].UID); found.Known && found.By == 0 {
