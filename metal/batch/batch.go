@@ -304,6 +304,7 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 			planned += s.cost(row)
 		}
 	}
+	step.Shared = slices.ContainsFunc(step.Rows, func(r Row) bool { return s.all[r.ID].tenant != s.all[step.Rows[0].ID].tenant })
 	s.excess = max(0, s.excess+planned-s.budget)
 	s.passes += s.budget / 2
 	s.plans++

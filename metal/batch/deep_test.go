@@ -55,6 +55,7 @@ func (d *device) step(t *testing.T) {
 		}
 	}
 	d.clock += took
+	d.pace.Owe(step.Load(), time.Duration(took*1e9))
 	d.pace.Took(step.Load(), time.Duration(took*1e9))
 }
 

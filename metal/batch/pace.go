@@ -102,11 +102,24 @@ type Pace struct {
 	// mixed steps it is not set again.
 	tried, pause int
 	busy         bool // some request is in prefill
-	// shared is Work.Shared, and lately for how many more seconds of steps slices are short after that. owed is
-	// how many seconds decode-only steps take before one with prefill.
-	shared       bool
+	// lately is for how many more seconds of steps slices are short after Work.Shared. owed is
+	// how many seconds decode-only steps take before one with prefill, while that is set.
 	lately, owed float64
 	outlook      outlook
+}
+
+// Owe counts the duration of a step for the pauses after those that take longer, also if it shows nothing about
+// others. Only decode-only steps end a pause, and none of them by more than its usual duration: it may have contained
+// other work.
+func (p *Pace) Owe(l Load, d time.Duration) {
+	step := p.step(l.Decodes, float64(l.DecodeContext))
+	switch {
+	case step == 0 || l.Decodes == 0:
+	case l.PrefillTokens == 0:
+		p.owed = max(p.owed-min(d.Seconds(), step), -step) // more would be saved up for later prompts
+	case l.Shared:
+		p.owed = min(p.owed+pause(d.Seconds(), step), max(loneSlice.Seconds(), pause(lastResortSlowdown*step, step)))
+	}
 }
 
 // Took records the duration of a step.
@@ -116,13 +129,6 @@ func (p *Pace) Took(l Load, d time.Duration) {
 		return
 	}
 	p.lately -= took
-	if p.shared && l.Decodes > 0 {
-		if step := p.step(l.Decodes, float64(l.DecodeContext)); step > 0 && l.PrefillTokens > 0 {
-			p.owed = min(p.owed+pause(took, step), loneSlice.Seconds())
-		} else {
-			p.owed -= took
-		}
-	}
 	p.add(l, took)
 	if p.busy {
 		p.spent += took
@@ -137,20 +143,17 @@ func (p *Pace) Tokens(w Work, limit int) int {
 	if !p.busy || p.head != w.Head {
 		p.spent, p.aloneWorth, p.head, p.planned = 0, 0, w.Head, 0
 	}
-	if p.shared = w.Shared; p.shared {
+	if w.Shared {
 		p.lately = sharedFor.Seconds()
 	}
 	if p.busy = len(w.Prompts) > 0; !p.busy {
 		return 0
 	}
-	if !p.shared || w.Decodes == 0 {
-		p.owed = 0
-	}
 	if w.Decodes == 0 {
 		return p.alone(float64(w.Prompts[0].From), limit)
 	}
 	step := p.step(w.Decodes, float64(w.DecodeContext))
-	if step == 0 || p.owed > 0 || p.since >= probe || p.decodeOnly[w.Decodes] == nil && p.since >= guess {
+	if step == 0 || w.Shared && p.owed > 0 || p.since >= probe || p.decodeOnly[w.Decodes] == nil && p.since >= guess {
 		return 0
 	}
 	if n := p.slice(w, step, limit); p.atLeast(like(n)) < enough && p.mixed-p.tried >= max(probe, p.pause) {

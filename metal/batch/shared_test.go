@@ -39,6 +39,9 @@ type company struct {
 	// tokens of answers, and prompts that were computed.
 	tokens, prompts int
 	answers         map[ID]bool
+	// late counts a step when the next one is planned, as an engine that computes ahead does.
+	late    bool
+	pending func()
 }
 
 func (c *company) ask(t *testing.T, tenant string, prompt int, answers bool) {
@@ -56,6 +59,7 @@ func (c *company) step(t *testing.T) float64 {
 	w := c.s.Work()
 	c.s.Weigh(c.pace.Growth(w))
 	step := c.s.Plan(c.s.ProposeChunks(c.pace.Tokens(w, 512))...)
+	c.pending()
 	took := c.takes(step)
 	for _, r := range step.Rows {
 		if err := c.s.Computed(r); err != nil {
@@ -74,7 +78,14 @@ func (c *company) step(t *testing.T) float64 {
 		}
 	}
 	c.clock += took
-	c.pace.Took(step.Load(), time.Duration(took*1e9))
+	c.pending = func() {
+		c.pace.Owe(step.Load(), time.Duration(took*1e9))
+		c.pace.Took(step.Load(), time.Duration(took*1e9))
+		c.pending = func() {}
+	}
+	if !c.late {
+		c.pending()
+	}
 	return took
 }
 
@@ -103,7 +114,7 @@ func (c *company) answersLeft() (ids []ID) {
 // newCompany has computed prompts.
 func newCompany(t *testing.T, m experts) *company {
 	t.Helper()
-	c := &company{experts: m, answers: map[ID]bool{}, s: scheduler(t, Limits{ContextTokens: 131_072, CacheTokens: 8 * 131_072, BlockTokens: 256, Sequences: 16, Queue: 16, Chunk: 512, Turn: 64})}
+	c := &company{experts: m, answers: map[ID]bool{}, pending: func() {}, s: scheduler(t, Limits{ContextTokens: 131_072, CacheTokens: 8 * 131_072, BlockTokens: 256, Sequences: 16, Queue: 16, Chunk: 512, Turn: 64})}
 	c.run(t, 200, "first", 4000)
 	for len(c.s.all) > 0 {
 		c.step(t)
@@ -113,27 +124,85 @@ func newCompany(t *testing.T, m experts) *company {
 
 // TestAttackPromptsNextToAnswersOfAnotherTenant: where a few more rows read most of the experts of a model, prompts
 // that were to keep a third of their speed took most of the time of answers. Those of another tenant take less than
-// twice as long, and the prompts no more than 5.5 times as long as alone.
+// twice as long, and the prompts no more than 5.5 times as long as alone. It does not matter for how long answers of
+// both had no prompt next to them.
 func TestAttackPromptsNextToAnswersOfAnotherTenant(t *testing.T) {
 	for _, m := range models {
 		for _, prompt := range []int{100, 1500, 20_000} {
 			for _, answers := range []int{1, 2, 4} {
-				c := newCompany(t, m)
-				for range answers {
-					c.ask(t, "answers", 64, true)
+				for _, own := range []int{0, 1} {
+					attackWithPrompts(t, m, prompt, answers, own)
 				}
-				c.run(t, 400, "", 0)
-				alone := c.run(t, 400, "", 0)
-				c.run(t, 1000, "prompts", prompt)
-				began, done := c.clock, c.prompts
-				next := c.run(t, 4000, "prompts", prompt)
-				if next >= 2*alone {
-					t.Errorf("%s: a token of %d answers takes %.1f ms next to prompts of %d tokens, alone %.1f ms", m.name, answers, 1e3*next, prompt, 1e3*alone)
+			}
+		}
+	}
+}
+
+// attackWithPrompts runs prompts next to answers of another tenant and some of their own.
+func attackWithPrompts(t *testing.T, m experts, prompt, answers, own int) {
+	t.Helper()
+	c := newCompany(t, m)
+	for range answers {
+		c.ask(t, "answers", 64, true)
+	}
+	for range own {
+		c.ask(t, "prompts", 64, true)
+	}
+	c.run(t, 2000, "", 0)
+	alone := c.run(t, 400, "", 0)
+	if next := c.run(t, 1000, "prompts", prompt); own > 0 && next >= 2*alone {
+		t.Errorf("%s: after a time without prompts, a token of %d answers takes %.1f ms next to prompts of %d tokens, alone %.1f ms", m.name, answers, 1e3*next, prompt, 1e3*alone)
+	}
+	began, done := c.clock, c.prompts
+	next := c.run(t, 4000, "prompts", prompt)
+	if next >= 2*alone {
+		t.Errorf("%s: a token of %d answers takes %.1f ms next to prompts of %d tokens, alone %.1f ms", m.name, answers, 1e3*next, prompt, 1e3*alone)
+	}
+	full := m.takes(Step{Rows: []Row{{Length: 512}}}) / 512 * float64(prompt)
+	if took := (c.clock - began) / float64(c.prompts-done); prompt < 20_000 && took > 5.5*full {
+		t.Errorf("%s: a prompt of %d tokens takes %.2f s next to %d answers, alone %.2f s", m.name, prompt, took, answers, full)
+	}
+}
+
+// TestPromptsOfOneStepOwePauses: each is computed, and its request done, when the step after it is planned.
+func TestPromptsOfOneStepOwePauses(t *testing.T) {
+	for _, m := range models {
+		for _, late := range []bool{false, true} {
+			c := newCompany(t, m)
+			c.late = late
+			c.ask(t, "answers", 64, true)
+			c.run(t, 400, "", 0)
+			alone := c.run(t, 400, "", 0)
+			began, before := c.clock, c.tokens
+			for range 1000 {
+				if len(c.s.all) == 1 {
+					c.ask(t, "prompts", 12, false)
 				}
-				full := m.takes(Step{Rows: []Row{{Length: 512}}}) / 512 * float64(prompt)
-				if took := (c.clock - began) / float64(c.prompts-done); prompt < 20_000 && took > 5.5*full {
-					t.Errorf("%s: a prompt of %d tokens takes %.2f s next to %d answers, alone %.2f s", m.name, prompt, took, answers, full)
+				c.step(t) // with the prompt, or of a pause
+				if len(c.s.all) == 1 {
+					c.step(t)
 				}
+			}
+			if next := (c.clock - began) / float64(c.tokens-before); next >= 2*alone {
+				t.Errorf("%s, late %v: a token takes %.1f ms next to short prompts, alone %.1f ms", m.name, late, 1e3*next, 1e3*alone)
+			}
+		}
+	}
+}
+
+// TestAPauseIsAsLongAsItsStepNeeds, however long steps of answers take; but a stall of the machine is none.
+func TestAPauseIsAsLongAsItsStepNeeds(t *testing.T) {
+	for _, step := range []time.Duration{10 * time.Millisecond, 200 * time.Millisecond} {
+		for took, most := range map[time.Duration]time.Duration{12 * step: 13 * step, time.Hour: max(time.Second, 13*step)} {
+			p := Pace{}
+			p.Took(Load{Decodes: 2}, step)
+			p.Owe(Load{Decodes: 2, PrefillTokens: 64, Shared: true}, took)
+			paused := time.Duration(0)
+			for ; paused < time.Hour && p.Tokens(Work{Decodes: 2, Prompts: []Span{{0, 1000}}, Shared: true}, 512) == 0; paused += step {
+				p.Owe(Load{Decodes: 2, Shared: true}, step+time.Second) // with other work
+			}
+			if least := min(took, most) - step; paused < least || paused > most {
+				t.Errorf("after a step of %v, steps of %v take %v before the next with a prompt, want %v to %v", took, step, paused, least, most)
 			}
 		}
 	}

@@ -50,6 +50,7 @@ func (c *timed) step(t *testing.T) {
 	if load.Decodes > 0 {
 		took += 0.06
 	}
+	c.pace.Owe(load, time.Duration(took*1e9))
 	c.pace.Took(load, time.Duration(took*1e9))
 	c.s.Took(time.Duration(took * 1e9))
 	run(t, c.s, step)

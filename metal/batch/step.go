@@ -25,6 +25,8 @@ type Step struct {
 	Preempted []ID
 	// Rows of decoding requests come first, prefill chunks last.
 	Rows []Row
+	// Shared: the rows are of several tenants.
+	Shared bool
 }
 
 // Tokens returns the number of tokens of all rows.

@@ -8,6 +8,8 @@ type Load struct {
 	// PrefillTokens is the number of prefill tokens, PrefillContext the sum of
 	// their context lengths.
 	PrefillTokens, PrefillContext int
+	// Shared is Step.Shared.
+	Shared bool
 }
 
 // Work is the work that is ready for the next plan.
@@ -31,6 +33,7 @@ func (l Load) depth() float64 { return float64(l.PrefillContext) / float64(max(1
 
 // Load returns the amount of work in the step.
 func (s Step) Load() (l Load) {
+	l.Shared = s.Shared
 	for _, r := range s.Rows {
 		if r.Decode() {
 			l.Decodes++
