@@ -203,9 +203,9 @@ func (l *loop) record(f *inflightStep) {
 	l.blocks.side.stepped(took)
 	l.sched.Took(took)
 	load := f.step.Load()
+	l.planner.pace.Owe(load, took)
 	if !l.encoded && (f.promptLogprobs == nil || load.Decodes > 0) { // else it took longer than prompts do
 		took := took - f.ranking
-		l.planner.pace.Owe(load, took)
 		l.planner.pace.Took(load, took)
 		if l.drafter != nil {
 			l.drafter.costs.took(f.step, took+l.drafter.spent)
