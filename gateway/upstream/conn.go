@@ -91,6 +91,7 @@ type conn struct {
 	*http.Transport
 	// opened are the connections to the MacNode, also those of a conn that this one replaced.
 	opened *opened
+	names  *names // of the MacNode, likewise
 	excess *excess
 
 	failures atomic.Uint32 // to open a connection
@@ -105,10 +106,10 @@ type conn struct {
 // newConn returns a connection that opens with its first request, each time with the
 // current identity. silent is called when the Mac no longer answers pings. before is the
 // connection that it replaces; nil without one.
-func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func(), before *conn, sent *excess) *conn {
-	c := &conn{identity: id, uid: e.MacUID, address: e.Address, opened: newOpened(), excess: sent}
+func newConn(id *identity.Identity, e route.Endpoint, current func() *identity.Identity, silent func(), before *conn, sent *excess, shared lookups) *conn {
+	c := &conn{identity: id, uid: e.MacUID, address: e.Address, opened: newOpened(), names: &names{lookups: shared}, excess: sent}
 	if before != nil && before.uid == c.uid {
-		c.opened = before.opened
+		c.opened, c.names = before.opened, before.names
 	}
 	config := http2Config
 	var http2 http.Protocols
@@ -137,7 +138,7 @@ func (c *conn) dial(ctx context.Context, address string, config func() *tls.Conf
 	if err := c.opened.await(ctx); err != nil {
 		return nil, err
 	}
-	raw, err := agentapi.Dial(ctx, net.Dialer{Timeout: connectTimeout, KeepAlive: -1}, address, c.failures.Load()) // HTTP/2 pings replace KeepAlive
+	raw, err := c.names.dial(ctx, address, c.failures.Load())
 	if err != nil {
 		c.failures.Add(1)
 		c.opened.leave()

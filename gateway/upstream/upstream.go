@@ -5,9 +5,9 @@
 // right certificate, and one whose MacNode was deleted. It never resends a request after a
 // part of it was sent, and chooses no Mac.
 //
-// Start reading at Pool.To; conn.go has a connection, write.go how its writes are combined,
-// close.go how responses are closed, excess.go how much else a Mac may send, short.go how long its
-// errors are.
+// Start reading at Pool.To; conn.go has a connection, names.go which names of Macs are looked up,
+// write.go how writes are combined, close.go how responses are closed, excess.go how much else a Mac
+// may send, short.go how long its errors are.
 package upstream
 
 import (
@@ -68,6 +68,7 @@ type Pool struct {
 	uid      func(mac string) (uid string, ok bool)
 	lost     func(mac string, cause error)
 	tunnels  *tunnel.Hub // nil accepts none
+	lookups  lookups
 
 	tasks sync.WaitGroup // probes and closings, also of responses
 
@@ -78,7 +79,7 @@ type Pool struct {
 
 // New returns a pool without connections.
 func New(o Options) *Pool {
-	p := &Pool{identity: o.Identity, uid: o.Table.UID, lost: o.Lost, conns: map[string]*conn{}, sent: map[string]*excess{}}
+	p := &Pool{identity: o.Identity, uid: o.Table.UID, lost: o.Lost, lookups: newLookups(), conns: map[string]*conn{}, sent: map[string]*excess{}}
 	if o.TakesTunnels {
 		p.tunnels = tunnel.New(tunnel.Options{UID: o.Table.UID, Identity: o.Identity, HTTP2: http2Config, Wrap: func(c net.Conn) net.Conn { return combineWrites(c) },
 			Received: func(mac string, n int) error { return p.excess(mac).received(n) },
@@ -207,7 +208,7 @@ func (p *Pool) current(e route.Endpoint) (c, before *conn, made bool) {
 		if p.lost != nil && p.tunnel(e.Mac) == nil { // a tunnel has its own pings
 			p.lost(e.Mac, errSilent)
 		}
-	}, before, p.excessOf(e.Mac))
+	}, before, p.excessOf(e.Mac), p.lookups)
 	p.conns[e.Mac] = c
 	return c, before, true
 }
