@@ -170,3 +170,16 @@ func TestAClientRequiresTheUIDOfAMac(t *testing.T) {
 		t.Error("no certificate is accepted")
 	}
 }
+
+// TestKeyExchangesThatTakeLongAreRefused: anyone may begin a handshake, and the client chooses.
+func TestKeyExchangesThatTakeLongAreRefused(t *testing.T) {
+	ours := newAuthority(t)
+	server := ServerTLS(ours.leaf(t, MacServerName("studio-1"), x509.ExtKeyUsageServerAuth), ours.pool)
+	for curve, ok := range map[tls.CurveID]bool{tls.X25519MLKEM768: true, tls.X25519: true, tls.CurveP256: true, tls.CurveP384: false, tls.CurveP521: false} {
+		client := ClientTLS(ours.leaf(t, GatewayName, x509.ExtKeyUsageClientAuth), ours.pool, "studio-1")
+		client.CurvePreferences = []tls.CurveID{curve}
+		if err := handshake(t, server, client); (err == nil) != ok {
+			t.Errorf("%s: %v", curve, err)
+		}
+	}
+}

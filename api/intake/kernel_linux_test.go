@@ -3,11 +3,9 @@ package intake
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -31,13 +29,6 @@ func fills(t *testing.T, r *http.Request) {
 			return
 		}
 	}
-}
-
-// posts are requests with a large body that a client sends at once: to /more, and one to /last.
-func posts(n int) string {
-	const length = 200 << 10
-	one := fmt.Sprintf("POST /more HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", length, strings.Repeat(" ", length))
-	return strings.Repeat(one, n-1) + strings.Replace(one, "more", "last", 1)
 }
 
 // listenHere listens as the programs do.

@@ -83,13 +83,6 @@ func until(t *testing.T, of net.Listener, what string, is func() bool) {
 	}
 }
 
-// ending returns how often a listener ended or refused a connection for a reason.
-func (l *Listener) endings(why reason) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ended[why]
-}
-
 // TestConnectionsThatGiveWayLeaveNothingInTheKernel: it would keep them for minutes, of any number of clients
 // that do not acknowledge their end, with all that they sent after a gap.
 func TestConnectionsThatGiveWayLeaveNothingInTheKernel(t *testing.T) {

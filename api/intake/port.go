@@ -24,13 +24,22 @@ const (
 	portHeadLines = 64
 )
 
-// Port bounds the connections of a port for probes or metrics.
+// Port bounds the connections of a port for probes or metrics, without TLS.
 func Port(l net.Listener) net.Listener {
-	return &Listener{Listener: l, Total: portConnections, PerAddress: portConnectionsPerAddress, Turns: portTurns, HeadLines: portHeadLines, Silent: true}
+	p := port(l)
+	p.HeadLines = portHeadLines
+	return p
+}
+
+// TLSPort is Port for connections with TLS, whose heads it does not see.
+func TLSPort(l net.Listener) net.Listener { return port(l) }
+
+func port(l net.Listener) *Listener {
+	return &Listener{Listener: l, Total: portConnections, PerAddress: portConnectionsPerAddress, Turns: portTurns, Silent: true}
 }
 
 // PortServer returns the server of a port for probes or metrics. Anyone may connect there,
-// so a connection uses little memory. Serve it on a Port, which TLS may wrap.
+// so a connection uses little memory. Serve it on a Port, or with TLS on a TLSPort.
 func PortServer(h http.Handler, failures *log.Logger) *http.Server {
 	short := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.RequestURI) > portTarget {

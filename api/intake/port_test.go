@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -129,5 +130,25 @@ func TestARedirectKeepsNoPlaceOfAProbe(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestAPortWithTLSSeesNoHeads: lines of what is encrypted mean nothing.
+func TestAPortWithTLSSeesNoHeads(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.Config = PortServer(s.Config.Handler, log.New(io.Discard, "", 0))
+	port := TLSPort(s.Listener)
+	s.Listener = port
+	s.StartTLS()
+	defer s.Close()
+	for i := range 300 {
+		resp, err := s.Client().Get(s.URL)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("request %d: %v, %v", i, resp, err)
+		}
+		_ = resp.Body.Close()
+	}
+	if l := port.(*Listener); l.endings(longHead) > 0 {
+		t.Errorf("%d connections were closed for their heads", l.endings(longHead))
 	}
 }

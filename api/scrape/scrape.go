@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/intake"
 )
 
@@ -72,9 +73,8 @@ func Open(address string) bool {
 // Serve returns what serves metrics on a listener, with bounded connections: the
 // listener itself on the loopback interface, and otherwise one with TLS and a Gate.
 func Serve(l net.Listener, metrics http.Handler, config *rest.Config) (net.Listener, http.Handler, error) {
-	l = intake.Port(l)
 	if Open(l.Addr().String()) {
-		return l, metrics, nil
+		return intake.Port(l), metrics, nil
 	}
 	gate, err := NewGate(config, metrics)
 	if err != nil {
@@ -84,7 +84,7 @@ func Serve(l net.Listener, metrics http.Handler, config *rest.Config) (net.Liste
 	if err != nil {
 		return nil, nil, err
 	}
-	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{certificate}}), gate, nil
+	return tls.NewListener(intake.TLSPort(l), &tls.Config{MinVersion: tls.VersionTLS12, CurvePreferences: agentapi.Curves(), NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{certificate}}), gate, nil
 }
 
 // certificateLife is longer than a program runs.

@@ -39,7 +39,7 @@ type parsed struct {
 // TLS accepts only gateways. Each handshake uses the current certificate and roots.
 func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
+		MinVersion: tls.VersionTLS13, CurvePreferences: agentapi.Curves(),
 		NextProtos: []string{"h2", "http/1.1"},
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			certificate, roots, err := s.current(hello.Context())

@@ -124,7 +124,7 @@ func parseTrust(data map[string]string) (*trust, error) {
 // TLS requires a client certificate of the API server's front-proxy authority. own returns
 // the server certificate.
 func (v *Vouched) TLS(own func(context.Context) (*tls.Certificate, error)) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+	return &tls.Config{MinVersion: tls.VersionTLS12, CurvePreferences: agentapi.Curves(), NextProtos: []string{"h2", "http/1.1"},
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			t, err := v.current(hello.Context())
 			if err != nil {
@@ -134,7 +134,7 @@ func (v *Vouched) TLS(own func(context.Context) (*tls.Certificate, error)) *tls.
 			if err != nil {
 				return nil, err
 			}
-			return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{*certificate},
+			return &tls.Config{MinVersion: tls.VersionTLS12, CurvePreferences: agentapi.Curves(), NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{*certificate},
 				ClientAuth: tls.RequireAnyClientCert, ClientCAs: t.roots, SessionTicketsDisabled: true, VerifyConnection: t.peer(time.Time{}).VerifyConnection}, nil
 		}}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/intake"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
 )
@@ -82,7 +83,7 @@ func (s *Server) note(ctx context.Context, r any, info *grpc.UnaryServerInfo, an
 
 // tls accepts only KEDA; each handshake uses the current certificates.
 func (s *Server) tls() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
+	return &tls.Config{MinVersion: tls.VersionTLS13, CurvePreferences: agentapi.Curves(), NextProtos: []string{"h2"},
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			pass, err := s.Pass.current(hello.Context())
 			if err != nil {
@@ -92,7 +93,7 @@ func (s *Server) tls() *tls.Config {
 			if err != nil {
 				return nil, err
 			}
-			return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*certificate},
+			return &tls.Config{MinVersion: tls.VersionTLS13, CurvePreferences: agentapi.Curves(), NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*certificate},
 				// The certificate is self-signed: it is compared, and TLS verifies the key.
 				ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
 				VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error { return s.Pass.check(pass, raw) }}, nil
