@@ -36,9 +36,9 @@ const (
 	// uploadShare of a request's body is what a Mac sends at most to open its windows: two frames
 	// for each 4 KiB take 70 bytes.
 	uploadShare = 32
-	// maxAbandoned bounds what may still come of responses that were closed early, and maxUnbegun of
-	// those among them that had not begun: a header each.
-	maxAbandoned, maxUnbegun = 16 << 20, 1 << 20
+	// maxAbandoned bounds what may still come of responses that were closed early, and abandonedTime
+	// is for how long at least it may.
+	maxAbandoned, abandonedTime = 16 << 20, 2 * time.Second
 )
 
 // errExcess is why the connections of a Mac were closed.
@@ -50,40 +50,59 @@ type excess struct {
 	lost func(cause error) // called when a Mac's connections are closed
 
 	mu    sync.Mutex // guards the fields after it
-	bytes float64    // negative: may still come of responses that were closed early
-	room  float64    // running requests may have as much that was not read yet
+	bytes float64
+	room  float64 // running requests may have as much that was not read yet
 	at    time.Time
 	over  bool
+	// abandoned is what responses that were closed early in this period, and in the one before, may
+	// still send. It is taken off the bytes at the end: a Mac that sends nothing saves up nothing.
+	abandoned [2]float64
+	since     time.Time // the start of the period
 }
 
-// add adds to the bytes; a negative number takes them no lower than least. It reports whether they
-// are over the bound, and whether they have just passed it.
-func (e *excess) add(n, least float64) (passed, over bool) {
+// add adds to the bytes. It reports whether they are over the bound, and whether they have just
+// passed it.
+func (e *excess) add(n float64) (passed, over bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := time.Now()
-	decay := excessPerSecond * now.Sub(e.at).Seconds()
-	e.at = now
-	if e.bytes > 0 {
-		e.bytes = max(0, e.bytes-decay)
-	} else {
-		e.bytes = min(0, e.bytes+decay)
-	}
-	e.bytes = max(e.bytes+n, min(e.bytes, least))
+	e.advance(time.Now())
+	e.bytes = max(0, e.bytes+n)
 	e.limit()
 	before := e.over
-	e.over = e.bytes > excessBurst+e.room
+	e.over = e.bytes > e.allowed()
 	return e.over && !before, e.over
 }
 
-// limit bounds the time until the bytes are under the bound. The lock is held.
-func (e *excess) limit() {
-	e.bytes = min(e.bytes, excessBurst+e.room+excessSeconds*excessPerSecond)
+// advance takes off what time has. The lock is held.
+func (e *excess) advance(now time.Time) {
+	e.bytes = max(0, e.bytes-excessPerSecond*now.Sub(e.at).Seconds())
+	e.at = now
+	for range e.abandoned {
+		if now.Sub(e.since) >= abandonedTime {
+			e.turn(e.since.Add(abandonedTime))
+		}
+	}
+	if now.Sub(e.since) >= abandonedTime {
+		e.since = now
+	}
 }
+
+// turn begins a period. The lock is held.
+func (e *excess) turn(at time.Time) {
+	e.bytes = max(0, e.bytes-e.abandoned[1])
+	e.abandoned = [2]float64{0, e.abandoned[0]}
+	e.since = at
+}
+
+// allowed is the bound. The lock is held.
+func (e *excess) allowed() float64 { return excessBurst + e.room + e.abandoned[0] + e.abandoned[1] }
+
+// limit bounds the time until the bytes are under the bound. The lock is held.
+func (e *excess) limit() { e.bytes = min(e.bytes, e.allowed()+excessSeconds*excessPerSecond) }
 
 // received counts bytes that came on a connection. An error means that it has to be closed.
 func (e *excess) received(n int) error {
-	passed, over := e.add(float64(n), 0)
+	passed, over := e.add(float64(n))
 	if passed {
 		e.lost(errExcess)
 	}
@@ -94,7 +113,7 @@ func (e *excess) received(n int) error {
 }
 
 // read counts a part of a response that was read.
-func (e *excess) read(n int) { e.add(-float64(n), 0) }
+func (e *excess) read(n int) { e.add(-float64(n)) }
 
 // begin makes room for a request.
 func (e *excess) begin(room float64) {
@@ -104,11 +123,17 @@ func (e *excess) begin(room float64) {
 	e.limit()
 }
 
-// end takes back the room of a request. abandoned bytes of its response may not have been read; they
-// take the count no lower than least.
-func (e *excess) end(room, abandoned, least float64) {
-	e.add(-abandoned, least)
-	e.begin(-room)
+// end takes back the room of a request. Of its response, abandoned bytes were not read and may come.
+func (e *excess) end(room, abandoned float64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	const most = maxAbandoned / 2 // in a period
+	if e.advance(time.Now()); e.abandoned[0]+abandoned > most {
+		e.turn(e.at)
+	}
+	e.abandoned[0] += min(abandoned, most)
+	e.room -= room
+	e.limit()
 }
 
 // measured counts the responses that it returns, and shortens the errors.
@@ -192,15 +217,15 @@ func (b *measuredBody) Close() error {
 // before it was read to its end.
 func (b *measuredBody) end(err error) {
 	b.once.Do(func() {
-		abandoned, least := float64(streamWindow), -float64(maxAbandoned)
+		abandoned := float64(streamWindow)
 		switch left := b.left.Load(); {
 		case err == io.EOF || err != nil && b.ctx.Err() == nil:
 			abandoned = 0
-		case b.ReadCloser == nil: // the Mac may have sent nothing
-			abandoned, least = agentapi.MaxAnswerHeaderBytes, -maxUnbegun
+		case b.ReadCloser == nil: // the Mac may have sent all that it could, or nothing
+			abandoned = b.room
 		case err == nil && left >= 0:
 			abandoned = min(abandoned, float64(left))
 		}
-		b.of.end(b.room, abandoned, least)
+		b.of.end(b.room, abandoned)
 	})
 }

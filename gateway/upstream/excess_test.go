@@ -115,17 +115,16 @@ func TestExcessIsBoundedByItsRate(t *testing.T) {
 		over(excessBurst+streamWindow, false)
 		over(1, true)
 		e.read(streamWindow + 2)
-		e.end(streamWindow, 0, 0)
+		e.end(streamWindow, 0)
 		over(0, false)
 		time.Sleep(time.Minute)
-		e.end(0, streamWindow, -maxAbandoned) // a client that went away
+		e.end(0, streamWindow) // a client that went away
 		over(excessBurst+streamWindow, false)
 		over(1, true)
 		time.Sleep(time.Minute)
-		for range 1000 {
-			e.end(0, streamWindow, -maxAbandoned)
+		for range 1024 {
+			e.end(0, streamWindow)
 		}
-		e.end(0, streamWindow, -maxUnbegun) // which is above that already
 		over(excessBurst+maxAbandoned, false)
 		over(1, true)
 		if lost != 4 {
@@ -134,23 +133,63 @@ func TestExcessIsBoundedByItsRate(t *testing.T) {
 	})
 }
 
-// TestASilentMacWhoseClientsLeaveIsOwedLittle: it saves up no bytes for frames that nothing asked for.
-func TestASilentMacWhoseClientsLeaveIsOwedLittle(t *testing.T) {
+// TestASilentMacWhoseClientsLeaveSavesUpNothing for frames that nothing asked for.
+func TestASilentMacWhoseClientsLeaveSavesUpNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &excess{lost: func(error) {}}
-		left, leave := context.WithCancel(t.Context())
-		leave()
 		for range 1000 {
-			r, err := http.NewRequestWithContext(left, http.MethodGet, "https://a", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := (measured{failing{context.Canceled}, e}).RoundTrip(r); err == nil {
-				t.Fatal("it answers")
+			leave(t, e)
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(2 * abandonedTime)
+		if e.received(excessBurst) != nil || e.received(1) == nil {
+			t.Errorf("the count is %.0f bytes", e.bytes)
+		}
+	})
+}
+
+// leave sends a request whose client leaves after a while, before its response has begun.
+func leave(t *testing.T, e *excess) {
+	t.Helper()
+	ctx, left := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer left()
+	m := measured{roundTripper(func(r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}), e}
+	r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/", bytes.NewReader(make([]byte, 1<<20)))
+	if _, err := m.RoundTrip(r); err == nil { //nolint:bodyclose // there is none
+		t.Error("there is a response")
+	}
+}
+
+// TestAMacWhoseClientsLeaveKeepsItsConnection: what it sent before it learned of that is no excess,
+// also while other responses are read.
+func TestAMacWhoseClientsLeaveKeepsItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &excess{lost: func(err error) { t.Error(err) }}
+		const upload = (1 << 20) / uploadShare
+		receive := func(n int) {
+			if err := e.received(n); err != nil {
+				t.Error(err)
 			}
 		}
-		if e.received(excessBurst+maxUnbegun) != nil || e.received(1) == nil {
-			t.Errorf("the count is %.0f bytes", e.bytes)
+		for range 100 {
+			for range 8 {
+				go leave(t, e)
+			}
+			time.Sleep(20 * time.Millisecond)
+			e.begin(streamWindow) // a client that stays
+			receive(streamWindow)
+			e.read(streamWindow)
+			e.end(streamWindow, 0)
+			for range 8 {
+				receive(streamWindow + agentapi.MaxAnswerHeaderBytes + upload)
+			}
+		}
+		time.Sleep(2 * abandonedTime)
+		if e.add(0); e.bytes > 0 || e.room != 0 {
+			t.Errorf("%.0f bytes are counted, and there is room for %.0f", e.bytes, e.room)
 		}
 	})
 }

@@ -159,7 +159,7 @@ func TestAMacIsReachedSoonAfterItsRequestsEnd(t *testing.T) {
 			t.Error(err)
 		}
 		for range requests {
-			e.end(room, 0, 0)
+			e.end(room, 0)
 		}
 		if err := e.received(0); err == nil {
 			t.Error("nothing is over the bound")
