@@ -12,6 +12,7 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -42,7 +43,7 @@ type Dialect struct {
 	// ends are the prefixes of the last event of a stream, and fails those of one that reports an error.
 	ends, fails [][]byte
 	// status returns the status of such an error; 0 if it is none.
-	status func(failure) int
+	status func(data json.RawMessage) int
 	// idle reports whether an event holds nothing of a response; nil if none does.
 	idle func(event []byte) bool
 }
@@ -72,7 +73,7 @@ var (
 			return "error", data, err
 		},
 		ends:  [][]byte{[]byte("event: response.completed\n"), []byte("event: response.incomplete\n")},
-		fails: [][]byte{[]byte("event: response.failed\n"), []byte("event: error\n")}, status: statusOfCode,
+		fails: [][]byte{failed, []byte("event: error\n")}, status: statusOfCode,
 		idle: eventNamed("response.created", "response.in_progress")}
 	Ollama = &Dialect{Name: "Ollama", body: func(e *openai.Error, _ string) ([]byte, error) { return ollama.ErrorBody(e) }, event: unnamed}
 )
@@ -148,6 +149,21 @@ const EndBytes = 64
 func (d *Dialect) Ends(event []byte) bool {
 	return hasPrefix(event, d.ends) || hasPrefix(event, d.fails)
 }
+
+// Failure returns the first of some events that reports an error; nil if none does. An agent sends
+// nothing after it.
+func (d *Dialect) Failure(events []byte) []byte {
+	for more := true; more; _, events, more = bytes.Cut(events, blank) {
+		if events = bytes.TrimLeft(events, "\n"); hasPrefix(events, d.fails) {
+			event, _, _ := bytes.Cut(events, blank)
+			return event
+		}
+	}
+	return nil
+}
+
+// blank is the end of an event.
+var blank = []byte("\n\n")
 
 func hasPrefix(event []byte, any [][]byte) bool {
 	return slices.ContainsFunc(any, func(one []byte) bool { return bytes.HasPrefix(event, one) })

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,13 +38,15 @@ func wantStatus(t *testing.T, of *Dialect, e *openai.Error, want int) {
 }
 
 func TestEventsThatEndAStreamWithAnError(t *testing.T) {
-	failed := func(status string, e *openai.Error) string {
-		data, err := openai.Marshal(responses.NewAnswer("resp_1", 1, &responses.Request{}).Fail(status, e)[0].Data)
+	failedWith := func(instructions, status string, e *openai.Error) string {
+		data, err := openai.Marshal(responses.NewAnswer("resp_1", 1, &responses.Request{Instructions: &instructions}).Fail(status, e)[0].Data)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return "event: response.failed\ndata: " + string(data)
 	}
+	failed := func(status string, e *openai.Error) string { return failedWith("", status, e) }
+	long := strings.Repeat("x", ErrorBytes)
 	for _, tc := range []struct {
 		of    *Dialect
 		event string
@@ -60,6 +63,9 @@ func TestEventsThatEndAStreamWithAnError(t *testing.T) {
 		{Responses, failed(responses.StatusCancelled, nil), 0},
 		{Responses, failed(responses.StatusFailed, openai.Invalid("x", "x")), 400},
 		{Responses, failed(responses.StatusFailed, openai.Aborted("x", time.Second)), 503},
+		{Responses, failedWith(long, responses.StatusCancelled, nil), 0},
+		{Responses, failedWith(long, responses.StatusFailed, openai.Invalid("x", "x")), 503},
+		{OpenAI, `data: {"error":{"type":"invalid_request_error","message":"` + long + `"}}`, 500},
 	} {
 		if got := tc.of.ErrorStatus([]byte(tc.event)); got != tc.want {
 			t.Errorf("%s: %q has status %d, want %d", tc.of.Name, tc.event, got, tc.want)

@@ -189,7 +189,7 @@ func (d delivery) stream(ctx context.Context) (*dispatch.Failure, error) {
 	w.trailer(resp.Trailer)
 	switch {
 	case events.ended() && (err == io.EOF || ctx.Err() != nil && errors.Is(dispatch.Ended(ctx), front.ErrClientGone)):
-		d.req.sent = events.status
+		d.req.sent = events.status()
 		return nil, nil // many clients leave after the last event, whether the Mac ends the stream or not
 	case err == io.EOF:
 		err = errCut

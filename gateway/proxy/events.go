@@ -16,9 +16,9 @@ type blocks struct {
 	of   *dialect.Dialect
 	sent int // bytes at the front that were returned
 	end  int // bytes read; those after sent are not returned yet
-	last []byte
-	// status of the error in the last event; 0 if it reports none.
-	status int
+	// last is the beginning of the last event; of the first one that reports an error, once that failed.
+	last   []byte
+	failed bool
 	err    error
 }
 
@@ -57,16 +57,25 @@ func (b *blocks) next() ([]byte, error) {
 	return nil, b.err
 }
 
-// note remembers the beginning of a block's last event, and its error.
+// note remembers the beginning of a block's last event. An error is the last one, although a
+// Mac may send more.
 func (b *blocks) note(block []byte) {
-	event := block[:len(block)-2]
-	if i := bytes.LastIndex(event, []byte("\n\n")); i >= 0 {
-		event = event[i+2:]
+	if b.failed {
+		return
 	}
-	b.last = append(b.last[:0], event[:min(len(event), dialect.EndBytes)]...)
-	b.status = b.of.ErrorStatus(event)
+	event, most := b.of.Failure(block), dialect.ErrorBytes
+	if b.failed = event != nil; !b.failed {
+		event, most = block[:len(block)-2], dialect.EndBytes
+		if i := bytes.LastIndex(event, []byte("\n\n")); i >= 0 {
+			event = event[i+2:]
+		}
+	}
+	b.last = append(b.last[:0], event[:min(len(event), most)]...)
 }
 
 // ended reports whether the stream ended with its last event, or an error event. A partial
 // event after that means that it was truncated.
 func (b *blocks) ended() bool { return b.end == b.sent && b.of.Ends(b.last) }
+
+// status of the error that ended the stream; 0 if none did.
+func (b *blocks) status() int { return b.of.ErrorStatus(b.last) }

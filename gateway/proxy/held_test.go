@@ -208,3 +208,32 @@ func TestATenantLeavesMemoryOfEveryMac(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// A compromised Mac sends an error event in each write: the gateway keeps and decodes a bounded part of
+// the first, once.
+func TestErrorEventsCostNoMoreThanOthers(t *testing.T) {
+	const events = 16
+	event := `data: {"error":{"type":"` + strings.Repeat("\xff", blockBytes*4) + "\"}}\n\n"
+	r := newRoom(heldBytes)
+	var froms []io.Reader
+	for range events {
+		froms = append(froms, strings.NewReader(event))
+	}
+	b := newBlocks(io.MultiReader(froms...), dialect.OpenAI, r.hold(source{mac: "mac-a"}))
+	defer b.free()
+	for range events {
+		if got, err := b.next(); string(got) != event {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+		if len(b.last) > dialect.ErrorBytes {
+			t.Fatalf("%d bytes are kept", len(b.last))
+		}
+	}
+	if _, err := b.next(); err != io.EOF || !b.ended() || b.status() != 500 {
+		t.Errorf("it ends with %v and status %d", err, b.status())
+	}
+	note := func() { (&blocks{of: dialect.OpenAI}).note([]byte(event)) }
+	if n := testing.AllocsPerRun(10, note); n > 3 { // also its copy here
+		t.Errorf("an event takes %.0f allocations", n)
+	}
+}
