@@ -35,7 +35,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/intake"
 )
 
@@ -84,7 +83,7 @@ func Serve(l net.Listener, metrics http.Handler, config *rest.Config) (net.Liste
 	if err != nil {
 		return nil, nil, err
 	}
-	return tls.NewListener(intake.TLSPort(l), &tls.Config{MinVersion: tls.VersionTLS12, CurvePreferences: agentapi.Curves(), NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{certificate}}), gate, nil
+	return tls.NewListener(intake.TLSPort(l), &tls.Config{MinVersion: tls.VersionTLS12, CurvePreferences: []tls.CurveID{tls.X25519MLKEM768, tls.X25519, tls.CurveP256}, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{certificate}}), gate, nil
 }
 
 // certificateLife is longer than a program runs.
