@@ -39,7 +39,11 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 func (p *pipes) dial() net.Conn {
 	here, there := net.Pipe()
-	p.conns <- there
+	select {
+	case p.conns <- there:
+	case <-p.done:
+		_ = there.Close()
+	}
 	return here
 }
 
