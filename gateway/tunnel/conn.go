@@ -35,7 +35,7 @@ func (l *macConn) RoundTrip(r *http.Request) (*http.Response, error) {
 		l.end()
 		return nil, err
 	}
-	resp.Body = &countedBody{ReadCloser: resp.Body, end: l.end}
+	resp.Body = &CountedBody{ReadCloser: resp.Body, End: l.end}
 	return resp, nil
 }
 
@@ -82,16 +82,16 @@ func (l *macConn) ping(ctx context.Context) error {
 	return resp.Body.Close()
 }
 
-// countedBody calls a function when it was closed.
-type countedBody struct {
+// CountedBody calls End when it was closed for the first time.
+type CountedBody struct {
 	io.ReadCloser
+	End  func()
 	once sync.Once
-	end  func()
 }
 
 // Close implements io.Closer.
-func (b *countedBody) Close() error {
+func (b *CountedBody) Close() error {
 	err := b.ReadCloser.Close()
-	b.once.Do(b.end)
+	b.once.Do(b.End)
 	return err
 }

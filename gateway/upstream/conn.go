@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -173,7 +172,7 @@ func (c *conn) RoundTrip(r *http.Request) (*http.Response, error) {
 		c.end()
 		return nil, err
 	}
-	resp.Body = &countedBody{ReadCloser: resp.Body, end: c.end}
+	resp.Body = &tunnel.CountedBody{ReadCloser: resp.Body, End: c.end}
 	return resp, nil
 }
 
@@ -190,20 +189,6 @@ func (c *conn) end() {
 func (c *conn) replace() {
 	c.replaced.Store(true)
 	c.CloseIdleConnections()
-}
-
-// countedBody calls a function when it was closed.
-type countedBody struct {
-	io.ReadCloser
-	once sync.Once
-	end  func()
-}
-
-// Close implements io.Closer.
-func (b *countedBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.once.Do(b.end)
-	return err
 }
 
 // opened holds the open connections to one MacNode.
